@@ -30,7 +30,7 @@ pub fn stream(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Body {
 }
 
 /// A body that holds something until it is sent or dropped.
-pub fn holding(body: Body, held: impl Send + 'static) -> Body {
+pub fn with_guard(body: Body, held: impl Send + 'static) -> Body {
     // Of the adapters, this one passes the size on. It is never called.
     let holds = move |never: Infallible| {
         let _held = &held;
@@ -40,7 +40,7 @@ pub fn holding(body: Body, held: impl Send + 'static) -> Body {
 }
 
 /// Hears which pieces of an answer wait for its client.
-pub(crate) trait Progress {
+pub(crate) trait SendProgress {
     /// A piece was handed out to be sent.
     fn handed_out(&self);
     /// A piece was sent, or is not sent any more.
@@ -48,52 +48,52 @@ pub(crate) trait Progress {
 }
 
 /// The most that is handed out at once, so that a client that reads nothing is known by a piece that stays unsent.
-const PIECE: usize = 128 * 1024;
+const CHUNK_BYTES: usize = 128 * 1024;
 
 /// A body that is sent piece by piece, and kept with all that it holds until the last piece was sent. HTTP/2 drops a body when it has its last piece, of
 /// which the client may have taken one byte; and a piece keeps the whole answer in memory that it is a part of.
-pub(crate) fn sending<P: Progress>(body: Body, progress: P) -> Sending<P> {
-    Sending { rest: Bytes::new(), answer: Arc::new(Answer { body: Mutex::new(body), progress }) }
+pub(crate) fn chunked<P: SendProgress>(body: Body, progress: P) -> ChunkedBody<P> {
+    ChunkedBody { rest: Bytes::new(), answer: Arc::new(SharedBody { body: Mutex::new(body), progress }) }
 }
 
-/// What [`sending`] makes.
-pub(crate) struct Sending<P> {
+/// What [`chunked`] makes.
+pub(crate) struct ChunkedBody<P> {
     /// What is left of a large piece.
     rest: Bytes,
-    answer: Arc<Answer<P>>,
+    answer: Arc<SharedBody<P>>,
 }
 
-struct Answer<P> {
+struct SharedBody<P> {
     body: Mutex<Body>,
     progress: P,
 }
 
-impl<P> Answer<P> {
+impl<P> SharedBody<P> {
     fn body(&self) -> MutexGuard<'_, Body> {
         self.body.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A piece of an answer, dropped when it was sent.
-pub(crate) struct Piece<P: Progress> {
+pub(crate) struct Chunk<P: SendProgress> {
     bytes: Bytes,
-    answer: Arc<Answer<P>>,
+    answer: Arc<SharedBody<P>>,
 }
 
-impl<P: Progress> Piece<P> {
-    fn new(bytes: Bytes, answer: &Arc<Answer<P>>) -> Self {
+impl<P: SendProgress> Chunk<P> {
+    fn new(bytes: Bytes, answer: &Arc<SharedBody<P>>) -> Self {
         answer.progress.handed_out();
         Self { bytes, answer: answer.clone() }
     }
 }
 
-impl<P: Progress> Drop for Piece<P> {
+impl<P: SendProgress> Drop for Chunk<P> {
     fn drop(&mut self) {
         self.answer.progress.sent();
     }
 }
 
-impl<P: Progress> Buf for Piece<P> {
+impl<P: SendProgress> Buf for Chunk<P> {
     fn remaining(&self) -> usize {
         self.bytes.remaining()
     }
@@ -107,28 +107,28 @@ impl<P: Progress> Buf for Piece<P> {
     }
 }
 
-impl<P: Progress> http_body::Body for Sending<P> {
-    type Data = Piece<P>;
+impl<P: SendProgress> http_body::Body for ChunkedBody<P> {
+    type Data = Chunk<P>;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Piece<P>>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Chunk<P>>, Infallible>>> {
         if self.rest.is_empty() {
             let polled = Pin::new(&mut *self.answer.body()).poll_frame(context);
             let Some(Ok(frame)) = ready!(polled) else { return Poll::Ready(None) };
             match frame.into_data() {
                 Ok(data) => self.rest = data,
                 Err(other) => {
-                    let frame = other.map_data(|data| Piece::new(data, &self.answer));
+                    let frame = other.map_data(|data| Chunk::new(data, &self.answer));
                     return Poll::Ready(Some(Ok(frame)));
                 }
             }
         }
-        let size = self.rest.len().min(PIECE);
+        let size = self.rest.len().min(CHUNK_BYTES);
         let bytes = self.rest.split_to(size);
-        Poll::Ready(Some(Ok(Frame::data(Piece::new(bytes, &self.answer)))))
+        Poll::Ready(Some(Ok(Frame::data(Chunk::new(bytes, &self.answer)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -188,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    impl Progress for Arc<AtomicUsize> {
+    impl SendProgress for Arc<AtomicUsize> {
         fn handed_out(&self) {
             self.fetch_add(1, Ordering::SeqCst);
         }
@@ -202,15 +202,15 @@ mod tests {
     fn an_answer_keeps_what_it_holds_until_its_last_piece_was_sent() {
         let (place, unsent) = (Arc::new(()), Arc::new(AtomicUsize::new(0)));
         let held = || (Arc::strong_count(&place) > 1, unsent.load(Ordering::SeqCst));
-        let mut answer = sending(holding(full(vec![b'x'; 2 * PIECE + 1]), place.clone()), unsent.clone());
-        assert_eq!(answer.size_hint().exact(), Some(2 * PIECE as u64 + 1));
+        let mut answer = chunked(with_guard(full(vec![b'x'; 2 * CHUNK_BYTES + 1]), place.clone()), unsent.clone());
+        assert_eq!(answer.size_hint().exact(), Some(2 * CHUNK_BYTES as u64 + 1));
         let mut context = Context::from_waker(Waker::noop());
         let mut pieces = Vec::new();
         while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut answer).poll_frame(&mut context) {
             pieces.extend(frame.into_data());
         }
         let sizes: Vec<usize> = pieces.iter().map(|piece| piece.remaining()).collect();
-        assert_eq!((sizes, answer.is_end_stream()), (vec![PIECE, PIECE, 1], true));
+        assert_eq!((sizes, answer.is_end_stream()), (vec![CHUNK_BYTES, CHUNK_BYTES, 1], true));
         // As HTTP/2 does.
         drop(answer);
         assert_eq!(held(), (true, 3));

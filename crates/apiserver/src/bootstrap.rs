@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::server::Inner;
 use crate::store::Key;
 use crate::write::options::WriteOptions;
-use crate::write::{Operation, Warnings, create, decode};
+use crate::write::{Warnings, WriteRequest, create, decode};
 
 /// Creates what is missing. Objects that exist are left alone, so that a durable store keeps its administrators' changes.
 pub(crate) fn run(inner: &Arc<Inner>) {
@@ -53,7 +53,7 @@ fn ensure(inner: &Arc<Inner>, user: &User, mut object: Value) -> Result<(), Stri
     }
     decode::typed(&resource, &mut object)?;
     let warnings = Warnings::default();
-    let op = Operation {
+    let op = WriteRequest {
         server: inner,
         resource: &resource,
         user,

@@ -16,52 +16,52 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fleetwright_rbac::{AUTHENTICATED, User};
 use tokio::sync::oneshot;
 
-use crate::in_flight::party;
+use crate::in_flight::limit_key;
 
 /// The connections of one listener.
 pub(crate) struct Connections {
     most: usize,
-    open: Mutex<Open>,
+    open: Mutex<OpenConnections>,
 }
 
 #[derive(Default)]
-struct Open {
+struct OpenConnections {
     next: u64,
     /// By address.
-    unknown: Pool,
+    unknown: ConnectionPool,
     /// By user.
-    ordinary: Pool,
+    ordinary: ConnectionPool,
     /// By user.
-    privileged: Pool,
+    privileged: ConnectionPool,
 }
 
 /// Connections of one owner, oldest first. Each ends when its sender is dropped.
-type Owned = BTreeMap<u64, oneshot::Sender<Infallible>>;
+type ConnectionsOfOwner = BTreeMap<u64, oneshot::Sender<Infallible>>;
 
 /// Connections by owner.
 #[derive(Default)]
-struct Pool {
+struct ConnectionPool {
     size: usize,
-    owners: HashMap<String, Owned>,
+    owners: HashMap<String, ConnectionsOfOwner>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum ConnectionClass {
     Unknown,
     Ordinary,
     Privileged,
 }
 
 /// The place of one connection, until it is dropped.
-pub(crate) struct Slot {
+pub(crate) struct ConnectionSlot {
     connections: Arc<Connections>,
     id: u64,
-    owner: Mutex<(Standing, String)>,
+    owner: Mutex<(ConnectionClass, String)>,
 }
 
 /// A new connection.
-pub(crate) struct Entered {
-    pub(crate) slot: Slot,
+pub(crate) struct AcceptedConnection {
+    pub(crate) slot: ConnectionSlot,
     /// Resolves when the connection must end for another one.
     pub(crate) replaced: oneshot::Receiver<Infallible>,
     /// Another connection was closed for this one.
@@ -76,13 +76,13 @@ impl Connections {
         Arc::new(Self { most: most.min(files - files / 4), open: Mutex::default() })
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place for a new connection from that address; none if administrators and operators have all of them.
-    pub(crate) fn enter(connections: &Arc<Self>, address: IpAddr) -> Option<Entered> {
-        let owner = (Standing::Unknown, network(address).to_string());
+    pub(crate) fn enter(connections: &Arc<Self>, address: IpAddr) -> Option<AcceptedConnection> {
+        let owner = (ConnectionClass::Unknown, network(address).to_string());
         let mut open = connections.open();
         let replaces = open.unknown.size + open.ordinary.size + open.privileged.size >= connections.most;
         if replaces {
@@ -97,8 +97,8 @@ impl Connections {
         open.next += 1;
         open.unknown.insert(&owner.1, id, sender);
         drop(open);
-        let slot = Slot { connections: connections.clone(), id, owner: Mutex::new(owner) };
-        Some(Entered { slot, replaced, replaces })
+        let slot = ConnectionSlot { connections: connections.clone(), id, owner: Mutex::new(owner) };
+        Some(AcceptedConnection { slot, replaced, replaces })
     }
 }
 
@@ -110,17 +110,17 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-impl Open {
-    fn pool(&mut self, standing: Standing) -> &mut Pool {
-        match standing {
-            Standing::Unknown => &mut self.unknown,
-            Standing::Ordinary => &mut self.ordinary,
-            Standing::Privileged => &mut self.privileged,
+impl OpenConnections {
+    fn pool(&mut self, class: ConnectionClass) -> &mut ConnectionPool {
+        match class {
+            ConnectionClass::Unknown => &mut self.unknown,
+            ConnectionClass::Ordinary => &mut self.ordinary,
+            ConnectionClass::Privileged => &mut self.privileged,
         }
     }
 }
 
-impl Pool {
+impl ConnectionPool {
     fn insert(&mut self, owner: &str, id: u64, sender: oneshot::Sender<Infallible>) {
         self.owners.entry(owner.to_owned()).or_default().insert(id, sender);
         self.size += 1;
@@ -138,34 +138,34 @@ impl Pool {
 
     /// Closes the oldest connection of the owner who has most; of two such owners, that of the one whose is older.
     fn close_one(&mut self) -> bool {
-        let oldest = |own: &Owned| own.keys().next().copied();
+        let oldest = |own: &ConnectionsOfOwner| own.keys().next().copied();
         let most = self.owners.iter().max_by_key(|&(_, own)| (own.len(), Reverse(oldest(own))));
         let Some((owner, Some(id))) = most.map(|(owner, own)| (owner.clone(), oldest(own))) else { return false };
         self.remove(&owner, id).is_some()
     }
 }
 
-impl Slot {
+impl ConnectionSlot {
     /// The connection is that user's from now on. The first identity that it shows counts; to be anonymous is none.
     pub(crate) fn belongs_to(&self, user: &User, privileged: bool) {
         let mut owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
-        if owner.0 != Standing::Unknown || !user.is_in(AUTHENTICATED) {
+        if owner.0 != ConnectionClass::Unknown || !user.is_in(AUTHENTICATED) {
             return;
         }
-        let standing = if privileged { Standing::Privileged } else { Standing::Ordinary };
+        let class = if privileged { ConnectionClass::Privileged } else { ConnectionClass::Ordinary };
         let mut open = self.connections.open();
         // None if the connection is being closed for another one.
         if let Some(sender) = open.unknown.remove(&owner.1, self.id) {
-            *owner = (standing, party(user).to_owned());
-            open.pool(standing).insert(&owner.1, self.id, sender);
+            *owner = (class, limit_key(user).to_owned());
+            open.pool(class).insert(&owner.1, self.id, sender);
         }
     }
 }
 
-impl Drop for Slot {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let (standing, owner) = self.owner.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.connections.open().pool(*standing).remove(owner, self.id);
+        let (class, owner) = self.owner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.connections.open().pool(*class).remove(owner, self.id);
     }
 }
 
@@ -173,23 +173,23 @@ impl Drop for Slot {
 mod tests {
     use super::*;
 
-    fn enter(connections: &Arc<Connections>, address: &str) -> Entered {
+    fn enter(connections: &Arc<Connections>, address: &str) -> AcceptedConnection {
         Connections::enter(connections, address.parse().unwrap()).unwrap()
     }
 
     /// A connection that has shown whose it is.
-    fn known(connections: &Arc<Connections>, address: &str, user: &str, privileged: bool) -> Entered {
-        let entered = enter(connections, address);
-        entered.slot.belongs_to(&User::new(user, [AUTHENTICATED]), privileged);
-        entered
+    fn known(connections: &Arc<Connections>, address: &str, user: &str, privileged: bool) -> AcceptedConnection {
+        let accepted = enter(connections, address);
+        accepted.slot.belongs_to(&User::new(user, [AUTHENTICATED]), privileged);
+        accepted
     }
 
-    fn closed(entered: &mut Entered) -> bool {
-        entered.replaced.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+    fn closed(accepted: &mut AcceptedConnection) -> bool {
+        accepted.replaced.try_recv() == Err(oneshot::error::TryRecvError::Closed)
     }
 
-    fn count(entered: &mut [Entered]) -> usize {
-        entered.iter_mut().map(closed).filter(|closed| *closed).count()
+    fn count(accepted: &mut [AcceptedConnection]) -> usize {
+        accepted.iter_mut().map(closed).filter(|closed| *closed).count()
     }
 
     #[test]
@@ -244,8 +244,8 @@ mod tests {
     fn places_come_back() {
         let connections = Connections::new(2, None);
         for user in ["amy", "bob", "carl"] {
-            let entered = [known(&connections, "10.0.0.1", user, true), enter(&connections, "10.0.0.1")];
-            assert!(entered.iter().all(|one| !one.replaces));
+            let accepted = [known(&connections, "10.0.0.1", user, true), enter(&connections, "10.0.0.1")];
+            assert!(accepted.iter().all(|one| !one.replaces));
         }
         let open = connections.open();
         assert_eq!((open.unknown.size, open.ordinary.size, open.privileged.size), (0, 0, 0));

@@ -30,9 +30,9 @@ const OTHERS: &[&str] = &[
 
 /// The documents of one state of the registry, made when they are first asked for.
 #[derive(Default)]
-struct Set(Mutex<BTreeMap<String, Option<Bytes>>>);
+struct DocumentCache(Mutex<BTreeMap<String, Option<Bytes>>>);
 
-impl Set {
+impl DocumentCache {
     fn get(&self, name: &str, make: impl FnOnce() -> Option<Bytes>) -> Option<Bytes> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lock().get(name) {
@@ -49,14 +49,14 @@ impl Set {
 }
 
 /// Servers without custom resources all say the same.
-static BUILTIN: LazyLock<Arc<Set>> = LazyLock::new(Arc::default);
+static BUILTIN: LazyLock<Arc<DocumentCache>> = LazyLock::new(Arc::default);
 
 /// The documents of one server.
 #[derive(Default)]
-pub(crate) struct Documents(Mutex<Option<(u64, Arc<Set>)>>);
+pub(crate) struct Documents(Mutex<Option<(u64, Arc<DocumentCache>)>>);
 
 impl Documents {
-    fn at(&self, generation: u64, customs: usize) -> Arc<Set> {
+    fn at(&self, generation: u64, customs: usize) -> Arc<DocumentCache> {
         if customs == 0 {
             return BUILTIN.clone();
         }
@@ -64,7 +64,7 @@ impl Documents {
         match &*current {
             Some((at, set)) if *at == generation => set.clone(),
             _ => {
-                let set = Arc::new(Set::default());
+                let set = Arc::new(DocumentCache::default());
                 *current = Some((generation, set.clone()));
                 set
             }
@@ -94,8 +94,8 @@ pub(crate) fn answer(call: &Call) -> Result<Response<Body>, ApiError> {
         [""] => Ok(body::json(200, &discovery::root_paths(&all(), OTHERS))),
         ["version"] => Ok(body::json(200, &discovery::version(call.server.version.as_ref()))),
         ["metrics"] => {
-            let removals = server.gate.as_ref().map(|gate| gate.removals()).unwrap_or_default();
-            let page = server.metrics.page(&server.store, &server.seats, &removals);
+            let removals = server.interceptor.as_ref().map(|interceptor| interceptor.removals()).unwrap_or_default();
+            let page = server.metrics.page(&server.store, &server.in_flight_limiter, &removals);
             Ok(body::respond(200, "text/plain; version=0.0.4; charset=utf-8", body::full(page)))
         }
         [".well-known", "openid-configuration"] => {
@@ -142,8 +142,8 @@ fn health(call: &Call, path: &str) -> Option<Response<Body>> {
     let mut parts = path.trim_matches('/').splitn(2, '/');
     let page = parts.next().filter(|page| matches!(*page, "livez" | "readyz" | "healthz"))?;
     let own = ["ping", "log"].map(|name| (name, true));
-    let gate = call.server.gate.iter().flat_map(|gate| gate.checks());
-    let others = gate.filter(|check| check.live || page == "readyz").map(|check| (check.name, check.passed));
+    let interceptor = call.server.interceptor.iter().flat_map(|interceptor| interceptor.checks());
+    let others = interceptor.filter(|check| check.live || page == "readyz").map(|check| (check.name, check.passed));
     let checks: Vec<(&str, bool)> = own.into_iter().chain(others).collect();
     if let Some(asked) = parts.next() {
         return Some(match checks.iter().find(|(name, _)| *name == asked) {
@@ -237,7 +237,7 @@ fn openapi_v2(call: &Call) -> Response<Body> {
     body::json(200, &serde_json::json!({"swagger": "2.0", "info": info, "paths": {}}))
 }
 
-fn openapi_index(server: &Arc<Inner>, set: &Set, all: &[Arc<Resource>]) -> Option<Bytes> {
+fn openapi_index(server: &Arc<Inner>, set: &DocumentCache, all: &[Arc<Resource>]) -> Option<Bytes> {
     let mut documents = BTreeMap::new();
     for resource in all {
         let path = discovery::openapi_path(&resource.group, &resource.version);
@@ -252,7 +252,7 @@ fn openapi_index(server: &Arc<Inner>, set: &Set, all: &[Arc<Resource>]) -> Optio
 
 fn openapi_document(
     server: &Arc<Inner>,
-    set: &Set,
+    set: &DocumentCache,
     customs: &[Arc<Resource>],
     group: &str,
     version: &str,

@@ -15,19 +15,19 @@ use serde_json::{Value, json};
 
 use crate::auth::{self, ClientCertificate};
 use crate::body::{self, Body};
-use crate::connections::Slot;
+use crate::connections::ConnectionSlot;
 use crate::error::ApiError;
-use crate::gate::{Asked, Passage};
+use crate::interceptor::{InterceptAction, InterceptedRequest};
 use crate::list::ListOptions;
-use crate::present::View;
+use crate::present::ResponseFormat;
 use crate::registry::{Origin, Registry, Resource};
 use crate::request::{Query, RequestInfo};
 use crate::server::Inner;
 use crate::store::Key;
-use crate::write::delete::{Deleted, delete, delete_collection, returns_object, success};
+use crate::write::delete::{DeleteOutcome, delete, delete_collection, returns_object, success};
 use crate::write::options::{DeleteOptions, WriteOptions};
 use crate::write::patch::{PatchKind, patch};
-use crate::write::{Operation, Outcome, Warnings, create, decode, update};
+use crate::write::{Outcome, Warnings, WriteRequest, create, decode, update};
 use crate::{documents, list, reviews, subresources, watch};
 
 /// Who is at the other end.
@@ -36,7 +36,7 @@ pub(crate) enum Peer {
     /// Code in the same process, as this user.
     Local(User),
     /// A TLS connection, with the verified client certificate.
-    Remote(Option<Arc<ClientCertificate>>, Arc<Slot>),
+    Remote(Option<Arc<ClientCertificate>>, Arc<ConnectionSlot>),
 }
 
 /// One request, with all that its handler needs.
@@ -69,10 +69,10 @@ where
         Err(error) => Err(error),
     };
     // A place is taken when everything is there: how long a body takes is up to its client.
-    let admitted = admitted.and_then(|(user, bytes)| Ok((server.seats.take(&user, &info)?, user, bytes)));
+    let admitted = admitted.and_then(|(user, bytes)| Ok((server.in_flight_limiter.take(&user, &info)?, user, bytes)));
     let mut answer = match admitted {
         Err(error) => body::error(&error),
-        Ok((seat, user, bytes)) => match pass(&server, &info).await {
+        Ok((permit, user, bytes)) => match pass(&server, &info).await {
             Err(error) => body::error(&error),
             Ok(pretend) => {
                 let Parts { method, headers, .. } = parts;
@@ -96,8 +96,8 @@ where
                     .unwrap_or_else(|error| call.refuse(&error));
                 let answer = with_warnings(answer, &call.warnings);
                 // An answer takes memory until its client has read it, so that it keeps its place until then.
-                match seat {
-                    Some(seat) => answer.map(|sent| body::holding(sent, seat)),
+                match permit {
+                    Some(permit) => answer.map(|sent| body::with_guard(sent, permit)),
                     None => answer,
                 }
             }
@@ -118,7 +118,7 @@ fn admit(server: &Arc<Inner>, parts: &Parts, peer: &Peer, info: &RequestInfo) ->
         Peer::Local(user) => user.clone(),
         Peer::Remote(certificate, slot) => {
             let user = server.authenticate(&parts.headers, certificate.as_deref())?;
-            slot.belongs_to(&user, server.seats.is_privileged(&user));
+            slot.belongs_to(&user, server.in_flight_limiter.is_privileged(&user));
             user
         }
     };
@@ -145,15 +145,17 @@ fn attributes<'a>(user: &'a User, info: &'a RequestInfo) -> Attributes<'a> {
 
 /// Whether a request is only to be answered, and nothing of it is to happen.
 async fn pass(server: &Inner, info: &RequestInfo) -> Result<bool, ApiError> {
-    let passage = match &server.gate {
-        Some(gate) if info.is_resource => gate.pass(Asked { verb: info.verb, resource: &info.resource }).await,
-        _ => Passage::Go,
+    let passage = match &server.interceptor {
+        Some(interceptor) if info.is_resource => {
+            interceptor.intercept(InterceptedRequest { verb: info.verb, resource: &info.resource }).await
+        }
+        _ => InterceptAction::Continue,
     };
-    if let Passage::Refuse(code, message) = passage {
+    if let InterceptAction::Refuse(code, message) = passage {
         let reason = if code == 504 { "Timeout" } else { "" };
         return Err(ApiError::new(code, reason, message));
     }
-    Ok(passage == Passage::Pretend)
+    Ok(passage == InterceptAction::Pretend)
 }
 
 /// The body of a request. A body that has arrived already needs no place among those that are being received.
@@ -170,7 +172,7 @@ where
     let collected = match futures::poll!(&mut collecting) {
         Poll::Ready(collected) => collected,
         Poll::Pending => {
-            let _place = server.seats.receive(user)?;
+            let _place = server.in_flight_limiter.receive(user)?;
             match tokio::time::timeout(server.connections.body, collecting).await {
                 Ok(collected) => collected,
                 Err(_) => {
@@ -278,7 +280,7 @@ pub(crate) fn page_not_found() -> Response<Body> {
     body::text(404, "404 page not found\n")
 }
 
-impl View {
+impl ResponseFormat {
     /// The answer to a write.
     pub(crate) fn outcome(
         &self,
@@ -300,8 +302,8 @@ impl Call {
     }
 
     /// The write that this call asks for.
-    pub(crate) fn operation<'a>(&'a self, resource: &'a Arc<Resource>, options: WriteOptions) -> Operation<'a> {
-        Operation {
+    pub(crate) fn operation<'a>(&'a self, resource: &'a Arc<Resource>, options: WriteOptions) -> WriteRequest<'a> {
+        WriteRequest {
             server: &self.server,
             resource,
             user: &self.user,
@@ -322,7 +324,7 @@ impl Call {
     /// The body as an object of the resource; what strict reading found is warned of or refused, as the client asked.
     pub(crate) fn object(&self, resource: &Resource, options: &WriteOptions) -> Result<Value, ApiError> {
         let decoded = decode::object(resource, &self.headers, &self.body)?;
-        decode::settle(decoded.strict, options.field_validation, &self.warnings, |error| {
+        decode::apply_field_validation(decoded.strict, options.field_validation, &self.warnings, |error| {
             ApiError::bad_request(format!(
                 "{} cannot be handled as a {}: {error}",
                 decode::in_version(resource),
@@ -345,8 +347,8 @@ impl Call {
 
     /// How the client wants its answer. Asked before anything is written, so that a write whose answer cannot be given
     /// does not happen.
-    pub(crate) fn view(&self) -> Result<View, ApiError> {
-        View::negotiate(&self.headers, &self.query, self.server.now())
+    pub(crate) fn view(&self) -> Result<ResponseFormat, ApiError> {
+        ResponseFormat::negotiate(&self.headers, &self.query, self.server.now())
     }
 }
 
@@ -392,9 +394,9 @@ fn remove(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiEr
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let op = call.operation(resource, write);
     match delete(&op, &call.info.name, &options)? {
-        Deleted::Gone(last) if returns_object(&resource.origin) => view.object(resource, &last, 200),
-        Deleted::Gone(last) => Ok(view.plain(200, &success(&op, &last))),
-        Deleted::Going(outcome) => {
+        DeleteOutcome::Gone(last) if returns_object(&resource.origin) => view.object(resource, &last, 200),
+        DeleteOutcome::Gone(last) => Ok(view.plain(200, &success(&op, &last))),
+        DeleteOutcome::Pending(outcome) => {
             // The old way of asking for cascading deletion has an answer of its own.
             let code = if options.orphan_dependents == Some(false) { 202 } else { 200 };
             view.outcome(resource, code, &outcome)

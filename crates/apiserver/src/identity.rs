@@ -11,7 +11,7 @@ use crate::error::ApiError;
 use crate::registry::{Registry, Resource};
 use crate::server::Inner;
 use crate::store::Key;
-use crate::write::Operation;
+use crate::write::WriteRequest;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const ROLES: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
@@ -81,7 +81,7 @@ impl Inner {
     }
 
     /// An apply or a PUT that finds nothing creates the object, which needs the right to create as well.
-    pub(crate) fn authorize_create(&self, op: &Operation<'_>, name: &str) -> Result<(), ApiError> {
+    pub(crate) fn authorize_create(&self, op: &WriteRequest<'_>, name: &str) -> Result<(), ApiError> {
         let attributes = Attributes::resource(op.user, "create", &op.resource.group, &op.resource.plural)
             .in_namespace(op.namespace)
             .named(name);
@@ -91,7 +91,7 @@ impl Inner {
     /// Nobody grants more than they hold.
     pub(crate) fn check_escalation(
         &self,
-        op: &Operation<'_>,
+        op: &WriteRequest<'_>,
         old: Option<&Value>,
         new: &Value,
     ) -> Result<(), ApiError> {

@@ -17,7 +17,7 @@ use crate::request::RequestInfo;
 
 /// The limits on requests in flight. Members of `system:masters` and health checks are answered beyond them, as in kube-apiserver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InFlight {
+pub struct InFlightLimits {
     /// Requests that change nothing: get, list, and paths outside the resources. One user has at most half of these places.
     pub reads: usize,
     /// Requests that change objects. One user has at most half of these places.
@@ -31,7 +31,7 @@ pub struct InFlight {
     pub operators: &'static [&'static str],
 }
 
-impl Default for InFlight {
+impl Default for InFlightLimits {
     fn default() -> Self {
         Self {
             reads: 400,
@@ -44,22 +44,22 @@ impl Default for InFlight {
 }
 
 /// Counts the requests in flight.
-pub(crate) struct Seats {
-    reads: Arc<Places>,
-    writes: Arc<Places>,
-    watches: Arc<Places>,
-    bodies: Arc<Places>,
+pub(crate) struct InFlightLimiter {
+    reads: Arc<RequestPool>,
+    writes: Arc<RequestPool>,
+    watches: Arc<RequestPool>,
+    bodies: Arc<RequestPool>,
     operators: &'static [&'static str],
 }
 
-impl Seats {
-    pub(crate) fn new(limits: InFlight) -> Self {
-        let InFlight { reads, writes, watches, bodies, operators } = limits;
+impl InFlightLimiter {
+    pub(crate) fn new(limits: InFlightLimits) -> Self {
+        let InFlightLimits { reads, writes, watches, bodies, operators } = limits;
         Self {
-            reads: Places::new(reads, 2),
-            writes: Places::new(writes, 2),
-            watches: Places::new(watches, 2),
-            bodies: Places::new(bodies, 8),
+            reads: RequestPool::new(reads, 2),
+            writes: RequestPool::new(writes, 2),
+            watches: RequestPool::new(watches, 2),
+            bodies: RequestPool::new(bodies, 8),
             operators,
         }
     }
@@ -70,12 +70,12 @@ impl Seats {
     }
 
     /// A place for a request whose body is still to come, to be held until the body was received.
-    pub(crate) fn receive(&self, user: &User) -> Result<Option<Place>, ApiError> {
+    pub(crate) fn receive(&self, user: &User) -> Result<Option<Permit>, ApiError> {
         self.place(&self.bodies, user)
     }
 
     /// A place for a request, to be held until the answer is sent; none for a request that needs none.
-    pub(crate) fn take(&self, user: &User, info: &RequestInfo) -> Result<Option<Place>, ApiError> {
+    pub(crate) fn take(&self, user: &User, info: &RequestInfo) -> Result<Option<Permit>, ApiError> {
         if !info.is_resource && is_health_check(&info.path) {
             return Ok(None);
         }
@@ -87,8 +87,8 @@ impl Seats {
         self.place(places, user)
     }
 
-    fn place(&self, places: &Arc<Places>, user: &User) -> Result<Option<Place>, ApiError> {
-        match Places::take(places, user, self.is_privileged(user)) {
+    fn place(&self, places: &Arc<RequestPool>, user: &User) -> Result<Option<Permit>, ApiError> {
+        match RequestPool::take(places, user, self.is_privileged(user)) {
             // Administrators must be able to look at an overloaded server.
             None if !user.is_master() => {
                 Err(ApiError::too_many_requests("Too many requests, please try again later.", 1))
@@ -99,13 +99,13 @@ impl Seats {
 
     /// The number of requests in flight by their kind, with the names that kube-apiserver's metric has for them.
     pub(crate) fn taken(&self) -> [(&'static str, usize); 3] {
-        let taken = |places: &Places| places.taken().all;
+        let taken = |places: &RequestPool| places.taken().all;
         [("readOnly", taken(&self.reads)), ("mutating", taken(&self.writes)), ("watch", taken(&self.watches))]
     }
 }
 
 /// Whom a limit for one user counts: the service accounts of a namespace are one.
-pub(crate) fn party(user: &User) -> &str {
+pub(crate) fn limit_key(user: &User) -> &str {
     match user.name.rsplit_once(':') {
         Some((namespace, _)) if user.name.starts_with("system:serviceaccount:") => namespace,
         _ => &user.name,
@@ -113,68 +113,68 @@ pub(crate) fn party(user: &User) -> &str {
 }
 
 /// The places of one kind.
-struct Places {
+struct RequestPool {
     most: usize,
     share: usize,
-    taken: Mutex<Taken>,
+    taken: Mutex<PermitCounts>,
 }
 
 #[derive(Default)]
-struct Taken {
+struct PermitCounts {
     all: usize,
     /// Those of users who are neither administrators nor operators.
     ordinary: usize,
     /// The same by user.
-    by_party: HashMap<String, usize>,
+    by_key: HashMap<String, usize>,
 }
 
 /// One of them, until it is dropped.
-pub(crate) struct Place {
-    places: Arc<Places>,
+pub(crate) struct Permit {
+    places: Arc<RequestPool>,
     /// None for administrators and operators.
     party: Option<String>,
 }
 
-impl Places {
+impl RequestPool {
     /// At most `most` places, and for one user one of `parts` equal parts.
     fn new(most: usize, parts: usize) -> Arc<Self> {
         Arc::new(Self { most, share: most.div_ceil(parts), taken: Mutex::default() })
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, PermitCounts> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(places: &Arc<Self>, user: &User, privileged: bool) -> Option<Place> {
-        let party = (!privileged).then(|| party(user).to_owned());
+    fn take(places: &Arc<Self>, user: &User, privileged: bool) -> Option<Permit> {
+        let party = (!privileged).then(|| limit_key(user).to_owned());
         let mut taken = places.taken();
         if taken.all >= places.most {
             return None;
         }
         if let Some(party) = &party {
-            let own = taken.by_party.get(party).copied().unwrap_or_default();
+            let own = taken.by_key.get(party).copied().unwrap_or_default();
             if own >= places.share || taken.ordinary >= places.most - places.most / 4 {
                 return None;
             }
-            taken.by_party.insert(party.clone(), own + 1);
+            taken.by_key.insert(party.clone(), own + 1);
             taken.ordinary += 1;
         }
         taken.all += 1;
         drop(taken);
-        Some(Place { places: places.clone(), party })
+        Some(Permit { places: places.clone(), party })
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
         taken.all -= 1;
         let Some(party) = &self.party else { return };
         taken.ordinary -= 1;
-        match taken.by_party.get_mut(party) {
+        match taken.by_key.get_mut(party) {
             Some(own) if *own > 1 => *own -= 1,
             _ => {
-                taken.by_party.remove(party);
+                taken.by_key.remove(party);
             }
         }
     }
@@ -202,45 +202,51 @@ mod tests {
 
     #[test]
     fn watches_of_one_user_leave_places_for_those_of_others() {
-        let seats = Seats::new(InFlight { watches: 8, ..InFlight::default() });
+        let in_flight_limiter = InFlightLimiter::new(InFlightLimits { watches: 8, ..InFlightLimits::default() });
         let watch = RequestInfo::new(&Method::GET, "/api/v1/secrets", &Query::parse(Some("watch=true")));
         let read = RequestInfo::new(&Method::GET, "/api/v1/secrets", &Query::parse(None));
         assert_eq!((watch.verb, read.verb), ("watch", "list"));
-        let refused = |user: &User| code(seats.take(user, &watch));
+        let refused = |user: &User| code(in_flight_limiter.take(user, &watch));
         let eve = user("eve");
-        let mut held: Vec<_> = (0..4).map(|_| seats.take(&eve, &watch).unwrap()).collect();
+        let mut held: Vec<_> = (0..4).map(|_| in_flight_limiter.take(&eve, &watch).unwrap()).collect();
         assert_eq!(refused(&eve), Some(429));
-        assert!(seats.take(&eve, &read).is_ok(), "each kind has places of its own");
+        assert!(in_flight_limiter.take(&eve, &read).is_ok(), "each kind has places of its own");
         // A watch that has ended gives its place back.
         held.pop();
-        held.push(seats.take(&eve, &watch).unwrap());
+        held.push(in_flight_limiter.take(&eve, &watch).unwrap());
         assert_eq!(refused(&eve), Some(429));
         // Administrators have no share, and are answered when every place is taken.
         let admin = User::new("admin", ["system:masters"]);
-        held.extend((0..2).map(|_| seats.take(&admin, &watch).unwrap()));
-        held.extend((0..2).map(|_| seats.take(&user("bob"), &watch).unwrap()));
-        assert_eq!(seats.taken()[2], ("watch", 8));
+        held.extend((0..2).map(|_| in_flight_limiter.take(&admin, &watch).unwrap()));
+        held.extend((0..2).map(|_| in_flight_limiter.take(&user("bob"), &watch).unwrap()));
+        assert_eq!(in_flight_limiter.taken()[2], ("watch", 8));
         assert_eq!(refused(&user("amy")), Some(429));
-        assert!(seats.take(&admin, &watch).unwrap().is_none());
+        assert!(in_flight_limiter.take(&admin, &watch).unwrap().is_none());
         // Who was refused has kept no place.
         drop(held);
-        assert!(seats.watches.taken().by_party.is_empty());
-        assert_eq!(seats.taken()[2], ("watch", 0));
+        assert!(in_flight_limiter.watches.taken().by_key.is_empty());
+        assert_eq!(in_flight_limiter.taken()[2], ("watch", 0));
     }
 
     #[test]
     fn no_number_of_users_takes_the_places_of_operators_and_administrators() {
-        let seats = Seats::new(InFlight { reads: 16, writes: 16, watches: 16, bodies: 16, ..InFlight::default() });
+        let in_flight_limiter = InFlightLimiter::new(InFlightLimits {
+            reads: 16,
+            writes: 16,
+            watches: 16,
+            bodies: 16,
+            ..InFlightLimits::default()
+        });
         let path = "/api/v1/secrets";
         let watch = RequestInfo::new(&Method::GET, path, &Query::parse(Some("watch=true")));
         let read = RequestInfo::new(&Method::GET, path, &Query::parse(None));
         let write = RequestInfo::new(&Method::POST, path, &Query::parse(None));
-        type Take<'a> = &'a dyn Fn(&User) -> Result<Option<Place>, ApiError>;
+        type Take<'a> = &'a dyn Fn(&User) -> Result<Option<Permit>, ApiError>;
         let kinds: [(&str, Take<'_>); 4] = [
-            ("bodies", &|user| seats.receive(user)),
-            ("watches", &|user| seats.take(user, &watch)),
-            ("reads", &|user| seats.take(user, &read)),
-            ("writes", &|user| seats.take(user, &write)),
+            ("bodies", &|user| in_flight_limiter.receive(user)),
+            ("watches", &|user| in_flight_limiter.take(user, &watch)),
+            ("reads", &|user| in_flight_limiter.take(user, &read)),
+            ("writes", &|user| in_flight_limiter.take(user, &write)),
         ];
         let operator = User::service_account("fleetwright-system", "fleetwright-clusters", "1");
         let admin = User::new("admin", ["system:masters"]);
@@ -256,12 +262,12 @@ mod tests {
 
     #[test]
     fn service_accounts_of_a_namespace_have_one_share() {
-        let seats = Seats::new(InFlight { bodies: 16, ..InFlight::default() });
+        let in_flight_limiter = InFlightLimiter::new(InFlightLimits { bodies: 16, ..InFlightLimits::default() });
         let account = |namespace: &str, name: &str| User::service_account(namespace, name, "1");
-        let held: Vec<_> = ["a", "b"].map(|name| seats.receive(&account("tenant", name)).unwrap()).into();
-        assert_eq!(code(seats.receive(&account("tenant", "c"))), Some(429));
-        assert!(seats.receive(&account("other", "c")).is_ok());
+        let held: Vec<_> = ["a", "b"].map(|name| in_flight_limiter.receive(&account("tenant", name)).unwrap()).into();
+        assert_eq!(code(in_flight_limiter.receive(&account("tenant", "c"))), Some(429));
+        assert!(in_flight_limiter.receive(&account("other", "c")).is_ok());
         drop(held);
-        assert!(seats.receive(&account("tenant", "c")).is_ok());
+        assert!(in_flight_limiter.receive(&account("tenant", "c")).is_ok());
     }
 }

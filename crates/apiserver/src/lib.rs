@@ -14,10 +14,10 @@ mod crd;
 mod discovery;
 mod documents;
 mod error;
-mod gate;
 mod handlers;
 mod identity;
 mod in_flight;
+mod interceptor;
 mod list;
 mod local;
 mod metrics;
@@ -37,11 +37,11 @@ mod write;
 
 pub use body::Body;
 pub use fleetwright_rbac::User;
-pub use gate::{Asked, Check, Gate, Passage, Removal};
-pub use in_flight::InFlight;
+pub use in_flight::InFlightLimits;
+pub use interceptor::{HealthCheck, InterceptAction, InterceptedRequest, Interceptor, Removal};
 pub use server::{Clock, Config, Handle, Server, StartError, Version};
-pub use storage::{Manager, Managing, Storage};
-pub use store::Limits;
+pub use storage::{ControllerManager, ControllerManagerGuard, Storage};
+pub use store::HistoryLimits;
 pub use transport::{ConnectionLimits, Serving};
 
 /// The version of Kubernetes whose API is served.

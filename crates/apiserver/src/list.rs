@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::body::Body;
 use crate::error::{ApiError, Cause};
-use crate::present::View;
+use crate::present::ResponseFormat;
 use crate::registry::{Origin, Resource};
 use crate::request::Query;
 use crate::selectors::{FieldSelector, LabelSelector, Selectors};
@@ -220,7 +220,7 @@ pub(crate) async fn get(
     resource: &Resource,
     key: &Key,
     query: &Query,
-    view: &View,
+    view: &ResponseFormat,
 ) -> Result<Response<Body>, ApiError> {
     if let Some(version) = query.get("resourceVersion") {
         let revision = parse_revision(version).map_err(|error| ApiError::new(500, "", error.to_string()))?;
@@ -236,7 +236,7 @@ pub(crate) async fn list(
     resource: &Arc<Resource>,
     namespace: &str,
     query: &Query,
-    view: &View,
+    view: &ResponseFormat,
 ) -> Result<Response<Body>, ApiError> {
     let options = ListOptions::read(query, resource, "", false)?;
     let (at, after) = match &options.token {
@@ -299,7 +299,7 @@ fn single(store: &Store, resource: &Resource, namespace: &str, at: Option<u64>, 
 }
 
 /// 410 with a token that goes on in the present.
-fn expired(view: &View, after: Option<&Key>, namespace: &str) -> Response<Body> {
+fn expired(view: &ResponseFormat, after: Option<&Key>, namespace: &str) -> Response<Body> {
     let mut status = ApiError::expired(CONTINUE_EXPIRED).status();
     if let Some(after) = after {
         status["metadata"]["continue"] = Token::encode(after, namespace, -1).into();

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::gate::Removal;
-use crate::in_flight::Seats;
+use crate::in_flight::InFlightLimiter;
+use crate::interceptor::Removal;
 use crate::request::RequestInfo;
 use crate::store::Store;
 
@@ -78,7 +78,7 @@ impl Metrics {
     }
 
     /// The page that Prometheus reads.
-    pub(crate) fn page(&self, store: &Store, seats: &Seats, removals: &[Removal]) -> String {
+    pub(crate) fn page(&self, store: &Store, in_flight_limiter: &InFlightLimiter, removals: &[Removal]) -> String {
         let mut out = String::new();
         let requests: Vec<Row> = {
             let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,8 +124,10 @@ impl Metrics {
         section("apiserver_request_duration_seconds_count", "summary", help, rows);
         let rows = vec![(String::new(), self.watches.load(Ordering::Relaxed).to_string())];
         section("apiserver_longrunning_requests", "gauge", "Watches that run now.", rows);
-        let rows =
-            seats.taken().map(|(kind, taken)| (format!("{{request_kind=\"{kind}\"}}"), taken.to_string())).into();
+        let rows = in_flight_limiter
+            .taken()
+            .map(|(kind, taken)| (format!("{{request_kind=\"{kind}\"}}"), taken.to_string()))
+            .into();
         section("apiserver_current_inflight_requests", "gauge", "Requests that are worked on now, by kind.", rows);
         let rows = vec![(String::new(), self.refused_connections.load(Ordering::Relaxed).to_string())];
         section(

@@ -18,7 +18,7 @@ use crate::request::Query;
 use crate::store::{Object, Page};
 
 /// Lists larger than this leave in pieces of about this size.
-const PIECE: usize = 128 << 10;
+const CHUNK_BYTES: usize = 128 << 10;
 
 /// The annotation of the bookmark that ends the initial events of a watch.
 pub(crate) const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
@@ -47,7 +47,7 @@ enum Include {
 
 /// How one client wants its answer.
 #[derive(Clone, Debug)]
-pub(crate) struct View {
+pub(crate) struct ResponseFormat {
     format: Format,
     shape: Shape,
     include: Include,
@@ -57,7 +57,7 @@ pub(crate) struct View {
     marked: Option<Arc<str>>,
 }
 
-impl View {
+impl ResponseFormat {
     /// Reads the Accept header as the real server does: the best clause whose format and transformation can be made.
     pub(crate) fn negotiate(headers: &HeaderMap, query: &Query, now: Timestamp) -> Result<Self, ApiError> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -162,7 +162,7 @@ impl View {
             view.marked = at.and_then(|at| page.objects.get(at)).map(|object| object.key.name.clone());
         }
         let mut items = Items { view, resource: resource.clone(), objects: page.objects.into_iter(), any: false };
-        if self.format == Format::Json && !self.pretty && size > PIECE {
+        if self.format == Format::Json && !self.pretty && size > CHUNK_BYTES {
             let pieces = std::iter::once(Bytes::from(head)).chain(std::iter::from_fn(move || items.piece()));
             let pieces = pieces.chain(std::iter::once(Bytes::from_static(b"]}\n")));
             return Ok(body::respond(200, "application/json", body::stream(futures::stream::iter(pieces))));
@@ -299,7 +299,7 @@ impl View {
 
 /// The items of a list on their way out.
 struct Items {
-    view: View,
+    view: ResponseFormat,
     resource: Arc<Resource>,
     objects: std::vec::IntoIter<Arc<Object>>,
     any: bool,
@@ -309,8 +309,8 @@ impl Items {
     fn piece(&mut self) -> Option<Bytes> {
         // Objects of a list are much alike, so the first tells how much room they take.
         let one = self.objects.as_slice().first().map_or(0, |object| object.json.len() + 1);
-        let mut out = Vec::with_capacity((self.objects.len() * one).min(PIECE + one));
-        while out.len() < PIECE {
+        let mut out = Vec::with_capacity((self.objects.len() * one).min(CHUNK_BYTES + one));
+        while out.len() < CHUNK_BYTES {
             let Some(object) = self.objects.next() else { break };
             if std::mem::replace(&mut self.any, true) {
                 out.push(b',');
@@ -477,7 +477,8 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, "application/json;as=Table;g=meta.k8s.io;v=v1".parse().unwrap());
         let error =
-            View::negotiate(&headers, &Query::parse(Some("includeObject=Foo")), Timestamp::UNIX_EPOCH).unwrap_err();
+            ResponseFormat::negotiate(&headers, &Query::parse(Some("includeObject=Foo")), Timestamp::UNIX_EPOCH)
+                .unwrap_err();
         assert_eq!(
             error.message,
             "Unable to convert to Table as requested: includeObject: Invalid value: \"Foo\": must be 'Metadata', 'Object', 'None', or empty"

@@ -14,7 +14,7 @@ use crate::registry::{Origin, Resource};
 use crate::store::Key;
 use crate::write::patch::{PatchKind, merge_error, patch_error};
 use crate::write::update::{Changed, change};
-use crate::write::{Operation, Outcome, decode, meta_text, metadata};
+use crate::write::{Outcome, WriteRequest, decode, meta_text, metadata};
 
 const TYPE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
@@ -70,7 +70,7 @@ fn patch(call: &Call, resource: &Arc<Resource>, name: &str) -> Result<Outcome, A
 }
 
 /// Carries the replicas of a scale into the object.
-fn write(op: &Operation<'_>, name: &str, live: &Value, scale: &Value) -> Result<Changed, ApiError> {
+fn write(op: &WriteRequest<'_>, name: &str, live: &Value, scale: &Value) -> Result<Changed, ApiError> {
     let replicas = replicas(op.resource, name, scale)?;
     let mut object = live.clone();
     let map = metadata(&mut object);
@@ -87,7 +87,7 @@ fn write(op: &Operation<'_>, name: &str, live: &Value, scale: &Value) -> Result<
 }
 
 /// An applied scale owns the replicas, and nothing else, of the object.
-fn apply(op: &Operation<'_>, name: &str, live: &Value, scale: &Value) -> Result<Changed, ApiError> {
+fn apply(op: &WriteRequest<'_>, name: &str, live: &Value, scale: &Value) -> Result<Changed, ApiError> {
     let replicas = replicas(op.resource, name, scale)?;
     let mut applied =
         json!({"apiVersion": &*op.resource.api_version, "kind": &*op.resource.kind, "metadata": {"name": name}});

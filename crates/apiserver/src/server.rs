@@ -14,13 +14,13 @@ use tokio::task::JoinSet;
 
 use crate::auth::{Authorizer, TokenIssuer};
 use crate::body::Body;
-use crate::gate::Gate;
 use crate::handlers::{self, Peer};
-use crate::in_flight::{InFlight, Seats};
+use crate::in_flight::{InFlightLimiter, InFlightLimits};
+use crate::interceptor::Interceptor;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
 use crate::storage::Storage;
-use crate::store::{Limits, Store};
+use crate::store::{HistoryLimits, Store};
 use crate::transport::{ConnectionLimits, Serving, Tls};
 use crate::{bootstrap, controllers, local, transport};
 
@@ -71,7 +71,7 @@ pub struct Config {
     /// The authority that signs the serving certificate and whose client certificates are trusted; made at the start when
     /// neither it nor `serving` is given. Servers may share one.
     pub authority: Option<Arc<Authority>>,
-    /// Certificates for a server that makes none: it has no authority then, and signs no certificate requests, unless a [`Manager`](crate::Manager) does.
+    /// Certificates for a server that makes none: it has no authority then, and signs no certificate requests, unless a [`ControllerManager`](crate::ControllerManager) does.
     pub serving: Option<Serving>,
     /// The key that signs service-account tokens; made at the start when none is given.
     pub service_account_key: Option<Arc<ServiceAccountKey>>,
@@ -82,17 +82,17 @@ pub struct Config {
     /// Where the objects are; in a storage of its own when none is given.
     pub storage: Option<Storage>,
     /// What stands between the server and its objects, if anything.
-    pub gate: Option<Arc<dyn Gate>>,
+    pub interceptor: Option<Arc<dyn Interceptor>>,
     /// The version that it tells, if not its own.
     pub version: Option<Version>,
     /// Names and addresses that the serving certificate carries beside the usual ones.
     pub names: Vec<String>,
     /// How much history is kept for watches and paged lists, in a storage of its own.
-    pub history: Limits,
+    pub history: HistoryLimits,
     /// The largest request body.
     pub body_limit: usize,
     /// The most requests that are worked on at the same time.
-    pub in_flight: InFlight,
+    pub in_flight: InFlightLimits,
     /// What one connection, and all of them, may take of the server.
     pub connections: ConnectionLimits,
     /// Where cluster IPs of services come from.
@@ -111,12 +111,12 @@ impl Default for Config {
             token_keys: Vec::new(),
             issuer: ISSUER.into(),
             storage: None,
-            gate: None,
+            interceptor: None,
             version: None,
             names: Vec::new(),
-            history: Limits::default(),
+            history: HistoryLimits::default(),
             body_limit: 3 * 1024 * 1024,
-            in_flight: InFlight::default(),
+            in_flight: InFlightLimits::default(),
             connections: ConnectionLimits::default(),
             service_cidr: "10.96.0.0/16".into(),
             clock: Clock::default(),
@@ -155,7 +155,7 @@ pub enum StartError {
 pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) storage: Storage,
-    pub(crate) gate: Option<Arc<dyn Gate>>,
+    pub(crate) interceptor: Option<Arc<dyn Interceptor>>,
     pub(crate) version: Option<Version>,
     pub(crate) registry: Registry,
     pub(crate) authorizer: Authorizer,
@@ -168,10 +168,10 @@ pub(crate) struct Inner {
     pub(crate) tls: Tls,
     pub(crate) metrics: Metrics,
     pub(crate) documents: crate::documents::Documents,
-    pub(crate) networks: Arc<crate::admission::Networks>,
+    pub(crate) networks: Arc<crate::admission::ServiceNetwork>,
     pub(crate) clock: Clock,
     pub(crate) body_limit: usize,
-    pub(crate) seats: Seats,
+    pub(crate) in_flight_limiter: InFlightLimiter,
     pub(crate) connections: ConnectionLimits,
     /// True when the server is asked to stop.
     pub(crate) stop: watch::Sender<bool>,
@@ -311,7 +311,7 @@ impl Server {
         let inner = Arc::new(Inner {
             store: storage.store().clone(),
             storage,
-            gate: config.gate,
+            interceptor: config.interceptor,
             version: config.version,
             registry: Registry::default(),
             authorizer: Authorizer::default(),
@@ -325,7 +325,7 @@ impl Server {
             networks,
             clock: config.clock,
             body_limit: config.body_limit,
-            seats: Seats::new(config.in_flight),
+            in_flight_limiter: InFlightLimiter::new(config.in_flight),
             connections: config.connections,
             stop: watch::Sender::new(false),
             drain: watch::Sender::new(false),
@@ -334,7 +334,7 @@ impl Server {
         bootstrap::run(&inner);
         let mut tasks = controllers::spawn(&inner);
         if new {
-            inner.storage.offer_common();
+            inner.storage.seed_common_objects();
         }
         if let Some(listener) = listener {
             tasks.spawn(transport::serve(inner.clone(), listener));

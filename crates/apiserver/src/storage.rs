@@ -8,9 +8,9 @@ use fleetwright_pki::Authority;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::admission::Networks;
+use crate::admission::ServiceNetwork;
 use crate::registry::Registry;
-use crate::store::{Change, Draft, Expect, Key, Limits, Object, Store};
+use crate::store::{Change, Draft, HistoryLimits, Key, Object, Precondition, Store};
 
 /// What is the same in all clusters.
 static COMMON: OnceLock<Vec<(Arc<str>, Arc<Object>)>> = OnceLock::new();
@@ -23,18 +23,18 @@ pub struct Storage {
 }
 
 struct Shared {
-    limits: Limits,
+    limits: HistoryLimits,
     store: Store,
     /// By network: two servers must not give the same address.
-    networks: Mutex<HashMap<String, Arc<Networks>>>,
+    networks: Mutex<HashMap<String, Arc<ServiceNetwork>>>,
     /// Who holds it runs the controllers: one server of all that share the storage.
-    turn: Arc<tokio::sync::Mutex<()>>,
-    manager: watch::Sender<Option<Arc<Manager>>>,
+    controllers_lock: Arc<tokio::sync::Mutex<()>>,
+    manager: watch::Sender<Option<Arc<ControllerManager>>>,
 }
 
 /// What a controller-manager outside of the servers adds to what they do by themselves.
 #[derive(Clone, Debug, Default)]
-pub struct Manager {
+pub struct ControllerManager {
     /// Signs approved certificate requests of clients, where the server has no authority of its own.
     pub signer: Option<Arc<Authority>>,
     /// Signs approved serving certificates of kubelets. Not the authority that API servers have theirs from: whoever gets a serving certificate for a
@@ -46,23 +46,23 @@ pub struct Manager {
 
 /// A controller-manager at work; it stops when this is dropped.
 #[derive(Debug)]
-pub struct Managing {
+pub struct ControllerManagerGuard {
     storage: Storage,
-    manager: Arc<Manager>,
+    manager: Arc<ControllerManager>,
 }
 
-impl Managing {
+impl ControllerManagerGuard {
     /// Whether it works on these objects, and no other has taken over.
     pub fn works_on(&self, storage: &Storage) -> bool {
         self.storage.is(storage) && self.is(self.storage.shared.manager.borrow().as_ref())
     }
 
-    fn is(&self, now: Option<&Arc<Manager>>) -> bool {
+    fn is(&self, now: Option<&Arc<ControllerManager>>) -> bool {
         now.is_some_and(|now| Arc::ptr_eq(now, &self.manager))
     }
 }
 
-impl Drop for Managing {
+impl Drop for ControllerManagerGuard {
     fn drop(&mut self) {
         self.storage.shared.manager.send_if_modified(|now| {
             let own = self.is(now.as_ref());
@@ -76,7 +76,7 @@ impl Drop for Managing {
 
 impl Default for Storage {
     fn default() -> Self {
-        Self::new(Limits::default())
+        Self::new(HistoryLimits::default())
     }
 }
 
@@ -88,16 +88,16 @@ impl fmt::Debug for Storage {
 
 impl Storage {
     /// An empty one.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: HistoryLimits) -> Self {
         Self::of(Store::new(limits.clone()), limits)
     }
 
-    fn of(store: Store, limits: Limits) -> Self {
+    fn of(store: Store, limits: HistoryLimits) -> Self {
         let shared = Shared {
             limits,
             store,
             networks: Mutex::default(),
-            turn: Arc::default(),
+            controllers_lock: Arc::default(),
             manager: watch::Sender::new(None),
         };
         Self { shared: Arc::new(shared) }
@@ -105,7 +105,7 @@ impl Storage {
 
     /// One that begins with what is the same in all clusters, such as the roles that Kubernetes brings along: shared with the first server of the process, which made it, and so as old as
     /// that. For processes with thousands of clusters. Empty until a server has been started.
-    pub fn prepared(limits: Limits) -> Self {
+    pub fn prepared(limits: HistoryLimits) -> Self {
         let objects = COMMON.get().map(Vec::as_slice).unwrap_or_default();
         if objects.is_empty() { Self::new(limits) } else { Self::of(Store::holding(limits.clone(), objects), limits) }
     }
@@ -116,7 +116,7 @@ impl Storage {
     }
 
     /// Remembers what is the same in all clusters, from one that a server has just begun.
-    pub(crate) fn offer_common(&self) {
+    pub(crate) fn seed_common_objects(&self) {
         COMMON.get_or_init(|| {
             let all = |storage: &Arc<str>| {
                 let page = self.shared.store.page(storage, None, None, None, 0, |_| true);
@@ -158,10 +158,10 @@ impl Storage {
     }
 
     /// A controller-manager begins to work on these objects, in place of one that did before.
-    pub fn manage(&self, manager: Manager) -> Managing {
+    pub fn manage(&self, manager: ControllerManager) -> ControllerManagerGuard {
         let manager = Arc::new(manager);
         self.shared.manager.send_replace(Some(manager.clone()));
-        Managing { storage: self.clone(), manager }
+        ControllerManagerGuard { storage: self.clone(), manager }
     }
 
     /// All objects as they are now, as bytes.
@@ -189,7 +189,7 @@ impl Storage {
     ///
     /// # Errors
     /// The bytes are no snapshot.
-    pub fn restore(snapshot: &[u8], limits: Limits) -> Result<Self, String> {
+    pub fn restore(snapshot: &[u8], limits: HistoryLimits) -> Result<Self, String> {
         let mut lines = snapshot.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         let mut read = |what: &str| -> Result<Option<Value>, String> {
             lines
@@ -211,14 +211,14 @@ impl Storage {
             let draft = Draft::new(&object, fields.collect(), head["stamp"].as_u64().unwrap_or_default());
             let key = Key::new(&text("namespace"), &text("name"));
             store
-                .commit(&text("resource"), &key, Expect::Absent, Change::Put(draft))
+                .commit(&text("resource"), &key, Precondition::Absent, Change::Put(draft))
                 .map_err(|error| error.to_string())?;
         }
         Ok(Self::of(store, limits))
     }
 
     /// The limits that it was made with.
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &HistoryLimits {
         &self.shared.limits
     }
 
@@ -226,21 +226,21 @@ impl Storage {
         &self.shared.store
     }
 
-    pub(crate) fn networks(&self, cidr: &str) -> Result<Arc<Networks>, String> {
+    pub(crate) fn networks(&self, cidr: &str) -> Result<Arc<ServiceNetwork>, String> {
         let mut all = self.shared.networks.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.get(cidr) {
             return Ok(known.clone());
         }
-        let networks = Arc::new(Networks::new(cidr)?);
+        let networks = Arc::new(ServiceNetwork::new(cidr)?);
         all.insert(cidr.to_owned(), networks.clone());
         Ok(networks)
     }
 
-    pub(crate) fn turn(&self) -> Arc<tokio::sync::Mutex<()>> {
-        self.shared.turn.clone()
+    pub(crate) fn controllers_lock(&self) -> Arc<tokio::sync::Mutex<()>> {
+        self.shared.controllers_lock.clone()
     }
 
-    pub(crate) fn manager(&self) -> watch::Receiver<Option<Arc<Manager>>> {
+    pub(crate) fn manager(&self) -> watch::Receiver<Option<Arc<ControllerManager>>> {
         self.shared.manager.subscribe()
     }
 }

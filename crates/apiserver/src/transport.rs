@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::auth::{self, ClientCertificate};
 use crate::body;
-use crate::connections::{Connections, Entered, Slot};
+use crate::connections::{AcceptedConnection, ConnectionSlot, Connections};
 use crate::handlers::{self, Peer};
 use crate::server::{Clock, Inner, StartError};
 
@@ -116,15 +116,15 @@ pub(crate) struct Tls {
 }
 
 /// What is valid is valid by the server's own clock.
-struct Time(Clock);
+struct ClockTimeProvider(Clock);
 
-impl fmt::Debug for Time {
+impl fmt::Debug for ClockTimeProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Time")
+        f.write_str("ClockTimeProvider")
     }
 }
 
-impl rustls::time_provider::TimeProvider for Time {
+impl rustls::time_provider::TimeProvider for ClockTimeProvider {
     fn current_time(&self) -> Option<UnixTime> {
         let seconds = u64::try_from(self.0.now().as_second()).ok()?;
         Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds)))
@@ -165,7 +165,7 @@ fn config(serving: &Serving, clock: &Clock) -> Result<rustls::ServerConfig, Star
         .allow_unauthenticated()
         .build()
         .map_err(|e| failed("client certificates", &e))?;
-    let mut config = rustls::ServerConfig::builder_with_details(provider, Arc::new(Time(clock.clone())))
+    let mut config = rustls::ServerConfig::builder_with_details(provider, Arc::new(ClockTimeProvider(clock.clone())))
         .with_safe_default_protocol_versions()
         .map_err(|e| failed("TLS versions", &e))?
         .with_client_cert_verifier(verifier)
@@ -196,7 +196,7 @@ pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) {
                         inner.metrics.refused_connections.fetch_add(1, Ordering::Relaxed);
                         tracing::debug!(%peer, "too many connections: one is closed");
                     }
-                    if let Some(Entered { slot, replaced, .. }) = entered {
+                    if let Some(AcceptedConnection { slot, replaced, .. }) = entered {
                         let connection = connection(inner.clone(), stream, acceptor, Arc::new(slot));
                         connections.spawn(async move {
                             tokio::select! {
@@ -219,7 +219,7 @@ pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) {
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor, slot: Arc<Slot>) {
+async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor, slot: Arc<ConnectionSlot>) {
     let _ = stream.set_nodelay(true);
     let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
@@ -234,12 +234,12 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor,
             Some(Err(error)) => return tracing::debug!(error, "client certificate cannot be read"),
         };
     if let Some(Ok(Some(user))) = certificate.as_ref().map(|certificate| certificate.user(inner.now())) {
-        let privileged = inner.seats.is_privileged(&user);
+        let privileged = inner.in_flight_limiter.is_privileged(&user);
         slot.belongs_to(&auth::authenticated(user), privileged);
     }
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let (stopping, draining, limits) = (inner.stopping(), inner.draining(), inner.connections);
-    let open = Open::default();
+    let open = OpenRequests::default();
     let (unused, unread) = (open.unused(limits), open.unread(limits));
     let asked = Arc::new(AtomicBool::new(false));
     let first = asked.clone();
@@ -249,7 +249,7 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor,
         let request_open = open.request();
         async move {
             let answer = handlers::serve(inner.clone(), request, peer).await;
-            let mut answer = answer.map(|sent| body::sending(sent, request_open));
+            let mut answer = answer.map(|sent| body::chunked(sent, request_open));
             if !http2 && *inner.drain.borrow() {
                 answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
@@ -309,14 +309,14 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor,
 
 /// The requests of a connection that are not answered in full.
 #[derive(Clone, Default)]
-struct Open {
+struct OpenRequests {
     count: Arc<watch::Sender<usize>>,
-    answers: Arc<Mutex<Vec<Weak<Answering>>>>,
+    answers: Arc<Mutex<Vec<Weak<ResponseProgress>>>>,
 }
 
 /// How far an answer is sent.
 #[derive(Default)]
-struct Answering(Mutex<Unsent>);
+struct ResponseProgress(Mutex<Unsent>);
 
 #[derive(Default)]
 struct Unsent {
@@ -328,19 +328,19 @@ struct Unsent {
 
 /// One of them, until it is dropped.
 struct OpenRequest {
-    open: Open,
-    answering: Arc<Answering>,
+    open: OpenRequests,
+    response_progress: Arc<ResponseProgress>,
 }
 
-impl Open {
+impl OpenRequests {
     fn request(&self) -> OpenRequest {
-        let answering = Arc::new(Answering::default());
+        let response_progress = Arc::new(ResponseProgress::default());
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.retain(|one| one.strong_count() > 0);
-        answers.push(Arc::downgrade(&answering));
+        answers.push(Arc::downgrade(&response_progress));
         drop(answers);
         self.count.send_modify(|open| *open += 1);
-        OpenRequest { open: self.clone(), answering }
+        OpenRequest { open: self.clone(), response_progress }
     }
 
     /// Resolves when no request came for too long. A request in flight, as a watch is for hours, keeps its connection.
@@ -378,7 +378,7 @@ impl Open {
     }
 }
 
-impl Answering {
+impl ResponseProgress {
     fn unsent(&self) -> MutexGuard<'_, Unsent> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -388,15 +388,15 @@ impl Answering {
     }
 }
 
-impl body::Progress for OpenRequest {
+impl body::SendProgress for OpenRequest {
     fn handed_out(&self) {
-        let mut unsent = self.answering.unsent();
+        let mut unsent = self.response_progress.unsent();
         unsent.pieces += 1;
         unsent.since.get_or_insert_with(Instant::now);
     }
 
     fn sent(&self) {
-        let mut unsent = self.answering.unsent();
+        let mut unsent = self.response_progress.unsent();
         unsent.pieces -= 1;
         unsent.since = (unsent.pieces > 0).then(Instant::now);
     }

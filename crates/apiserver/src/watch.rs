@@ -17,11 +17,11 @@ use tokio::time::Instant;
 use crate::body::{self, Body};
 use crate::error::ApiError;
 use crate::list::{ListOptions, bookmark, wait_for};
-use crate::present::{INITIAL_EVENTS_END, View};
+use crate::present::{INITIAL_EVENTS_END, ResponseFormat};
 use crate::registry::Resource;
 use crate::request::Query;
 use crate::selectors::Selectors;
-use crate::store::{Cursor, Event, Lost, Object, Store, frame};
+use crate::store::{Cursor, Event, Object, Store, WatchError, frame};
 
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// The last bookmark comes this long before the end, so that the next watch starts from a recent version.
@@ -36,7 +36,7 @@ pub(crate) async fn watch(
     namespace: &str,
     name: &str,
     query: &Query,
-    view: &View,
+    view: &ResponseFormat,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Response<Body>, ApiError> {
     let options = ListOptions::read(query, resource, name, true)?;
@@ -76,7 +76,7 @@ async fn start(
     options: &ListOptions,
     revision: u64,
 ) -> Result<(Cursor, Vec<Arc<Object>>), ApiError> {
-    let gone = |error: crate::store::Gone| ApiError::expired(error.to_string());
+    let gone = |error: crate::store::Compacted| ApiError::expired(error.to_string());
     if options.send_initial == Some(true) {
         wait_for(store, revision).await?;
         let namespace = Some(&*scope.namespace).filter(|namespace| !namespace.is_empty());
@@ -124,7 +124,7 @@ impl Scope {
 
 struct Watcher {
     resource: Arc<Resource>,
-    view: View,
+    view: ResponseFormat,
     scope: Scope,
     cursor: Cursor,
     /// The objects that were there at the start, as far as they are not sent.
@@ -162,7 +162,7 @@ impl Watcher {
                 }
                 batch = self.cursor.next() => match batch {
                     Ok(batch) => self.queue(&batch.events),
-                    Err(lost) => self.lose(lost),
+                    Err(lost) => self.end_with_error(lost),
                 },
             }
         }
@@ -208,18 +208,18 @@ impl Watcher {
     }
 
     fn event_line(&mut self, event: &Event) -> Option<Bytes> {
-        let sight = event.sight(|object| self.scope.covers(object))?;
-        let object = event.subject(sight)?;
+        let event_type = event.event_type_for(|object| self.scope.covers(object))?;
+        let object = event.stored_object(event_type)?;
         if self.view.whole() && matches!(self.resource.present(object), Cow::Borrowed(_)) {
-            return event.frame(sight);
+            return event.frame(event_type);
         }
-        let value = self.resource.value(&*event.shown(sight)?);
-        Some(self.line(sight.as_str(), &value))
+        let value = self.resource.value(&*event.object_to_send(event_type)?);
+        Some(self.line(event_type.as_str(), &value))
     }
 
     /// Tells the client up to where it has seen everything, after what there is to see.
     fn mark_progress(&mut self) {
-        match self.cursor.look() {
+        match self.cursor.poll_changes() {
             Ok(batch) => {
                 self.queue(&batch.events);
                 let value = bookmark(&self.resource, batch.progress);
@@ -227,13 +227,13 @@ impl Watcher {
                 self.frames.push_back(line);
                 self.bookmark = next_bookmark(self.deadline);
             }
-            Err(lost) => self.lose(lost),
+            Err(lost) => self.end_with_error(lost),
         }
     }
 
-    fn lose(&mut self, lost: Lost) {
+    fn end_with_error(&mut self, lost: WatchError) {
         self.ended = true;
-        if let Lost::Gone(gone) = lost {
+        if let WatchError::Compacted(gone) = lost {
             self.frames.push_back(error_frame(&ApiError::expired(gone.to_string())));
         }
     }

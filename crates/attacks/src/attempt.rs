@@ -4,9 +4,9 @@ use anyhow::Result;
 use fleetwright_conformance::Ctx;
 use futures::future::LocalBoxFuture;
 
-use crate::site::Site;
-use crate::stage::Play;
-use crate::world::World;
+use crate::harness::StoryFn;
+use crate::site::JoinSite;
+use crate::world::TestFleet;
 
 /// What an attempt is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,22 +79,22 @@ pub(crate) enum Run {
     /// A namespace of its own on a server that attempts share.
     Server(fn(Ctx) -> LocalBoxFuture<'static, Result<()>>),
     /// Machines that join, and the operator that lets them.
-    Site(for<'a> fn(&'a Site) -> LocalBoxFuture<'a, Result<()>>),
+    JoinSite(for<'a> fn(&'a JoinSite) -> LocalBoxFuture<'a, Result<()>>),
     /// A meta cluster with the operator of Clusters.
-    Meta(for<'a> fn(&'a World) -> LocalBoxFuture<'a, Result<()>>),
+    Meta(for<'a> fn(&'a TestFleet) -> LocalBoxFuture<'a, Result<()>>),
     /// Simulated hosts with the operator of Machines.
-    Stage(Play),
+    Harness(StoryFn),
 }
 
 /// Makes the list of an area's attempts from their functions: `attempts![Area::Identity, Server; one, two(alone)]`.
 macro_rules! attempts {
     (@alone alone) => { true };
     (@alone) => { false };
-    ($area:expr, Stage; $($name:ident),* $(,)?) => {
+    ($area:expr, Harness; $($name:ident),* $(,)?) => {
         vec![$($crate::Attempt {
             area: $area,
             name: stringify!($name),
-            run: $crate::attempt::Run::Stage(|stage, fleet| Box::pin($name(stage, fleet))),
+            run: $crate::attempt::Run::Harness(|harness, fleet| Box::pin($name(harness, fleet))),
             alone: false,
         }),*]
     };

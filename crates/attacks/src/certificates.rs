@@ -16,11 +16,11 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, PublicKeyData
 use rustls_pki_types::pem::PemObject;
 use serde_json::json;
 
-use crate::site::{Asked, Site, eventually};
+use crate::site::{JoinSite, KubeletRequest, eventually};
 use crate::{Area, Attempt};
 
 pub fn attempts() -> Vec<Attempt> {
-    attempts![Area::Certificates, Site;
+    attempts![Area::Certificates, JoinSite;
         other_spellings_of_reserved_names_are_not_signed,
         further_subjects_in_a_request_are_not_signed,
         a_request_that_readers_understand_differently_is_not_signed,
@@ -63,10 +63,10 @@ fn pem(params: CertificateParams) -> Result<String> {
 }
 
 /// The client of a node that has joined, registered and bound.
-pub(crate) async fn joined(site: &Site, name: &str, address: &str) -> Result<Client> {
+pub(crate) async fn joined(site: &JoinSite, name: &str, address: &str) -> Result<Client> {
     site.machine(name, address).await;
     let token = site.with_token(&site.kubeconfig(name).await).await;
-    let asked = Asked::client(name);
+    let asked = KubeletRequest::client(name);
     let certificate = site.ask(&token, &asked).await.certificate();
     let key = asked.key.serialize_pem();
     let client = site.target.client_with(Identity::Certificate { cert_pem: &certificate, key_pem: &key }).await?;
@@ -77,7 +77,7 @@ pub(crate) async fn joined(site: &Site, name: &str, address: &str) -> Result<Cli
 }
 
 /// Returns when the operator has answered what was asked before: an honest request that came later is signed.
-async fn caught_up(site: &Site, name: &str, address: &str) -> Result<Client> {
+async fn caught_up(site: &JoinSite, name: &str, address: &str) -> Result<Client> {
     joined(site, name, address).await
 }
 
@@ -91,7 +91,7 @@ async fn file(client: &Client, request: &CertificateSigningRequest) -> Result<u1
 }
 
 /// What became of those that were stored: there are some, and all were denied.
-async fn all_denied(site: &Site, stored: &[(String, String)]) -> Result<()> {
+async fn all_denied(site: &JoinSite, stored: &[(String, String)]) -> Result<()> {
     ensure!(!stored.is_empty(), "none of the requests was stored");
     for (what, name) in stored {
         denied(site, what, name).await?;
@@ -100,7 +100,7 @@ async fn all_denied(site: &Site, stored: &[(String, String)]) -> Result<()> {
 }
 
 /// The operator's answer to it, once there is one, is no.
-async fn denied(site: &Site, what: &str, name: &str) -> Result<()> {
+async fn denied(site: &JoinSite, what: &str, name: &str) -> Result<()> {
     let conditions = eventually(&format!("an answer to {what}"), async || {
         let conditions = requests(&site.admin).get(name).await.ok()?.status?.conditions?;
         (!conditions.is_empty()).then_some(conditions)
@@ -111,7 +111,7 @@ async fn denied(site: &Site, what: &str, name: &str) -> Result<()> {
 }
 
 /// What became of it: no certificate, and no approval.
-async fn not_signed(site: &Site, what: &str, name: &str) -> Result<()> {
+async fn not_signed(site: &JoinSite, what: &str, name: &str) -> Result<()> {
     let status = requests(&site.admin).get(name).await?.status.unwrap_or_default();
     ensure!(status.certificate.is_none_or(|certificate| certificate.0.is_empty()), "{what} was signed");
     let conditions = status.conditions.unwrap_or_default();
@@ -119,7 +119,7 @@ async fn not_signed(site: &Site, what: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-async fn other_spellings_of_reserved_names_are_not_signed(site: &Site) -> Result<()> {
+async fn other_spellings_of_reserved_names_are_not_signed(site: &JoinSite) -> Result<()> {
     let client = joined(site, "speller", "10.1.0.1").await?;
     let dns = |name: &str| -> Result<SanType> { Ok(SanType::DnsName(name.try_into()?)) };
     let ip = |text: &str| -> Result<SanType> { Ok(SanType::IpAddress(text.parse::<IpAddr>()?)) };
@@ -162,7 +162,7 @@ async fn other_spellings_of_reserved_names_are_not_signed(site: &Site) -> Result
     all_denied(site, &stored).await
 }
 
-async fn further_subjects_in_a_request_are_not_signed(site: &Site) -> Result<()> {
+async fn further_subjects_in_a_request_are_not_signed(site: &JoinSite) -> Result<()> {
     site.machine("claimant", "10.1.1.1").await;
     let token = site.with_token(&site.kubeconfig("claimant").await).await;
     let own = "system:node:claimant";
@@ -283,7 +283,7 @@ fn crafted(subject: &[Vec<u8>], attributes: &[Vec<u8>]) -> Result<String> {
 
 /// x509-parser, which judges requests, stops at an attribute of a subject that it cannot read and takes the first list of extensions. Go, which signs them, reads on
 /// and leaves empty sets out.
-async fn a_request_that_readers_understand_differently_is_not_signed(site: &Site) -> Result<()> {
+async fn a_request_that_readers_understand_differently_is_not_signed(site: &JoinSite) -> Result<()> {
     site.machine("twofold", "10.1.10.1").await;
     let token = site.with_token(&site.kubeconfig("twofold").await).await;
     let own = [subject(ORGANIZATION, "system:nodes")?, subject(COMMON_NAME, "system:node:twofold")?];
@@ -321,7 +321,7 @@ fn is_authority(pem: &[u8]) -> Result<bool> {
     Ok(der.windows(marks.len()).any(|bytes| bytes == marks))
 }
 
-async fn a_request_under_another_signer_is_not_approved(site: &Site) -> Result<()> {
+async fn a_request_under_another_signer_is_not_approved(site: &JoinSite) -> Result<()> {
     let client = joined(site, "signed", "10.1.2.1").await?;
     let (mut judged, mut left) = (Vec::new(), Vec::new());
     for (number, (signer, usages)) in [
@@ -358,7 +358,7 @@ async fn a_request_under_another_signer_is_not_approved(site: &Site) -> Result<(
     Ok(())
 }
 
-async fn a_request_cannot_name_its_own_requester(site: &Site) -> Result<()> {
+async fn a_request_cannot_name_its_own_requester(site: &JoinSite) -> Result<()> {
     let client = joined(site, "forger", "10.1.3.1").await?;
     let mut forged = request("forger-0", CLIENT, &["digital signature", "client auth"], &pem(params("forger")?)?)?;
     forged.spec.username = Some("system:node:victim".to_owned());
@@ -403,7 +403,7 @@ async fn cannot_decide(client: &Client, name: &str) -> Result<()> {
     Ok(())
 }
 
-async fn a_node_does_not_approve_its_own_request(site: &Site) -> Result<()> {
+async fn a_node_does_not_approve_its_own_request(site: &JoinSite) -> Result<()> {
     let client = joined(site, "selfish", "10.1.4.1").await?;
     // One that the operator leaves to others.
     let request =
@@ -416,7 +416,7 @@ async fn a_node_does_not_approve_its_own_request(site: &Site) -> Result<()> {
     not_signed(site, "its own request", "selfish-0").await
 }
 
-async fn the_right_to_approve_is_one_of_each_signer(site: &Site) -> Result<()> {
+async fn the_right_to_approve_is_one_of_each_signer(site: &JoinSite) -> Result<()> {
     let rules = [
         json!({"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests", "certificatesigningrequests/approval"], "verbs": ["get", "create", "update", "patch"]}),
         json!({"apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "resourceNames": ["example.com/mine"], "verbs": ["approve"]}),
@@ -447,7 +447,7 @@ async fn the_right_to_approve_is_one_of_each_signer(site: &Site) -> Result<()> {
     Ok(())
 }
 
-async fn a_request_that_was_replaced_under_its_name_is_judged_again(site: &Site) -> Result<()> {
+async fn a_request_that_was_replaced_under_its_name_is_judged_again(site: &JoinSite) -> Result<()> {
     let client = joined(site, "swapper", "10.1.5.1").await?;
     let all = requests(&client);
     for round in 0..5 {
@@ -473,7 +473,7 @@ async fn a_request_that_was_replaced_under_its_name_is_judged_again(site: &Site)
     Ok(())
 }
 
-async fn a_certificate_does_not_last_longer_because_it_was_asked_for(site: &Site) -> Result<()> {
+async fn a_certificate_does_not_last_longer_because_it_was_asked_for(site: &JoinSite) -> Result<()> {
     let client = joined(site, "eternal", "10.1.6.1").await?;
     let authority = Certificate::from_pem(site.target.ca_pem())?;
     let mut taken = 0;
@@ -499,7 +499,7 @@ async fn a_certificate_does_not_last_longer_because_it_was_asked_for(site: &Site
     Ok(())
 }
 
-async fn a_flood_of_requests_of_one_token_does_not_stop_others(site: &Site) -> Result<()> {
+async fn a_flood_of_requests_of_one_token_does_not_stop_others(site: &JoinSite) -> Result<()> {
     site.machine("flooder", "10.1.7.1").await;
     let token = site.with_token(&site.kubeconfig("flooder").await).await;
     let all = requests(&token);

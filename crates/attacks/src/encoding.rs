@@ -8,7 +8,7 @@ use fleetwright_conformance::{Ctx, PatchType};
 use http::Method;
 use serde_json::json;
 
-use crate::arena::{absent, account_token, attacker, refused, rule, stored, tells_nothing, victim};
+use crate::fixtures::{absent, account_token, attacker, refused, reveals_no_secret, rule, stored, victim};
 use crate::{Area, Attempt, raw};
 
 pub fn attempts() -> Vec<Attempt> {
@@ -32,14 +32,14 @@ async fn reader(ctx: &Ctx) -> Result<String> {
     let token = account_token(ctx, "reader").await?;
     let rules = json!([rule("", &["configmaps", "secrets"], &["get", "list", "watch", "create"])]);
     let role = json!({"metadata": {"name": "reader"}, "rules": rules});
-    ctx.post(crate::arena::rbac(ctx, "roles"), &role).await?.code(201)?;
+    ctx.post(crate::fixtures::rbac(ctx, "roles"), &role).await?.code(201)?;
     let bound = json!({
         "metadata": {"name": "reader"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
         "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": ctx.ns}],
     });
-    ctx.post(crate::arena::rbac(ctx, "rolebindings"), &bound).await?.code(201)?;
-    crate::arena::may(&ctx.with_token(&token).await?, &rules[0], Some(&ctx.ns)).await?;
+    ctx.post(crate::fixtures::rbac(ctx, "rolebindings"), &bound).await?.code(201)?;
+    crate::fixtures::may(&ctx.with_token(&token).await?, &rules[0], Some(&ctx.ns)).await?;
     Ok(token)
 }
 
@@ -96,7 +96,7 @@ async fn no_spelling_of_a_path_leaves_the_namespace(ctx: Ctx) -> Result<()> {
             said = raw::hear(&mut stream, Duration::from_secs(30)).await;
             stream = raw::connect(ctx.target()).await?;
         }
-        tells_nothing(&path, &said)?;
+        reveals_no_secret(&path, &said)?;
         let statuses = raw::statuses(&said);
         ensure!(!statuses.is_empty(), "{path} was not answered");
         // An empty list of the own namespace, or a way to a path that says no.
@@ -381,7 +381,7 @@ async fn a_patch_that_reaches_identity_fields_changes_none_of_them(ctx: Ctx) -> 
         json!({"data": {"$deleteFromPrimitiveList/x": ["a"]}}),
     ] {
         let reply = eve.patch(&path, PatchType::Strategic, &directive).await?;
-        ensure!(reply.status < 500 || ctx.kind() == crate::Kind::Real, "{directive}: {}", reply.text());
+        ensure!(reply.status < 500 || ctx.kind() == crate::ServerKind::Real, "{directive}: {}", reply.text());
         let after = stored(&ctx, &path).await?;
         ensure!(after["metadata"]["uid"] == before["metadata"]["uid"], "{directive}: {after}");
     }
@@ -407,7 +407,7 @@ async fn a_continue_token_of_another_namespace_shows_nothing_of_it(ctx: Ctx) -> 
     for token in tokens {
         for resource in ["secrets", "configmaps"] {
             let reply = eve.get(ctx.core(&format!("{resource}?limit=500&continue={token}"))).await?;
-            tells_nothing("a continue token", &reply.text())?;
+            reveals_no_secret("a continue token", &reply.text())?;
             ensure!(reply.status < 500, "{token:.60}: {}", reply.text());
             for item in reply.json["items"].as_array().into_iter().flatten() {
                 ensure!(item["metadata"]["namespace"] == ctx.ns.as_str(), "{item}");

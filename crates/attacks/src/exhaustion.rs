@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use fleetwright_apiserver::{Config, ConnectionLimits, InFlight};
-use fleetwright_conformance::{Crd, Ctx, Kind, PatchType, Target, eventually};
+use fleetwright_apiserver::{Config, ConnectionLimits, InFlightLimits};
+use fleetwright_conformance::{Crd, Ctx, PatchType, ServerKind, Target, eventually};
 use futures::{StreamExt, stream};
 use http::Method;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use crate::arena::{
+use crate::fixtures::{
     absent, account_token, attacker, attacker_everywhere, binding, cluster_rbac, rbac, refused, rule, stored,
 };
 use crate::{Area, Attempt, raw};
@@ -52,11 +52,11 @@ async fn others_are_served(ctx: &Ctx) -> Result<()> {
 
 /// A server of ours has few places, so that an attack can take all of them.
 async fn narrow(ctx: Ctx) -> Result<Ctx> {
-    if ctx.kind() == Kind::Real {
+    if ctx.kind() == ServerKind::Real {
         return Ok(ctx);
     }
     let config = Config {
-        in_flight: InFlight { reads: 16, watches: 16, bodies: 16, ..InFlight::default() },
+        in_flight: InFlightLimits { reads: 16, watches: 16, bodies: 16, ..InFlightLimits::default() },
         connections: ConnectionLimits { connections: 64, ..ConnectionLimits::default() },
         ..Config::default()
     };
@@ -65,12 +65,12 @@ async fn narrow(ctx: Ctx) -> Result<Ctx> {
 
 /// The number of places that one user tries to take: more than a narrow server has, or that many of kube-apiserver.
 fn places(ctx: &Ctx, of_kube_apiserver: usize) -> usize {
-    if ctx.kind() == Kind::Embedded { 24 } else { of_kube_apiserver }
+    if ctx.kind() == ServerKind::Embedded { 24 } else { of_kube_apiserver }
 }
 
 /// A server of ours refuses whoever has a full share of its places, so that the attack was made. kube-apiserver has other limits.
 async fn attacker_is_refused<F: Future<Output = Result<u16>>>(ctx: &Ctx, ask: impl Fn() -> F) -> Result<()> {
-    if ctx.kind() == Kind::Real {
+    if ctx.kind() == ServerKind::Real {
         return Ok(());
     }
     eventually("the attacker has a full share", async || {
@@ -83,7 +83,7 @@ async fn attacker_is_refused<F: Future<Output = Result<u16>>>(ctx: &Ctx, ask: im
 
 /// The attack was made: a server of ours closed connections for others. kube-apiserver limits no connections; it holds that many.
 async fn connections_were_made(ctx: &Ctx, held: usize) -> Result<()> {
-    if ctx.kind() == Kind::Real {
+    if ctx.kind() == ServerKind::Real {
         ensure!(held > 100, "the attack was not made: {held}");
         return Ok(());
     }
@@ -151,7 +151,7 @@ async fn slow_bodies_of_one_user_leave_places_for_others(ctx: Ctx) -> Result<()>
     let held: Vec<_> = held.buffer_unordered(16).collect().await;
     ensure!(held.iter().filter(|held| held.is_ok()).count() > count * 7 / 8, "the attack was not made");
     attacker_is_refused(&ctx, || answered_late(&ctx, &token)).await?;
-    if ctx.kind() == Kind::Embedded {
+    if ctx.kind() == ServerKind::Embedded {
         let status = answered_late(&ctx, &tenant_token(&ctx).await?).await?;
         ensure!(status == 201, "another tenant was answered with {status}");
     }
@@ -391,7 +391,7 @@ async fn a_hundred_roles_that_aggregate_all_roles_settle(ctx: Ctx) -> Result<()>
     others_are_served(&ctx).await?;
     let selected = cluster_rbac(&format!("clusterroles?labelSelector={label}%3Dyes"));
     // A server of ours stops writing them. kube-controller-manager needs hours for a hundred that select each other.
-    if ctx.kind() == Kind::Embedded {
+    if ctx.kind() == ServerKind::Embedded {
         let versions = async || -> Result<Vec<String>> {
             let listed = ctx.get(&selected).await?.ok()?;
             let items = listed["items"].as_array().context("a list")?;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use fleetwright_api::{ComponentState, Phase, Status, names};
-use fleetwright_rig::Stage;
-use fleetwright_sim::{Fleet, SimHost, Speech, demo};
+use fleetwright_rig::Harness;
+use fleetwright_sim::{Fleet, HelperBehavior, SimHost, demo};
 use fleetwright_wire::{HOME, Method, Package};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -13,17 +13,17 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::certificates::joined;
-use crate::site::{NAMESPACE, Site};
-use crate::stage::{Telling, in_service, of, seconds, shown};
+use crate::harness::{MachineSteps, in_service, of, seconds, shown};
+use crate::site::{JoinSite, NAMESPACE};
 use crate::{Area, Attempt};
 
 pub fn attempts() -> Vec<Attempt> {
     [
-        attempts![Area::Hosts, Site;
+        attempts![Area::Hosts, JoinSite;
             a_node_s_credential_reads_and_changes_nothing_of_others,
             a_node_registers_under_no_other_name,
         ],
-        attempts![Area::Hosts, Stage;
+        attempts![Area::Hosts, Harness;
             hosts_that_lie_are_not_believed_and_hinder_no_other_host,
             what_a_host_says_of_itself_is_text_and_nothing_else,
         ],
@@ -42,7 +42,7 @@ async fn code(client: &Client, method: &str, path: &str, body: &Value) -> Result
     }
 }
 
-async fn a_node_s_credential_reads_and_changes_nothing_of_others(site: &Site) -> Result<()> {
+async fn a_node_s_credential_reads_and_changes_nothing_of_others(site: &JoinSite) -> Result<()> {
     let client = joined(site, "insider", "10.2.0.1").await?;
     joined(site, "neighbour-of-insider", "10.2.0.2").await?;
     let nodes: Api<Node> = Api::all(site.admin.clone());
@@ -88,7 +88,7 @@ async fn a_node_s_credential_reads_and_changes_nothing_of_others(site: &Site) ->
     Ok(())
 }
 
-async fn a_node_registers_under_no_other_name(site: &Site) -> Result<()> {
+async fn a_node_registers_under_no_other_name(site: &JoinSite) -> Result<()> {
     let client = joined(site, "wanderer", "10.2.1.1").await?;
     site.machine("awaited", "10.2.1.2").await;
     let nodes: Api<Node> = Api::all(client.clone());
@@ -113,20 +113,22 @@ async fn a_node_registers_under_no_other_name(site: &Site) -> Result<()> {
     Ok(())
 }
 
-async fn hosts_that_lie_are_not_believed_and_hinder_no_other_host(stage: &Stage, fleet: &Fleet) -> Result<()> {
-    let hosts = in_service(stage, fleet, &["a", "b", "c", "d"]).await?;
+async fn hosts_that_lie_are_not_believed_and_hinder_no_other_host(harness: &Harness, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(harness, fleet, &["a", "b", "c", "d"]).await?;
     let steps: Vec<usize> = hosts.iter().map(|host| host.journal().len()).collect();
-    for (host, speech) in hosts.iter().zip([Speech::Lies, Speech::Nonsense, Speech::Endless]) {
-        host.set_speech(speech);
+    for (host, helper_behavior) in
+        hosts.iter().zip([HelperBehavior::FalseSuccess, HelperBehavior::InvalidOutput, HelperBehavior::OversizedOutput])
+    {
+        host.set_helper_behavior(helper_behavior);
     }
     for name in ["a", "b", "c", "d"] {
-        stage.refer(name, "kubelet", demo::NEWER_KUBELET).await?;
+        harness.refer(name, "kubelet", demo::NEWER_KUBELET).await?;
     }
-    let honest = stage.phase("d", Phase::Ready).await?;
+    let honest = harness.phase("d", Phase::Ready).await?;
     ensure!(of(&honest, "kubelet").and_then(|found| found.observed).as_deref() == Some("1.37.1"), shown(&honest));
-    stage.linger(seconds(120)).await?;
+    harness.run_for(seconds(120)).await?;
     for (name, (host, steps)) in ["a", "b", "c"].into_iter().zip(hosts.iter().zip(steps)) {
-        let seen = stage.get(name).await?;
+        let seen = harness.get(name).await?;
         ensure!(of(&seen, "kubelet").and_then(|found| found.observed).as_deref() != Some("1.37.1"), shown(&seen));
         ensure!(serde_json::to_vec(&seen)?.len() < 64 << 10, "what {name} said was written down");
         // One that lies says that it did what it was asked for; the others are not asked at all.
@@ -149,7 +151,7 @@ fn script(host: &SimHost, component: &str) -> Result<String> {
     }
 }
 
-async fn what_a_host_says_of_itself_is_text_and_nothing_else(stage: &Stage, fleet: &Fleet) -> Result<()> {
+async fn what_a_host_says_of_itself_is_text_and_nothing_else(harness: &Harness, fleet: &Fleet) -> Result<()> {
     let hostile = "'; echo pwned; $(echo pwned) `echo pwned`\necho pwned\n{{ 7 * 7 }} \"${IFS}";
     // Simulated hosts have no shell: the first line is what they understand, and a real shell runs the rest.
     let said = json!({
@@ -159,17 +161,17 @@ async fn what_a_host_says_of_itself_is_text_and_nothing_else(stage: &Stage, flee
         },
         "files": [{ "path": "/etc/os", "template": "{{ facts.os }}" }],
     });
-    stage.package("said-1", said).await?;
+    harness.package("said-1", said).await?;
     let packages = json!({ "spec": { "packages": [{ "component": "said", "ref": "said-1" }] } });
-    let liar = stage.machine(fleet, "a", packages.clone()).await?;
-    liar.hands(|machine| Arc::make_mut(&mut machine.facts).os = hostile.to_owned());
-    let honest = stage.machine(fleet, "b", packages).await?;
-    let wrong = stage.machine(fleet, "c", json!({ "spec": { "hardware": { "serial": "SN-1" } } })).await?;
-    wrong.hands(|machine| machine.set_serial(hostile));
+    let liar = harness.machine(fleet, "a", packages.clone()).await?;
+    liar.modify(|machine| Arc::make_mut(&mut machine.facts).os = hostile.to_owned());
+    let honest = harness.machine(fleet, "b", packages).await?;
+    let wrong = harness.machine(fleet, "c", json!({ "spec": { "hardware": { "serial": "SN-1" } } })).await?;
+    wrong.modify(|machine| machine.set_serial(hostile));
     let before = wrong.tree();
-    stage.start().await?;
+    harness.start().await?;
     for (name, host, os) in [("a", &liar, hostile), ("b", &honest, "debian-12")] {
-        stage.component(name, "said", ComponentState::Ready).await?;
+        harness.component(name, "said", ComponentState::Ready).await?;
         let file = host.machine().read("/etc/os", 1 << 20)?;
         ensure!(file.as_deref() == Some(os.as_bytes()), "{name} has {file:?}");
         let script = script(host, "said")?;
@@ -177,7 +179,7 @@ async fn what_a_host_says_of_itself_is_text_and_nothing_else(stage: &Stage, flee
         let ran = std::process::Command::new("/bin/sh").args(["-euc", rest]).output()?;
         ensure!(ran.status.success() && ran.stdout == os.as_bytes(), "{name}, {rest}: {ran:?}");
     }
-    let said = stage.says("c", names::HOST_OWNED, Status::False, "SerialMismatch").await?;
+    let said = harness.says("c", names::HOST_OWNED, Status::False, "SerialMismatch").await?;
     ensure!(!said.message.contains("49") && said.message.len() < 2000, "{}", said.message);
     ensure!(wrong.tree() == before, "the host was touched");
     Ok(())

@@ -8,9 +8,9 @@ use fleetwright_pki::{Authority, Identity, Leaf};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::arena::{
-    TREASURE, absent, account_token, attacker, attacker_everywhere, rule, stored, tells_nothing, token_of, victim,
-    whoami,
+use crate::fixtures::{
+    SECRET_VALUE, absent, account_token, attacker, attacker_everywhere, reveals_no_secret, rule, stored, token_of,
+    victim, whoami,
 };
 use crate::{Area, Attempt, raw};
 
@@ -157,7 +157,7 @@ async fn forged_service_account_tokens_are_refused_one_by_one(ctx: Ctx) -> Resul
         let forger = ctx.with_token(&token).await?;
         let reply = forger.get(format!("/api/v1/namespaces/{other}/secrets")).await?;
         ensure!(reply.status == 401, "{what}: {}", reply.status);
-        tells_nothing(what, &reply.text())?;
+        reveals_no_secret(what, &reply.text())?;
         let path = "/apis/authentication.k8s.io/v1/tokenreviews";
         let review = ctx.post(path, &json!({"spec": {"token": token}})).await?.code(201)?;
         ensure!(review["status"]["authenticated"] != true, "{what}: {review}");
@@ -233,7 +233,7 @@ async fn the_right_to_impersonate_one_user_gives_no_groups(ctx: Ctx) -> Result<(
     for (number, attempt) in attempts.into_iter().enumerate() {
         let reply = attempt.send().await?;
         ensure!(reply.status == 403, "attempt {number}: {}", reply.text());
-        tells_nothing("impersonation", &reply.text())?;
+        reveals_no_secret("impersonation", &reply.text())?;
     }
     Ok(())
 }
@@ -272,7 +272,7 @@ async fn front_proxy_headers_of_a_client_are_not_believed(ctx: Ctx) -> Result<()
     for (who, ctx) in [(name.as_str(), eve), ("system:anonymous", ctx.anonymous().await?)] {
         let read = with(ctx.call(Method::GET, format!("/api/v1/namespaces/{other}/secrets")), &headers).send().await?;
         ensure!(matches!(read.status, 401 | 403), "{who}: {}", read.text());
-        tells_nothing(who, &read.text())?;
+        reveals_no_secret(who, &read.text())?;
         let review = ctx.call(Method::POST, "/apis/authentication.k8s.io/v1/selfsubjectreviews");
         let review = with(review, &headers).json(&json!({})).send().await?;
         if review.status == 201 {
@@ -332,8 +332,8 @@ async fn passwords_and_tokens_in_other_places_are_not_read(ctx: Ctx) -> Result<(
         let said = raw::answered(target, request.as_bytes()).await?;
         let statuses = raw::statuses(&said);
         ensure!(statuses.len() == 1 && matches!(statuses[0], 400 | 401 | 403), "{request}\n{said}");
-        ensure!(!said.contains(TREASURE), "{request}");
-        tells_nothing(&request, &said)?;
+        ensure!(!said.contains(SECRET_VALUE), "{request}");
+        reveals_no_secret(&request, &said)?;
     }
     Ok(())
 }

@@ -5,14 +5,14 @@
 //! `docs/threat-model.md`, between marks; a test compares the two.
 //!
 //! To add one: write the function in the module of its area and name it in that module's `attempts![…]`. Attempts that need operators get one of the
-//! fixtures of the operators' own tests: a `Site` (Machines that join), a `Meta` (Clusters) or a `Stage` (simulated hosts).
+//! fixtures of the operators' own tests: a `JoinSite` (Machines that join), a `Meta` (Clusters) or a `Harness` (simulated hosts).
 
 #[macro_use]
 mod attempt;
-mod arena;
 mod certificates;
 mod encoding;
 mod exhaustion;
+mod fixtures;
 mod hosts;
 mod identity;
 mod raw;
@@ -22,17 +22,17 @@ mod tenants;
 
 // The fixtures of the operators' tests. No test needs all that they offer.
 #[allow(dead_code)]
+#[path = "../../machines/tests/scenarios/support.rs"]
+mod harness;
+#[allow(dead_code)]
 #[path = "../../machines/tests/join/site.rs"]
 mod site;
-#[allow(dead_code)]
-#[path = "../../machines/tests/scenarios/support.rs"]
-mod stage;
 #[allow(dead_code)]
 #[path = "../../clusters/tests/stories/support.rs"]
 mod world;
 
 pub use attempt::{Area, Attempt};
-pub use fleetwright_lab::Kind;
+pub use fleetwright_lab::ServerKind;
 pub use runner::{Report, run};
 
 /// All attempts.

@@ -5,9 +5,9 @@ use fleetwright_conformance::{Crd, Ctx, PatchType, eventually};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::arena::{
-    absent, attacker, attacker_everywhere, binding, cluster_rbac, rbac, refused, rule, stored, subject, tells_nothing,
-    victim,
+use crate::fixtures::{
+    absent, attacker, attacker_everywhere, binding, cluster_rbac, rbac, refused, reveals_no_secret, rule, stored,
+    subject, victim,
 };
 use crate::{Area, Attempt};
 
@@ -178,7 +178,7 @@ async fn the_administrator_of_a_namespace_stays_in_it(ctx: Ctx) -> Result<()> {
         let call = if body.is_null() { call } else { call.json(&body) };
         let reply = call.send().await?;
         ensure!(reply.status == 403, "{}: {}", reply.request, reply.text());
-        tells_nothing(&path, &reply.text())?;
+        reveals_no_secret(&path, &reply.text())?;
     }
     ensure!(stored(&ctx, &format!("/api/v1/namespaces/{other}/secrets/treasure")).await? == before, "it was changed");
     for path in [
@@ -192,7 +192,7 @@ async fn the_administrator_of_a_namespace_stays_in_it(ctx: Ctx) -> Result<()> {
 }
 
 async fn a_right_by_name_is_no_right_to_list_watch_or_delete_all(ctx: Ctx) -> Result<()> {
-    let secret = json!({"metadata": {"name": "treasure"}, "stringData": {"key": crate::arena::TREASURE}});
+    let secret = json!({"metadata": {"name": "treasure"}, "stringData": {"key": crate::fixtures::SECRET_VALUE}});
     ctx.post(ctx.core("secrets"), &secret).await?.code(201)?;
     ctx.post(ctx.core("secrets"), &json!({"metadata": {"name": "mine"}})).await?.code(201)?;
     let named = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch", "delete", "deletecollection"], "resourceNames": ["mine"]}]);
@@ -211,7 +211,7 @@ async fn a_right_by_name_is_no_right_to_list_watch_or_delete_all(ctx: Ctx) -> Re
         "secrets/treasure?fieldSelector=metadata.name%3Dmine",
     ] {
         let reply = eve.get(ctx.core(path)).await?;
-        tells_nothing(path, &reply.text())?;
+        reveals_no_secret(path, &reply.text())?;
         ensure!(
             reply.status >= 400 || reply.json["items"].as_array().is_some_and(Vec::is_empty),
             "{path}: {}",
@@ -339,7 +339,7 @@ async fn no_form_of_an_answer_shows_a_secret_without_the_right(ctx: Ctx) -> Resu
             for (who, asked) in [("eve", eve.clone()), ("anonymous", ctx.anonymous().await?)] {
                 let reply = asked.call(Method::GET, path.as_str()).header("accept", accept).send().await?;
                 ensure!(matches!(reply.status, 401 | 403), "{who} {accept} {path}: {}", reply.status);
-                tells_nothing(&path, &reply.text())?;
+                reveals_no_secret(&path, &reply.text())?;
                 ensure!(!reply.text().contains("Opaque"), "{who} {accept} {path}");
             }
         }

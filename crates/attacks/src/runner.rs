@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use fleetwright_conformance::Ctx;
-use fleetwright_lab::{Kind, Target, define};
-use fleetwright_rig::Ground;
+use fleetwright_lab::{ServerKind, Target, define};
+use fleetwright_rig::TestServer;
 use fleetwright_rig::scenario::{self, Disturbance};
 use futures::{FutureExt, StreamExt, stream};
 
 use crate::Attempt;
 use crate::attempt::Run;
-use crate::site::Site;
-use crate::stage::Story;
-use crate::world::World;
+use crate::harness::Story;
+use crate::site::JoinSite;
+use crate::world::TestFleet;
 
 /// The number of attempts that share a server at the same time.
 const AT_ONCE: usize = 4;
@@ -35,12 +35,12 @@ type Outcomes = Vec<Option<Result<(), String>>>;
 
 /// How attempts went.
 pub struct Report {
-    servers: Vec<Kind>,
+    servers: Vec<ServerKind>,
     rows: Vec<(Attempt, Outcomes)>,
 }
 
 impl Report {
-    fn add(&mut self, name: &str, kind: Kind, took: Duration, result: Result<()>) {
+    fn add(&mut self, name: &str, kind: ServerKind, took: Duration, result: Result<()>) {
         let result = result.map_err(|error| format!("{error:#}"));
         let said =
             result.as_ref().err().map(|error| format!("\n  {}", error.replace('\n', "\n  "))).unwrap_or_default();
@@ -84,7 +84,7 @@ impl Report {
 ///
 /// # Errors
 /// A server or a fixture does not start.
-pub async fn run(attempts: Vec<Attempt>, servers: &[Kind]) -> Result<Report> {
+pub async fn run(attempts: Vec<Attempt>, servers: &[ServerKind]) -> Result<Report> {
     let rows = attempts.iter().map(|attempt| (*attempt, vec![None; servers.len()])).collect();
     let mut report = Report { servers: servers.to_vec(), rows };
     std::panic::set_hook(Box::new(|info| {
@@ -98,7 +98,7 @@ pub async fn run(attempts: Vec<Attempt>, servers: &[Kind]) -> Result<Report> {
         on_server(&attempts, *kind, &mut report).await?;
         on_site(&attempts, *kind, &mut report).await;
         on_meta(&attempts, *kind, &mut report).await;
-        on_stage(&attempts, *kind, &mut report).await?;
+        on_harness(&attempts, *kind, &mut report).await?;
         println!("{kind}: done in {:.1} s", started.elapsed().as_secs_f32());
     }
     drop(std::panic::take_hook());
@@ -115,7 +115,7 @@ async fn guarded(work: impl Future<Output = Result<()>>) -> (Duration, Result<()
     (started.elapsed(), result)
 }
 
-async fn on_server(attempts: &[Attempt], kind: Kind, report: &mut Report) -> Result<()> {
+async fn on_server(attempts: &[Attempt], kind: ServerKind, report: &mut Report) -> Result<()> {
     let mut chosen = Vec::new();
     for (number, attempt) in attempts.iter().enumerate() {
         if let Run::Server(run) = attempt.run {
@@ -164,7 +164,7 @@ async fn alive(target: &Target) -> Result<()> {
 
 /// The panics of controllers, which the embedded server counts.
 async fn panics(target: &Target) -> Result<Vec<String>> {
-    if target.kind() == Kind::Real {
+    if target.kind() == ServerKind::Real {
         return Ok(Vec::new());
     }
     let request = http::Request::get("/metrics").body(Vec::new())?;
@@ -173,13 +173,13 @@ async fn panics(target: &Target) -> Result<Vec<String>> {
     Ok(page.lines().filter(counted).map(str::to_owned).collect())
 }
 
-async fn on_site(attempts: &[Attempt], kind: Kind, report: &mut Report) {
-    if !attempts.iter().any(|attempt| matches!(attempt.run, Run::Site(_))) {
+async fn on_site(attempts: &[Attempt], kind: ServerKind, report: &mut Report) {
+    if !attempts.iter().any(|attempt| matches!(attempt.run, Run::JoinSite(_))) {
         return;
     }
-    Site::run(kind, async |site| {
+    JoinSite::run(kind, async |site| {
         for attempt in attempts {
-            if let Run::Site(run) = attempt.run {
+            if let Run::JoinSite(run) = attempt.run {
                 let (took, result) = guarded(run(site)).await;
                 report.add(attempt.name, kind, took, result);
             }
@@ -188,11 +188,11 @@ async fn on_site(attempts: &[Attempt], kind: Kind, report: &mut Report) {
     .await;
 }
 
-async fn on_meta(attempts: &[Attempt], kind: Kind, report: &mut Report) {
+async fn on_meta(attempts: &[Attempt], kind: ServerKind, report: &mut Report) {
     if !attempts.iter().any(|attempt| matches!(attempt.run, Run::Meta(_))) {
         return;
     }
-    let world = World::on(kind).await;
+    let world = TestFleet::on(kind).await;
     for attempt in attempts {
         if let Run::Meta(run) = attempt.run {
             let (took, result) = guarded(run(&world)).await;
@@ -202,16 +202,16 @@ async fn on_meta(attempts: &[Attempt], kind: Kind, report: &mut Report) {
     world.stop().await;
 }
 
-async fn on_stage(attempts: &[Attempt], kind: Kind, report: &mut Report) -> Result<()> {
-    if !attempts.iter().any(|attempt| matches!(attempt.run, Run::Stage(_))) {
+async fn on_harness(attempts: &[Attempt], kind: ServerKind, report: &mut Report) -> Result<()> {
+    if !attempts.iter().any(|attempt| matches!(attempt.run, Run::Harness(_))) {
         return Ok(());
     }
-    let ground = Ground::start(kind).await?;
+    let test_server = TestServer::start(kind).await?;
     for attempt in attempts {
-        if let Run::Stage(play) = attempt.run {
+        if let Run::Harness(play) = attempt.run {
             let story = Arc::new(Story::new(play));
             let (took, result) =
-                guarded(scenario::run(&story, &ground, Disturbance::None).map(|ran| ran.map(drop))).await;
+                guarded(scenario::run(&story, &test_server, Disturbance::None).map(|ran| ran.map(drop))).await;
             report.add(attempt.name, kind, took, result);
         }
     }

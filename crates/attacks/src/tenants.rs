@@ -9,8 +9,8 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::arena::{attacker, rule, stored};
-use crate::world::{FLEET, World, not_accepted};
+use crate::fixtures::{attacker, rule, stored};
+use crate::world::{FLEET, TestFleet, not_accepted};
 use crate::{Area, Attempt};
 
 pub fn attempts() -> Vec<Attempt> {
@@ -80,7 +80,7 @@ async fn a_cluster_s_status_is_not_written_with_its_spec(ctx: Ctx) -> Result<()>
 }
 
 /// Waits until a Cluster is gone.
-async fn gone(world: &World, cluster: &str) {
+async fn gone(world: &TestFleet, cluster: &str) {
     let clusters = world.clusters();
     world
         .until(&format!("{cluster} is gone"), async || match clusters.get_opt(cluster).await {
@@ -90,7 +90,7 @@ async fn gone(world: &World, cluster: &str) {
         .await;
 }
 
-async fn a_namespace_that_belongs_to_others_is_neither_taken_nor_deleted(world: &World) -> Result<()> {
+async fn a_namespace_that_belongs_to_others_is_neither_taken_nor_deleted(world: &TestFleet) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(world.client.clone());
     let place = format!("{FLEET}-squat");
     let theirs: Namespace =
@@ -125,7 +125,7 @@ async fn a_namespace_that_belongs_to_others_is_neither_taken_nor_deleted(world: 
     untouched().await
 }
 
-async fn a_control_plane_that_was_opened_by_hand_is_closed_again(world: &World) -> Result<()> {
+async fn a_control_plane_that_was_opened_by_hand_is_closed_again(world: &TestFleet) -> Result<()> {
     world.create("open", |_| {}).await;
     world.ready("open").await;
     let deployments: Api<Deployment> = world.api("open");
@@ -155,7 +155,7 @@ async fn a_control_plane_that_was_opened_by_hand_is_closed_again(world: &World) 
     Ok(())
 }
 
-async fn a_protected_control_plane_outlives_its_deletion(world: &World) -> Result<()> {
+async fn a_protected_control_plane_outlives_its_deletion(world: &TestFleet) -> Result<()> {
     world.create("guarded", |spec| spec.deletion_protection = true).await;
     world.ready("guarded").await;
     let namespaces: Api<Namespace> = Api::all(world.client.clone());

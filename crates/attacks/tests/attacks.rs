@@ -4,16 +4,16 @@
 
 use std::process::ExitCode;
 
-use fleetwright_attacks::{Kind, all, listed, run};
+use fleetwright_attacks::{ServerKind, all, listed, run};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
     let (flags, filters): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
-    let mut servers = vec![Kind::Embedded, Kind::Real];
+    let mut servers = vec![ServerKind::Embedded, ServerKind::Real];
     for flag in &flags {
         match flag.as_str() {
-            "--embedded" => servers.retain(|kind| *kind == Kind::Embedded),
-            "--real" => servers.retain(|kind| *kind == Kind::Real),
+            "--embedded" => servers.retain(|kind| *kind == ServerKind::Embedded),
+            "--real" => servers.retain(|kind| *kind == ServerKind::Real),
             "--list" => {
                 all().iter().for_each(|attempt| println!("{}: test", attempt.name));
                 return Ok(ExitCode::SUCCESS);

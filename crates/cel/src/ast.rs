@@ -7,19 +7,19 @@ pub(crate) struct Expr {
     pub id: usize,
     pub pos: usize,
     pub depth: usize,
-    pub kind: Kind,
+    pub kind: ExprKind,
 }
 
 /// What a node is.
 #[derive(Debug, Clone)]
-pub(crate) enum Kind {
+pub(crate) enum ExprKind {
     Lit(Lit),
     Ident(String),
     Select { operand: Box<Expr>, field: String, test: bool },
     Call { func: String, target: Option<Box<Expr>>, args: Vec<Expr> },
     List { elems: Vec<Expr>, optional: Vec<bool> },
     Map { entries: Vec<Entry> },
-    Comp(Box<Comp>),
+    Comprehension(Box<Comprehension>),
 }
 
 /// One `key: value` of a map literal; `?key: value` is optional.
@@ -32,7 +32,7 @@ pub(crate) struct Entry {
 
 /// A fold over a list or map. Every quantifier and transforming macro becomes one.
 #[derive(Debug, Clone)]
-pub(crate) struct Comp {
+pub(crate) struct Comprehension {
     pub range: Expr,
     pub var: String,
     pub var2: Option<String>,
@@ -63,20 +63,20 @@ impl Expr {
     pub fn walk<'e>(&'e self, visit: &mut impl FnMut(&'e Expr)) {
         visit(self);
         match &self.kind {
-            Kind::Lit(_) | Kind::Ident(_) => {}
-            Kind::Select { operand, .. } => operand.walk(visit),
-            Kind::Call { target, args, .. } => {
+            ExprKind::Lit(_) | ExprKind::Ident(_) => {}
+            ExprKind::Select { operand, .. } => operand.walk(visit),
+            ExprKind::Call { target, args, .. } => {
                 if let Some(t) = target {
                     t.walk(visit);
                 }
                 args.iter().for_each(|a| a.walk(visit));
             }
-            Kind::List { elems, .. } => elems.iter().for_each(|e| e.walk(visit)),
-            Kind::Map { entries } => entries.iter().for_each(|e| {
+            ExprKind::List { elems, .. } => elems.iter().for_each(|e| e.walk(visit)),
+            ExprKind::Map { entries } => entries.iter().for_each(|e| {
                 e.key.walk(visit);
                 e.value.walk(visit);
             }),
-            Kind::Comp(c) => {
+            ExprKind::Comprehension(c) => {
                 for e in [&c.range, &c.init, &c.cond, &c.step, &c.result] {
                     e.walk(visit);
                 }
@@ -87,17 +87,17 @@ impl Expr {
     /// A dotted name (`a.b.c`), if the node is nothing but one.
     pub fn qualified_name(&self) -> Option<String> {
         match &self.kind {
-            Kind::Ident(n) => Some(n.clone()),
-            Kind::Select { operand, field, test: false } => Some(format!("{}.{field}", operand.qualified_name()?)),
+            ExprKind::Ident(n) => Some(n.clone()),
+            ExprKind::Select { operand, field, test: false } => Some(format!("{}.{field}", operand.qualified_name()?)),
             _ => None,
         }
     }
 }
 
-impl Comp {
+impl Comprehension {
     /// A fold that never turns and only gives a name to a value (`optMap`, `sortBy`).
     pub fn is_bind(&self) -> bool {
-        matches!(&self.range.kind, Kind::List { elems, .. } if elems.is_empty())
-            && matches!(self.cond.kind, Kind::Lit(Lit::Bool(false)))
+        matches!(&self.range.kind, ExprKind::List { elems, .. } if elems.is_empty())
+            && matches!(self.cond.kind, ExprKind::Lit(Lit::Bool(false)))
     }
 }

@@ -1,6 +1,6 @@
 //! Type checking: every node gets a type, every call the overloads that fit it.
 
-use crate::ast::{Comp, Entry, Expr, Kind, Lit};
+use crate::ast::{Comprehension, Entry, Expr, ExprKind, Lit};
 use crate::decl::DeclKind;
 use crate::overloads;
 use crate::source::{CompileError, Issues};
@@ -93,7 +93,7 @@ impl Checker {
 
     fn check(&mut self, e: &Expr) -> Type {
         let t = match &e.kind {
-            Kind::Lit(lit) => match lit {
+            ExprKind::Lit(lit) => match lit {
                 Lit::Null => Type::Null,
                 Lit::Bool(_) => Type::Bool,
                 Lit::Int(_) => Type::Int,
@@ -102,12 +102,12 @@ impl Checker {
                 Lit::Str(_) => Type::String,
                 Lit::Bytes(_) => Type::Bytes,
             },
-            Kind::Ident(name) => self.ident(e, name),
-            Kind::Select { operand, field, test } => self.select(e, operand, field, *test),
-            Kind::Call { func, target, args } => self.call(e, func, target.as_deref(), args),
-            Kind::List { elems, optional } => self.list(elems, optional),
-            Kind::Map { entries } => self.map(entries),
-            Kind::Comp(c) => self.comprehension(c),
+            ExprKind::Ident(name) => self.ident(e, name),
+            ExprKind::Select { operand, field, test } => self.select(e, operand, field, *test),
+            ExprKind::Call { func, target, args } => self.call(e, func, target.as_deref(), args),
+            ExprKind::List { elems, optional } => self.list(elems, optional),
+            ExprKind::Map { entries } => self.map(entries),
+            ExprKind::Comprehension(c) => self.comprehension(c),
         };
         self.out.types[e.id] = t.clone();
         t
@@ -178,7 +178,7 @@ impl Checker {
 
     fn call(&mut self, e: &Expr, func: &str, target: Option<&Expr>, args: &[Expr]) -> Type {
         if func == "_?._" {
-            if let [operand, Expr { kind: Kind::Lit(Lit::Str(field)), id, .. }] = args {
+            if let [operand, Expr { kind: ExprKind::Lit(Lit::Str(field)), id, .. }] = args {
                 self.out.types[*id] = Type::String;
                 let t = self.select_field(e, operand, field, true);
                 self.out.overloads[e.id] = vec!["select_optional_field"];
@@ -328,7 +328,7 @@ impl Checker {
         Type::map(keys, values)
     }
 
-    fn comprehension(&mut self, c: &Comp) -> Type {
+    fn comprehension(&mut self, c: &Comprehension) -> Type {
         let range = self.check(&c.range);
         let accu = self.check(&c.init);
         let range = self.mapping.substitute(&range, false);

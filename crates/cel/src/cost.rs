@@ -3,10 +3,10 @@
 //! Which rules may be written into a CRD depends on these numbers, so that the estimate follows the reference
 //! implementation even where it is odd: a value reached through no variable is sized as the root of the schema.
 
-use crate::ast::{Comp, Expr, Kind, Lit};
+use crate::ast::{Comprehension, Expr, ExprKind, Lit};
 use crate::checker::Checked;
 use crate::decl::{Decl, DeclKind};
-use crate::rtcost::{LIST_CREATE, MAP_CREATE, REGEX_FACTOR, STRING_FACTOR};
+use crate::runtime_cost::{LIST_CREATE, MAP_CREATE, REGEX_FACTOR, STRING_FACTOR};
 use crate::types::{self, Type};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ pub(crate) struct Declared<'d> {
 }
 
 pub(crate) fn estimate(expr: &Expr, checked: &Checked, declared: &Declared<'_>) -> u64 {
-    let mut coster = Coster {
+    let mut coster = CostEstimator {
         checked,
         declared,
         locals: HashMap::new(),
@@ -89,7 +89,7 @@ pub(crate) fn estimate(expr: &Expr, checked: &Checked, declared: &Declared<'_>) 
     coster.cost(expr)
 }
 
-struct Coster<'c> {
+struct CostEstimator<'c> {
     checked: &'c Checked,
     declared: &'c Declared<'c>,
     locals: HashMap<&'c str, Vec<Local>>,
@@ -101,11 +101,11 @@ struct Coster<'c> {
 /// The cost of a call without its arguments, and the size of what it gives.
 type CallCost = (u64, Option<Size>);
 
-impl<'c> Coster<'c> {
+impl<'c> CostEstimator<'c> {
     fn cost(&mut self, e: &'c Expr) -> u64 {
         match &e.kind {
-            Kind::Lit(_) => 0,
-            Kind::Ident(name) => {
+            ExprKind::Lit(_) => 0,
+            ExprKind::Ident(name) => {
                 let path = match self.local(name) {
                     Some(l) => l.path.clone(),
                     None => self.variable(name),
@@ -113,32 +113,32 @@ impl<'c> Coster<'c> {
                 self.paths.insert(e.id, path);
                 1
             }
-            Kind::Select { .. } if self.checked.type_names.contains_key(&e.id) => {
+            ExprKind::Select { .. } if self.checked.type_names.contains_key(&e.id) => {
                 self.paths.insert(e.id, Some(self.root()));
                 1
             }
-            Kind::Select { operand, test: true, .. } => self.cost(operand),
-            Kind::Select { operand, field, .. } => {
+            ExprKind::Select { operand, test: true, .. } => self.cost(operand),
+            ExprKind::Select { operand, field, .. } => {
                 let below = self.cost(operand);
                 let path = self.step(self.path(operand), field);
                 self.paths.insert(e.id, path);
                 let own = matches!(self.type_of(operand), Type::Map(..) | Type::Object(_) | Type::Abstract(_));
                 below.saturating_add(own.into())
             }
-            Kind::Call { func, target, args } => self.call(e, func, target.as_deref(), args),
-            Kind::List { elems, .. } => {
+            ExprKind::Call { func, target, args } => self.call(e, func, target.as_deref(), args),
+            ExprKind::List { elems, .. } => {
                 let (sum, value) = self.all(elems.iter());
                 self.entries.insert(e.id, EntrySize { is_list: true, key: Size::fixed(1), value });
                 sum.saturating_add(LIST_CREATE)
             }
-            Kind::Map { entries } => {
+            ExprKind::Map { entries } => {
                 let (keys, key) = self.all(entries.iter().map(|e| &e.key));
                 let (values, value) = self.all(entries.iter().map(|e| &e.value));
                 self.entries.insert(e.id, EntrySize { is_list: false, key, value });
                 keys.saturating_add(values).saturating_add(MAP_CREATE)
             }
-            Kind::Comp(c) if c.is_bind() => self.bind(e, c),
-            Kind::Comp(c) => self.comprehension(e, c),
+            ExprKind::Comprehension(c) if c.is_bind() => self.bind(e, c),
+            ExprKind::Comprehension(c) => self.comprehension(e, c),
         }
     }
 
@@ -172,7 +172,7 @@ impl<'c> Coster<'c> {
     }
 
     fn path(&self, e: &Expr) -> Path {
-        if let Kind::Ident(name) = &e.kind
+        if let ExprKind::Ident(name) = &e.kind
             && let Some(l) = self.local(name)
         {
             return l.path.clone();
@@ -201,11 +201,11 @@ impl<'c> Coster<'c> {
             return Some(*s);
         }
         let own = match &e.kind {
-            Kind::Lit(Lit::Str(s)) => Some(s.chars().count()),
-            Kind::Lit(Lit::Bytes(b)) => Some(b.len()),
-            Kind::Lit(_) => Some(1),
-            Kind::List { elems, .. } => Some(elems.len()),
-            Kind::Map { entries } => Some(entries.len()),
+            ExprKind::Lit(Lit::Str(s)) => Some(s.chars().count()),
+            ExprKind::Lit(Lit::Bytes(b)) => Some(b.len()),
+            ExprKind::Lit(_) => Some(1),
+            ExprKind::List { elems, .. } => Some(elems.len()),
+            ExprKind::Map { entries } => Some(entries.len()),
             _ => None,
         };
         if let Some(n) = own {
@@ -218,7 +218,7 @@ impl<'c> Coster<'c> {
             return Some(Size::fixed(1));
         }
         match &e.kind {
-            Kind::Ident(name) => self.local(name).and_then(|l| l.size),
+            ExprKind::Ident(name) => self.local(name).and_then(|l| l.size),
             _ => None,
         }
     }
@@ -230,7 +230,7 @@ impl<'c> Coster<'c> {
     fn entry(&self, e: &Expr) -> Option<EntrySize> {
         let own = self.entries.get(&e.id).copied();
         own.or_else(|| match &e.kind {
-            Kind::Ident(name) => self.local(name).and_then(|l| l.entry),
+            ExprKind::Ident(name) => self.local(name).and_then(|l| l.entry),
             _ => None,
         })
     }
@@ -265,7 +265,7 @@ impl<'c> Coster<'c> {
         self.push(name, Local { path, size, entry: None });
     }
 
-    fn bind(&mut self, e: &'c Expr, c: &'c Comp) -> u64 {
+    fn bind(&mut self, e: &'c Expr, c: &'c Comprehension) -> u64 {
         let mut sum = self.cost(&c.range).saturating_add(self.cost(&c.init));
         self.push_value(&c.accu, &c.init);
         sum = sum.saturating_add(self.cost(&c.result));
@@ -284,7 +284,7 @@ impl<'c> Coster<'c> {
         }
     }
 
-    fn comprehension(&mut self, e: &'c Expr, c: &'c Comp) -> u64 {
+    fn comprehension(&mut self, e: &'c Expr, c: &'c Comprehension) -> u64 {
         let mut sum = self.cost(&c.range).saturating_add(self.cost(&c.init));
         self.push_value(&c.accu, &c.init);
         match &c.var2 {
@@ -303,12 +303,12 @@ impl<'c> Coster<'c> {
         self.pop(&c.accu);
         let count = self.size_or_unknown(&c.range);
         match &c.init.kind {
-            Kind::Lit(_) => {
+            ExprKind::Lit(_) => {
                 if let Some(s) = self.size(&c.init) {
                     self.sizes.insert(e.id, s);
                 }
             }
-            Kind::List { .. } | Kind::Map { .. } => {
+            ExprKind::List { .. } | ExprKind::Map { .. } => {
                 self.sizes.insert(e.id, count);
                 if let Some(entry) = self.entry(&c.step) {
                     self.entries.insert(e.id, entry);
@@ -561,7 +561,7 @@ enum Iteration {
 
 fn int_or(e: Option<&Expr>, default: u64) -> u64 {
     match e.map(|e| &e.kind) {
-        Some(Kind::Lit(Lit::Int(n))) => u64::try_from(*n).unwrap_or(0),
+        Some(ExprKind::Lit(Lit::Int(n))) => u64::try_from(*n).unwrap_or(0),
         _ => default,
     }
 }

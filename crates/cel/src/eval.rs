@@ -1,9 +1,9 @@
 //! Evaluation. Cost is counted step by step and the evaluation ends where it passes the limit.
 
-use crate::ast::{Comp, Entry, Expr, Kind, Lit};
+use crate::ast::{Comprehension, Entry, Expr, ExprKind, Lit};
 use crate::checker::Checked;
 use crate::decl::Decl;
-use crate::rtcost::{self, LIST_CREATE, MAP_CREATE};
+use crate::runtime_cost::{self, LIST_CREATE, MAP_CREATE};
 use crate::types::Type;
 use crate::value::{Eval, EvalError, Key, List, Map, Str, Val, fail, no_overload};
 use crate::{arith, functions};
@@ -31,8 +31,8 @@ impl Plan {
     pub fn fold_conversions(&self) -> Eval<()> {
         let mut result = Ok(());
         self.expr.walk(&mut |e| {
-            if matches!(e.kind, Kind::Call { .. }) && self.constants.contains(&e.id) && result.is_ok() {
-                result = Machine::new(self, &[], u64::MAX).eval(e).map(drop);
+            if matches!(e.kind, ExprKind::Call { .. }) && self.constants.contains(&e.id) && result.is_ok() {
+                result = Evaluator::new(self, &[], u64::MAX).eval(e).map(drop);
             }
         });
         result
@@ -52,7 +52,7 @@ pub(crate) struct Binding<'a> {
 const COPY_LIMIT: u64 = 4_000_000;
 
 /// One evaluation.
-pub(crate) struct Machine<'a> {
+pub(crate) struct Evaluator<'a> {
     plan: &'a Plan,
     vars: &'a [Binding<'a>],
     scope: Vec<(&'a str, Eval<Val<'a>>)>,
@@ -61,7 +61,7 @@ pub(crate) struct Machine<'a> {
     copies: u64,
 }
 
-impl<'a> Machine<'a> {
+impl<'a> Evaluator<'a> {
     pub fn new(plan: &'a Plan, vars: &'a [Binding<'a>], limit: u64) -> Self {
         Self { plan, vars, scope: Vec::new(), cost: 0, limit, copies: 0 }
     }
@@ -83,13 +83,13 @@ impl<'a> Machine<'a> {
 
     fn eval(&mut self, e: &'a Expr) -> Eval<Val<'a>> {
         match &e.kind {
-            Kind::Lit(lit) => Ok(literal(lit)),
-            Kind::Ident(name) => self.ident(e, name),
-            Kind::Select { operand, field, test } => self.select(e, operand, field, *test),
-            Kind::Call { func, target, args } => self.call(e, func, target.as_deref(), args),
-            Kind::List { elems, optional } => self.list(e, elems, optional),
-            Kind::Map { entries } => self.map(e, entries),
-            Kind::Comp(c) => self.comprehension(c),
+            ExprKind::Lit(lit) => Ok(literal(lit)),
+            ExprKind::Ident(name) => self.ident(e, name),
+            ExprKind::Select { operand, field, test } => self.select(e, operand, field, *test),
+            ExprKind::Call { func, target, args } => self.call(e, func, target.as_deref(), args),
+            ExprKind::List { elems, optional } => self.list(e, elems, optional),
+            ExprKind::Map { entries } => self.map(e, entries),
+            ExprKind::Comprehension(c) => self.comprehension(c),
         }
     }
 
@@ -115,7 +115,7 @@ impl<'a> Machine<'a> {
     /// Reading from what is no variable or path costs one more: the reader has to be set up.
     fn operand(&mut self, e: &'a Expr) -> Eval<Val<'a>> {
         let v = self.eval(e)?;
-        let ternary = matches!(&e.kind, Kind::Call { func, .. } if func == "_?_:_");
+        let ternary = matches!(&e.kind, ExprKind::Call { func, .. } if func == "_?_:_");
         if !ternary && !self.is_path(e) {
             self.charge(1)?;
         }
@@ -134,8 +134,10 @@ impl<'a> Machine<'a> {
     /// A variable, or a field or element of something.
     fn is_path(&self, e: &Expr) -> bool {
         match &e.kind {
-            Kind::Ident(_) | Kind::Select { test: false, .. } => !self.plan.checked.type_names.contains_key(&e.id),
-            Kind::Call { func, .. } => matches!(func.as_str(), "_[_]" | "_[?_]" | "_?._"),
+            ExprKind::Ident(_) | ExprKind::Select { test: false, .. } => {
+                !self.plan.checked.type_names.contains_key(&e.id)
+            }
+            ExprKind::Call { func, .. } => matches!(func.as_str(), "_[_]" | "_[?_]" | "_?._"),
             _ => false,
         }
     }
@@ -243,12 +245,12 @@ impl<'a> Machine<'a> {
                     _ => no_overload(),
                 };
             }
-            ("@in", _, [_, Expr { kind: Kind::List { elems, .. }, .. }]) if elems.is_empty() => {
+            ("@in", _, [_, Expr { kind: ExprKind::List { elems, .. }, .. }]) if elems.is_empty() => {
                 return Ok(Val::Bool(false));
             }
             ("_[_]", _, [v, i]) => return self.index(v, i, false),
             ("_[?_]", _, [v, i]) => return self.index(v, i, true),
-            ("_?._", _, [v, Expr { kind: Kind::Lit(Lit::Str(field)), .. }]) => {
+            ("_?._", _, [v, Expr { kind: ExprKind::Lit(Lit::Str(field)), .. }]) => {
                 let v = self.operand(v)?;
                 let found = self.optional_field(&v, field)?;
                 self.charge(found.is_some().into())?;
@@ -306,7 +308,7 @@ impl<'a> Machine<'a> {
                     Some(re) => functions::search(func, re, s, rest)?,
                     None => {
                         // A pattern from the data is bounded before it is compiled.
-                        self.charge(rtcost::call(func, overload, &values, &Val::Null))?;
+                        self.charge(runtime_cost::call(func, overload, &values, &Val::Null))?;
                         match compile_regex(pattern) {
                             Ok(re) => return functions::search(func, &re, s, rest),
                             Err(why) if func == "matches" => return fail(why),
@@ -331,13 +333,13 @@ impl<'a> Machine<'a> {
         let free = self.plan.constants.contains(&e.id)
             || (func == "@in" && args.last().is_some_and(|l| self.is_constant_list(l)));
         if !free {
-            self.charge(rtcost::call(func, overload, &values, &result))?;
+            self.charge(runtime_cost::call(func, overload, &values, &result))?;
         }
         Ok(result)
     }
 
     fn is_constant_list(&self, e: &Expr) -> bool {
-        matches!(e.kind, Kind::List { .. }) && self.plan.constants.contains(&e.id)
+        matches!(e.kind, ExprKind::List { .. }) && self.plan.constants.contains(&e.id)
     }
 
     /// `&&` and `||` decide on any deciding term, even if another one fails.
@@ -355,7 +357,7 @@ impl<'a> Machine<'a> {
         error.map_or(Ok(Val::Bool(!deciding)), Err)
     }
 
-    fn comprehension(&mut self, c: &'a Comp) -> Eval<Val<'a>> {
+    fn comprehension(&mut self, c: &'a Comprehension) -> Eval<Val<'a>> {
         if c.is_bind() {
             let value = self.eval(&c.init)?;
             self.scope.push((&c.accu, Ok(value)));
@@ -373,7 +375,7 @@ impl<'a> Machine<'a> {
         result
     }
 
-    fn fold(&mut self, c: &'a Comp, range: &Val<'a>) -> Eval<Val<'a>> {
+    fn fold(&mut self, c: &'a Comprehension, range: &Val<'a>) -> Eval<Val<'a>> {
         let init = self.eval(&c.init);
         let accu = self.scope.len();
         self.scope.push((&c.accu, init));
@@ -397,7 +399,12 @@ impl<'a> Machine<'a> {
     }
 
     /// Runs `step` for each element with the iteration variables in scope, until it says stop.
-    fn each(&mut self, c: &'a Comp, range: &Val<'a>, mut step: impl FnMut(&mut Self) -> Eval<bool>) -> Eval<()> {
+    fn each(
+        &mut self,
+        c: &'a Comprehension,
+        range: &Val<'a>,
+        mut step: impl FnMut(&mut Self) -> Eval<bool>,
+    ) -> Eval<()> {
         let depth = self.scope.len();
         let count = match range {
             Val::List(l) => l.len(),
@@ -436,7 +443,7 @@ impl<'a> Machine<'a> {
     }
 
     /// `map`, `filter` and their kin fill one container in place; adding to a copy each time would take quadratic time.
-    fn collect(&mut self, c: &'a Comp, collector: &Collector<'a>, range: &Val<'a>) -> Eval<Val<'a>> {
+    fn collect(&mut self, c: &'a Comprehension, collector: &Collector<'a>, range: &Val<'a>) -> Eval<Val<'a>> {
         if !self.plan.constants.contains(&c.init.id) {
             self.charge(if collector.into_map { MAP_CREATE } else { LIST_CREATE })?;
         }
@@ -453,7 +460,7 @@ impl<'a> Machine<'a> {
             // The accumulator is read and written.
             m.charge(2)?;
             match collector.args {
-                [Expr { id, kind: Kind::List { elems, .. }, .. }] if !collector.into_map => {
+                [Expr { id, kind: ExprKind::List { elems, .. }, .. }] if !collector.into_map => {
                     if let [elem] = elems.as_slice() {
                         items.push(m.eval(elem)?);
                     }
@@ -500,10 +507,10 @@ struct Collector<'a> {
 }
 
 impl<'a> Collector<'a> {
-    fn of(c: &'a Comp) -> Option<Self> {
-        let is_accu = |e: &Expr| matches!(&e.kind, Kind::Ident(n) if *n == c.accu);
+    fn of(c: &'a Comprehension) -> Option<Self> {
+        let is_accu = |e: &Expr| matches!(&e.kind, ExprKind::Ident(n) if *n == c.accu);
         let call = |e: &'a Expr| match &e.kind {
-            Kind::Call { func, target: None, args } => Some((func.as_str(), args.as_slice())),
+            ExprKind::Call { func, target: None, args } => Some((func.as_str(), args.as_slice())),
             _ => None,
         };
         if !is_accu(&c.result) {
@@ -515,7 +522,7 @@ impl<'a> Collector<'a> {
         };
         let (func, [first, args @ ..]) = call(step)? else { return None };
         let into_map = match func {
-            "_+_" if matches!(args, [Expr { kind: Kind::List { elems, .. }, .. }] if elems.len() == 1) => false,
+            "_+_" if matches!(args, [Expr { kind: ExprKind::List { elems, .. }, .. }] if elems.len() == 1) => false,
             "cel.@mapInsert" => true,
             _ => return None,
         };
@@ -543,12 +550,12 @@ const CONVERSIONS: [&str; 10] =
 pub(crate) fn constants(expr: &Expr) -> HashSet<usize> {
     fn constant(e: &Expr, out: &mut HashSet<usize>) -> bool {
         let all = match &e.kind {
-            Kind::Lit(_) => return true,
-            Kind::List { elems, optional } => !optional.contains(&true) && elems.iter().all(|e| constant(e, out)),
-            Kind::Map { entries } => {
+            ExprKind::Lit(_) => return true,
+            ExprKind::List { elems, optional } => !optional.contains(&true) && elems.iter().all(|e| constant(e, out)),
+            ExprKind::Map { entries } => {
                 entries.iter().all(|e| !e.optional && constant(&e.key, out) && constant(&e.value, out))
             }
-            Kind::Call { func, target: None, args } if CONVERSIONS.contains(&func.as_str()) => {
+            ExprKind::Call { func, target: None, args } if CONVERSIONS.contains(&func.as_str()) => {
                 args.len() == 1 && args.iter().all(|a| constant(a, out))
             }
             _ => false,

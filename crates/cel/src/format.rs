@@ -31,20 +31,26 @@ static FORMATS: [(&str, Format); 13] = [
     ("dns1035LabelPrefix", Format { name: "DNS1035LabelPrefix", regex_size: 30, check: |s| dns1035_label(&mask(s)) }),
     ("labelValue", Format { name: "LabelValue", regex_size: 40, check: label_value }),
     ("uri", Format { name: "URI", regex_size: 1103, check: |s| Url::parse(s).err().into_iter().collect() }),
-    ("uuid", Format { name: "uuid", regex_size: 70, check: |s| complain(uuid(s), "does not match the UUID format") }),
+    (
+        "uuid",
+        Format { name: "uuid", regex_size: 70, check: |s| error_unless(uuid(s), "does not match the UUID format") },
+    ),
     (
         "byte",
-        Format { name: "byte", regex_size: 84, check: |s| complain(decode_base64(s).is_some(), "invalid base64") },
+        Format { name: "byte", regex_size: 84, check: |s| error_unless(decode_base64(s).is_some(), "invalid base64") },
     ),
-    ("date", Format { name: "date", regex_size: 71, check: |s| complain(date(s), "invalid date") }),
-    ("datetime", Format { name: "datetime", regex_size: 71, check: |s| complain(date_time(s), "invalid datetime") }),
+    ("date", Format { name: "date", regex_size: 71, check: |s| error_unless(date(s), "invalid date") }),
+    (
+        "datetime",
+        Format { name: "datetime", regex_size: 71, check: |s| error_unless(date_time(s), "invalid datetime") },
+    ),
 ];
 
 pub(crate) fn named(name: &str) -> Option<&'static Format> {
     FORMATS.iter().find(|(n, _)| *n == name).map(|(_, f)| f)
 }
 
-fn complain(ok: bool, message: &str) -> Vec<String> {
+fn error_unless(ok: bool, message: &str) -> Vec<String> {
     if ok { Vec::new() } else { vec![message.into()] }
 }
 

@@ -34,7 +34,7 @@ mod macros;
 mod net;
 mod overloads;
 mod parser;
-mod rtcost;
+mod runtime_cost;
 mod semver;
 mod source;
 mod strings;
@@ -49,8 +49,8 @@ pub use source::{CompileError, Issue};
 pub use types::Type;
 pub use value::EvalError;
 
-use crate::ast::{Expr, Kind, Lit};
-use crate::eval::{Binding, Machine, Plan};
+use crate::ast::{Expr, ExprKind, Lit};
+use crate::eval::{Binding, Evaluator, Plan};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fmt;
@@ -240,9 +240,9 @@ impl Program {
             })
             .collect();
         let run = || {
-            let mut machine = Machine::new(&self.plan, &bindings, limit);
-            let result = machine.run().map(|v| v.to_json());
-            (result, machine.cost)
+            let mut evaluator = Evaluator::new(&self.plan, &bindings, limit);
+            let result = evaluator.run().map(|v| v.to_json());
+            (result, evaluator.cost)
         };
         if self.plan.expr.depth <= SHALLOW {
             return run();
@@ -269,13 +269,13 @@ fn regexes(expr: &Expr) -> Result<HashMap<usize, regex::Regex>, String> {
     let mut out = HashMap::new();
     let mut error = None;
     expr.walk(&mut |e| {
-        let Kind::Call { func, target, args } = &e.kind else { return };
+        let ExprKind::Call { func, target, args } = &e.kind else { return };
         let pattern = match (func.as_str(), target.is_some()) {
             ("matches" | "find" | "findAll", true) => args.first(),
             ("matches", false) => args.get(1),
             _ => None,
         };
-        if let Some(Expr { kind: Kind::Lit(Lit::Str(text)), .. }) = pattern {
+        if let Some(Expr { kind: ExprKind::Lit(Lit::Str(text)), .. }) = pattern {
             match fleetwright_syntax::regexp::compile(text) {
                 Ok(re) => {
                     out.insert(e.id, re);

@@ -1,6 +1,6 @@
 //! Literals that could never work, found when a rule is written instead of when it runs.
 
-use crate::ast::{Entry, Expr, Kind, Lit};
+use crate::ast::{Entry, Expr, ExprKind, Lit};
 use crate::checker::Checked;
 use crate::source::Issues;
 use crate::types::Type;
@@ -9,7 +9,7 @@ use std::collections::HashSet;
 pub(crate) fn validate(expr: &Expr, checked: &Checked, issues: &mut Issues) {
     let mut exempt = HashSet::new();
     expr.walk(&mut |e| {
-        if matches!(&e.kind, Kind::Call { func, .. } if func == "format") {
+        if matches!(&e.kind, ExprKind::Call { func, .. } if func == "format") {
             e.walk(&mut |inner| {
                 exempt.insert(inner.id);
             });
@@ -17,13 +17,13 @@ pub(crate) fn validate(expr: &Expr, checked: &Checked, issues: &mut Issues) {
     });
     let mut bad: Vec<(usize, String)> = Vec::new();
     expr.walk(&mut |e| match &e.kind {
-        Kind::Call { func, target, args } => {
+        ExprKind::Call { func, target, args } => {
             if let ("format", Some(target), [list]) = (func.as_str(), target, args.as_slice()) {
                 bad.extend(format_call(e, target, list, checked));
             }
             bad.extend(text_argument(func, args));
         }
-        Kind::List { elems, optional } if !exempt.contains(&e.id) => {
+        ExprKind::List { elems, optional } if !exempt.contains(&e.id) => {
             let mut types = elems.iter().zip(optional).map(|(e, o)| (e.pos, value_type(checked, e, *o)));
             if let Some((_, first)) = types.next()
                 && let Some((pos, other)) = types.find(|(_, t)| *t != first)
@@ -31,7 +31,7 @@ pub(crate) fn validate(expr: &Expr, checked: &Checked, issues: &mut Issues) {
                 bad.push((pos, format!("expected type '{first}' but found '{other}'")));
             }
         }
-        Kind::Map { entries } if !exempt.contains(&e.id) => bad.extend(mixed_entries(entries, checked)),
+        ExprKind::Map { entries } if !exempt.contains(&e.id) => bad.extend(mixed_entries(entries, checked)),
         _ => {}
     });
     for (pos, message) in bad {
@@ -56,7 +56,7 @@ fn mixed_entries(entries: &[Entry], checked: &Checked) -> Vec<(usize, String)> {
 }
 
 fn text_argument(func: &str, args: &[Expr]) -> Option<(usize, String)> {
-    let Some(Expr { kind: Kind::Lit(Lit::Str(s)), pos, .. }) = args.first() else { return None };
+    let Some(Expr { kind: ExprKind::Lit(Lit::Str(s)), pos, .. }) = args.first() else { return None };
     let broken = match func {
         "duration" => crate::time::parse_duration(s).is_none(),
         "timestamp" => crate::time::parse_timestamp(s).is_none(),
@@ -67,7 +67,7 @@ fn text_argument(func: &str, args: &[Expr]) -> Option<(usize, String)> {
 }
 
 fn format_call(call: &Expr, target: &Expr, list: &Expr, checked: &Checked) -> Option<(usize, String)> {
-    let (Kind::Lit(Lit::Str(text)), Kind::List { elems, .. }) = (&target.kind, &list.kind) else { return None };
+    let (ExprKind::Lit(Lit::Str(text)), ExprKind::List { elems, .. }) = (&target.kind, &list.kind) else { return None };
     let clauses = match crate::strings::clauses(text) {
         Ok(c) => c,
         Err(message) => return Some((call.pos, message)),

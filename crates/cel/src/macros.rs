@@ -1,16 +1,16 @@
 //! The macros of the language: what looks like a call of `all`, `map` or `has` becomes a fold or a test.
 
-use crate::ast::{ACCU, Comp, Expr, Kind, Lit};
-use crate::parser::{ParseResult, Parser, Stop};
+use crate::ast::{ACCU, Comprehension, Expr, ExprKind, Lit};
+use crate::parser::{ParseAborted, ParseResult, Parser};
 
 pub(crate) fn global_call(p: &mut Parser, pos: usize, name: &str, mut args: Vec<Expr>) -> ParseResult {
     if name == "has" && args.len() == 1 {
-        let arg = args.pop().ok_or(Stop)?;
+        let arg = args.pop().ok_or(ParseAborted)?;
         return match arg.kind {
-            Kind::Select { operand, field, .. } => p.node(pos, Kind::Select { operand, field, test: true }),
+            ExprKind::Select { operand, field, .. } => p.node(pos, ExprKind::Select { operand, field, test: true }),
             _ => {
                 p.report(arg.pos, "invalid argument to has() macro");
-                Err(Stop)
+                Err(ParseAborted)
             }
         };
     }
@@ -18,29 +18,29 @@ pub(crate) fn global_call(p: &mut Parser, pos: usize, name: &str, mut args: Vec<
 }
 
 pub(crate) fn member_call(p: &mut Parser, pos: usize, target: Expr, name: &str, args: Vec<Expr>) -> ParseResult {
-    let mut m = Expand { p, pos };
+    let mut m = MacroExpander { p, pos };
     match (name, args.len()) {
         ("all" | "exists" | "exists_one" | "existsOne", 2 | 3) => m.quantifier(target, name, args),
         ("map", 2 | 3) | ("filter", 2) => m.transform(target, name, args),
         ("transformList" | "transformMap" | "transformMapEntry", 3 | 4) => m.transform_two(target, name, args),
         ("optMap" | "optFlatMap", 2) => m.opt_map(target, name, args),
         ("sortBy", 2) => m.sort_by(target, args),
-        _ => p.node(pos, Kind::Call { func: name.into(), target: Some(Box::new(target)), args }),
+        _ => p.node(pos, ExprKind::Call { func: name.into(), target: Some(Box::new(target)), args }),
     }
 }
 
-struct Expand<'p> {
+struct MacroExpander<'p> {
     p: &'p mut Parser,
     pos: usize,
 }
 
-impl Expand<'_> {
+impl MacroExpander<'_> {
     fn lit(&mut self, lit: Lit) -> ParseResult {
-        self.p.node(self.pos, Kind::Lit(lit))
+        self.p.node(self.pos, ExprKind::Lit(lit))
     }
 
     fn ident(&mut self, name: &str) -> ParseResult {
-        self.p.node(self.pos, Kind::Ident(name.into()))
+        self.p.node(self.pos, ExprKind::Ident(name.into()))
     }
 
     fn accu(&mut self) -> ParseResult {
@@ -53,23 +53,23 @@ impl Expand<'_> {
 
     fn list(&mut self, elems: Vec<Expr>) -> ParseResult {
         let optional = vec![false; elems.len()];
-        self.p.node(self.pos, Kind::List { elems, optional })
+        self.p.node(self.pos, ExprKind::List { elems, optional })
     }
 
     fn member(&mut self, target: Expr, func: &str, args: Vec<Expr>) -> ParseResult {
-        self.p.node(self.pos, Kind::Call { func: func.into(), target: Some(Box::new(target)), args })
+        self.p.node(self.pos, ExprKind::Call { func: func.into(), target: Some(Box::new(target)), args })
     }
 
-    fn fail<T>(&mut self, pos: usize, message: &str) -> Result<T, Stop> {
+    fn fail<T>(&mut self, pos: usize, message: &str) -> Result<T, ParseAborted> {
         self.p.report(pos, message);
-        Err(Stop)
+        Err(ParseAborted)
     }
 
     /// The iteration variables: all but the last arguments.
-    fn vars(&mut self, names: &[Expr], wrong: &str) -> Result<(String, Option<String>), Stop> {
+    fn vars(&mut self, names: &[Expr], wrong: &str) -> Result<(String, Option<String>), ParseAborted> {
         let mut out = Vec::new();
         for e in names {
-            let Kind::Ident(name) = &e.kind else { return self.fail(e.pos, wrong) };
+            let ExprKind::Ident(name) = &e.kind else { return self.fail(e.pos, wrong) };
             if name == ACCU || name == "__result__" {
                 return self.fail(e.pos, "iteration variable overwrites accumulator variable");
             }
@@ -79,11 +79,11 @@ impl Expand<'_> {
             out.push(name.clone());
         }
         let mut out = out.into_iter();
-        Ok((out.next().ok_or(Stop)?, out.next()))
+        Ok((out.next().ok_or(ParseAborted)?, out.next()))
     }
 
     fn quantifier(&mut self, range: Expr, name: &str, mut args: Vec<Expr>) -> ParseResult {
-        let predicate = args.pop().ok_or(Stop)?;
+        let predicate = args.pop().ok_or(ParseAborted)?;
         let (var, var2) = self.vars(&args, "argument must be a simple name")?;
         let accu = self.accu()?;
         let (init, cond, step, result);
@@ -114,14 +114,14 @@ impl Expand<'_> {
                 result = self.call("_==_", vec![a, one])?;
             }
         }
-        let comp = Comp { range, var, var2, accu: ACCU.into(), init, cond, step, result };
-        self.p.node(self.pos, Kind::Comp(Box::new(comp)))
+        let comp = Comprehension { range, var, var2, accu: ACCU.into(), init, cond, step, result };
+        self.p.node(self.pos, ExprKind::Comprehension(Box::new(comp)))
     }
 
     fn transform(&mut self, range: Expr, name: &str, mut args: Vec<Expr>) -> ParseResult {
-        let last = args.pop().ok_or(Stop)?;
+        let last = args.pop().ok_or(ParseAborted)?;
         let (element, filter) = match (name, args.len()) {
-            ("filter", _) => (self.p.copy(args.first().ok_or(Stop)?)?, Some(last)),
+            ("filter", _) => (self.p.copy(args.first().ok_or(ParseAborted)?)?, Some(last)),
             (_, 2) => (last, args.pop()),
             _ => (last, None),
         };
@@ -134,7 +134,7 @@ impl Expand<'_> {
     }
 
     fn transform_two(&mut self, range: Expr, name: &str, mut args: Vec<Expr>) -> ParseResult {
-        let transform = args.pop().ok_or(Stop)?;
+        let transform = args.pop().ok_or(ParseAborted)?;
         let filter = if args.len() == 3 { args.pop() } else { None };
         let (var, var2) = self.vars(&args, "argument must be a simple name")?;
         let accu = self.accu()?;
@@ -153,7 +153,7 @@ impl Expand<'_> {
     }
 
     fn empty_map(&mut self) -> ParseResult {
-        self.p.node(self.pos, Kind::Map { entries: Vec::new() })
+        self.p.node(self.pos, ExprKind::Map { entries: Vec::new() })
     }
 
     fn collect(
@@ -174,8 +174,8 @@ impl Expand<'_> {
             }
         };
         let result = self.accu()?;
-        let comp = Comp { range, var, var2, accu: ACCU.into(), init, cond, step, result };
-        self.p.node(self.pos, Kind::Comp(Box::new(comp)))
+        let comp = Comprehension { range, var, var2, accu: ACCU.into(), init, cond, step, result };
+        self.p.node(self.pos, ExprKind::Comprehension(Box::new(comp)))
     }
 
     /// A fold over nothing whose accumulator is the named value.
@@ -183,15 +183,23 @@ impl Expand<'_> {
         let range = self.list(Vec::new())?;
         let cond = self.lit(Lit::Bool(false))?;
         let step = self.ident(name)?;
-        let comp =
-            Comp { range, var: "#unused".into(), var2: None, accu: name.into(), init: value, cond, step, result };
-        self.p.node(self.pos, Kind::Comp(Box::new(comp)))
+        let comp = Comprehension {
+            range,
+            var: "#unused".into(),
+            var2: None,
+            accu: name.into(),
+            init: value,
+            cond,
+            step,
+            result,
+        };
+        self.p.node(self.pos, ExprKind::Comprehension(Box::new(comp)))
     }
 
     fn opt_map(&mut self, target: Expr, name: &str, mut args: Vec<Expr>) -> ParseResult {
-        let transform = args.pop().ok_or(Stop)?;
-        let var = args.pop().ok_or(Stop)?;
-        let Kind::Ident(var_name) = &var.kind else {
+        let transform = args.pop().ok_or(ParseAborted)?;
+        let var = args.pop().ok_or(ParseAborted)?;
+        let ExprKind::Ident(var_name) = &var.kind else {
             return self.fail(var.pos, &format!("{name}() variable name must be a simple identifier"));
         };
         let again = self.p.copy(&target)?;
@@ -205,7 +213,7 @@ impl Expand<'_> {
 
     fn sort_by(&mut self, target: Expr, args: Vec<Expr>) -> ParseResult {
         const INPUT: &str = "@__sortBy_input__";
-        if matches!(target.kind, Kind::Lit(_) | Kind::Map { .. }) {
+        if matches!(target.kind, ExprKind::Lit(_) | ExprKind::Map { .. }) {
             let wrong = "sortBy can only be applied to a list, identifier, comprehension, call or select expression";
             return self.fail(target.pos, wrong);
         }

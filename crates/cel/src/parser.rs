@@ -1,7 +1,7 @@
 //! Recursive descent over the grammar of the language. Depth and size are bounded before anything recurses over the
 //! tree, because an expression comes from a client.
 
-use crate::ast::{Entry, Expr, Kind, Lit};
+use crate::ast::{Entry, Expr, ExprKind, Lit};
 use crate::lexer::{Tok, Token, lex};
 use crate::macros;
 use crate::source::{CompileError, Issues};
@@ -72,8 +72,8 @@ fn starts_expression(tok: &Tok) -> bool {
 
 /// The parser gave up; why is among the issues.
 #[derive(Debug)]
-pub(crate) struct Stop;
-type Parse<T> = Result<T, Stop>;
+pub(crate) struct ParseAborted;
+type Parse<T> = Result<T, ParseAborted>;
 
 pub(crate) struct Parser {
     tokens: Vec<Token>,
@@ -161,7 +161,7 @@ impl Parser {
         if self.syntax_errors <= MAX_SYNTAX_ERRORS {
             self.issues.report(Some(self.pos()), format!("Syntax error: {message}"));
         }
-        Err(Stop)
+        Err(ParseAborted)
     }
 
     /// Reports a mistake that does not stop the parser.
@@ -171,21 +171,23 @@ impl Parser {
 
     fn too_deep<T>(&mut self) -> Parse<T> {
         self.issues.report(None, format!("expression recursion limit exceeded: {MAX_DEPTH}"));
-        Err(Stop)
+        Err(ParseAborted)
     }
 
     /// Makes a node above its children.
-    pub fn node(&mut self, pos: usize, kind: Kind) -> Parse<Expr> {
+    pub fn node(&mut self, pos: usize, kind: ExprKind) -> Parse<Expr> {
         let below = |e: &Expr| e.depth;
         let depth = 1 + match &kind {
-            Kind::Lit(_) | Kind::Ident(_) => 0,
-            Kind::Select { operand, .. } => operand.depth,
-            Kind::Call { target, args, .. } => {
+            ExprKind::Lit(_) | ExprKind::Ident(_) => 0,
+            ExprKind::Select { operand, .. } => operand.depth,
+            ExprKind::Call { target, args, .. } => {
                 args.iter().map(below).chain(target.as_deref().map(below)).max().unwrap_or(0)
             }
-            Kind::List { elems, .. } => elems.iter().map(below).max().unwrap_or(0),
-            Kind::Map { entries } => entries.iter().map(|e| e.key.depth.max(e.value.depth)).max().unwrap_or(0),
-            Kind::Comp(c) => [&c.range, &c.init, &c.cond, &c.step, &c.result].map(below).into_iter().max().unwrap_or(0),
+            ExprKind::List { elems, .. } => elems.iter().map(below).max().unwrap_or(0),
+            ExprKind::Map { entries } => entries.iter().map(|e| e.key.depth.max(e.value.depth)).max().unwrap_or(0),
+            ExprKind::Comprehension(c) => {
+                [&c.range, &c.init, &c.cond, &c.step, &c.result].map(below).into_iter().max().unwrap_or(0)
+            }
         };
         // A macro adds a few levels of its own, which the writer should not pay for.
         if depth > MAX_DEPTH + 16 || self.nodes >= MAX_NODES {
@@ -198,39 +200,39 @@ impl Parser {
     /// A copy with ids of its own.
     pub fn copy(&mut self, e: &Expr) -> Parse<Expr> {
         let kind = match &e.kind {
-            Kind::Lit(_) | Kind::Ident(_) => e.kind.clone(),
-            Kind::Select { operand, field, test } => {
-                Kind::Select { operand: Box::new(self.copy(operand)?), field: field.clone(), test: *test }
+            ExprKind::Lit(_) | ExprKind::Ident(_) => e.kind.clone(),
+            ExprKind::Select { operand, field, test } => {
+                ExprKind::Select { operand: Box::new(self.copy(operand)?), field: field.clone(), test: *test }
             }
-            Kind::Call { func, target, args } => Kind::Call {
+            ExprKind::Call { func, target, args } => ExprKind::Call {
                 func: func.clone(),
                 target: target.as_ref().map(|t| self.copy(t).map(Box::new)).transpose()?,
                 args: args.iter().map(|a| self.copy(a)).collect::<Parse<_>>()?,
             },
-            Kind::List { elems, optional } => Kind::List {
+            ExprKind::List { elems, optional } => ExprKind::List {
                 elems: elems.iter().map(|a| self.copy(a)).collect::<Parse<_>>()?,
                 optional: optional.clone(),
             },
-            Kind::Map { entries } => {
+            ExprKind::Map { entries } => {
                 let mut out = Vec::with_capacity(entries.len());
                 for e in entries {
                     out.push(Entry { key: self.copy(&e.key)?, value: self.copy(&e.value)?, optional: e.optional });
                 }
-                Kind::Map { entries: out }
+                ExprKind::Map { entries: out }
             }
-            Kind::Comp(c) => {
+            ExprKind::Comprehension(c) => {
                 let mut c = (**c).clone();
                 for part in [&mut c.range, &mut c.init, &mut c.cond, &mut c.step, &mut c.result] {
                     *part = self.copy(part)?;
                 }
-                Kind::Comp(Box::new(c))
+                ExprKind::Comprehension(Box::new(c))
             }
         };
         self.node(e.pos, kind)
     }
 
     pub fn call(&mut self, pos: usize, func: &str, args: Vec<Expr>) -> Parse<Expr> {
-        self.node(pos, Kind::Call { func: func.into(), target: None, args })
+        self.node(pos, ExprKind::Call { func: func.into(), target: None, args })
     }
 
     fn expr(&mut self) -> Parse<Expr> {
@@ -262,7 +264,7 @@ impl Parser {
             terms.push(next(self)?);
         }
         match pos {
-            None => terms.pop().ok_or(Stop),
+            None => terms.pop().ok_or(ParseAborted),
             Some(pos) => self.call(pos, func, terms),
         }
     }
@@ -342,13 +344,13 @@ impl Parser {
                 };
                 self.advance();
                 if optional {
-                    let field = self.node(pos, Kind::Lit(Lit::Str(name)))?;
+                    let field = self.node(pos, ExprKind::Lit(Lit::Str(name)))?;
                     e = self.call(pos, "_?._", vec![e, field])?;
                 } else if let Some(open) = self.eat("(") {
                     let args = self.arguments()?;
                     e = macros::member_call(self, open, e, &name, args)?;
                 } else {
-                    e = self.node(pos, Kind::Select { operand: Box::new(e), field: name, test: false })?;
+                    e = self.node(pos, ExprKind::Select { operand: Box::new(e), field: name, test: false })?;
                 }
             } else {
                 return Ok(e);
@@ -395,15 +397,15 @@ impl Parser {
                 if n.is_err() {
                     self.report(pos, "invalid uint literal");
                 }
-                self.node(pos, Kind::Lit(Lit::Uint(n.unwrap_or(0))))
+                self.node(pos, ExprKind::Lit(Lit::Uint(n.unwrap_or(0))))
             }
             Tok::Str(s) => {
                 self.advance();
-                self.node(pos, Kind::Lit(Lit::Str(s)))
+                self.node(pos, ExprKind::Lit(Lit::Str(s)))
             }
             Tok::Bytes(b) => {
                 self.advance();
-                self.node(pos, Kind::Lit(Lit::Bytes(b)))
+                self.node(pos, ExprKind::Lit(Lit::Bytes(b)))
             }
             Tok::Ident(name) => {
                 self.advance();
@@ -431,12 +433,12 @@ impl Parser {
                         self.advance();
                         self.ident(pos, name)
                     }
-                    _ => Err(Stop),
+                    _ => Err(ParseAborted),
                 }
             }
             Tok::Op(_) if self.tokens.get(self.at + 1).is_some_and(|t| starts_expression(&t.tok)) => {
                 self.report(pos, format!("Syntax error: extraneous input '{}' expecting {PRIMARY}", self.text()));
-                Err(Stop)
+                Err(ParseAborted)
             }
             Tok::QuotedIdent(_) | Tok::Op(_) | Tok::Eof => {
                 let message = format!("mismatched input '{}' expecting {PRIMARY}", self.text());
@@ -453,7 +455,7 @@ impl Parser {
             _ => None,
         };
         if let Some(lit) = lit {
-            return self.node(pos, Kind::Lit(lit));
+            return self.node(pos, ExprKind::Lit(lit));
         }
         if RESERVED.contains(&name.as_str()) {
             self.report(pos, format!("reserved identifier: {name}"));
@@ -464,9 +466,9 @@ impl Parser {
         }
         if let Some(message) = self.message_name(&name) {
             self.report(self.pos(), format!("undeclared reference to '{message}' (in container '')"));
-            return Err(Stop);
+            return Err(ParseAborted);
         }
-        self.node(pos, Kind::Ident(name))
+        self.node(pos, ExprKind::Ident(name))
     }
 
     /// `a.b.C{...}` would build a message; the environments we serve have no message types.
@@ -503,7 +505,7 @@ impl Parser {
         if lit.is_none() {
             self.report(pos, if float { "invalid double literal" } else { "invalid int literal" });
         }
-        self.node(pos, Kind::Lit(lit.unwrap_or(Lit::Int(0))))
+        self.node(pos, ExprKind::Lit(lit.unwrap_or(Lit::Int(0))))
     }
 
     /// Says what could stand after the opening of a list or map if what stands there cannot.
@@ -534,7 +536,7 @@ impl Parser {
                 break;
             }
         }
-        self.node(pos, Kind::List { elems, optional })
+        self.node(pos, ExprKind::List { elems, optional })
     }
 
     fn map(&mut self, pos: usize) -> Parse<Expr> {
@@ -558,7 +560,7 @@ impl Parser {
                 break;
             }
         }
-        self.node(pos, Kind::Map { entries })
+        self.node(pos, ExprKind::Map { entries })
     }
 }
 

@@ -48,12 +48,12 @@ impl Visit {
         let lost = |error: std::io::Error| LinkError::Lost(error.to_string());
         let mut ends = self.ends.lock().await;
         let (lines, write) = &mut *ends;
-        let mut line = serde_json::to_vec(request).map_err(|error| LinkError::Nonsense(error.to_string()))?;
+        let mut line = serde_json::to_vec(request).map_err(|error| LinkError::InvalidAnswer(error.to_string()))?;
         line.push(b'\n');
         write.write_all(&line).await.map_err(lost)?;
         let gone = || LinkError::Lost("the simulated host does not answer; is it powered off?".to_owned());
         let said = lines.next_line().await.map_err(lost)?.ok_or_else(gone)?;
-        serde_json::from_str(&said).map_err(|error| LinkError::Nonsense(error.to_string()))
+        serde_json::from_str(&said).map_err(|error| LinkError::InvalidAnswer(error.to_string()))
     }
 }
 
@@ -65,7 +65,7 @@ impl Link for Visit {
         _tell: &'a (dyn Fn(Progress) + Send + Sync),
     ) -> BoxFuture<'a, Result<Answer, LinkError>> {
         Box::pin(async move {
-            tokio::time::timeout(within, self.answer(request)).await.unwrap_or(Err(LinkError::Late(within)))
+            tokio::time::timeout(within, self.answer(request)).await.unwrap_or(Err(LinkError::TimedOut(within)))
         })
     }
 

@@ -6,7 +6,7 @@ use fleetwright_api::{Condition, Status};
 use fleetwright_plan::explain::{Action, Check, Explanation, Group, State, Subject, Verdict};
 use jiff::Timestamp;
 
-use crate::shown::{ago, cut, line, table};
+use crate::terminal_text::{ago, cut, line, table};
 
 /// Actions that are listed.
 const MAX_ACTIONS: usize = 12;

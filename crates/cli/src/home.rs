@@ -15,7 +15,7 @@ pub(crate) struct Home {
 }
 
 /// What was found in the folder.
-pub(crate) enum Opened {
+pub(crate) enum OpenedHome {
     /// It is ours now.
     Ours(Home),
     /// Another process runs on it.
@@ -32,7 +32,7 @@ impl Home {
     }
 
     /// Opens the folder, makes it if needed (mode 0700), and takes its lock.
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Opened> {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<OpenedHome> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -40,8 +40,8 @@ impl Home {
             .with_context(|| format!("cannot create the directory {}; pass another one with --home", path.display()))?;
         let lock = File::create(path.join("lock")).with_context(|| format!("cannot write in {}", path.display()))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Opened::Ours(Self { path: path.to_owned(), _lock: lock })),
-            Err(fs::TryLockError::WouldBlock) => Ok(Opened::Running),
+            Ok(()) => Ok(OpenedHome::Ours(Self { path: path.to_owned(), _lock: lock })),
+            Err(fs::TryLockError::WouldBlock) => Ok(OpenedHome::Running),
             Err(fs::TryLockError::Error(error)) => {
                 Err(error).with_context(|| format!("cannot lock {}", path.display()))
             }

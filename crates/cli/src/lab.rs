@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use fleetwright_lab::Process;
-use fleetwright_lab::hosts::{self, Described, Emulated, Host, Kernels, Site};
+use fleetwright_lab::hosts::{self, EmulatedMachine, Host, HostDescription, Kernels, Site};
 use fleetwright_lab::meta::{Meta, Options, Workers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::home::{Home, Opened};
+use crate::home::{Home, OpenedHome};
 use crate::{FLEET_NAMESPACE, install};
 
 /// The first time, Debian and Kubernetes' packages are fetched and built.
@@ -57,16 +57,16 @@ enum Lab {
   fleetwright lab down")]
     Up(Up),
     /// Show whether a lab is running, and which commands to try.
-    Status(Where),
+    Status(LabFolder),
     /// Stop the lab, and remove its processes, mounts and networks.
-    Down(Where),
+    Down(LabFolder),
     /// Run the lab in the foreground; `up` starts this process.
     #[command(hide = true)]
     Run(Up),
 }
 
 #[derive(Args, Clone)]
-struct Where {
+struct LabFolder {
     /// Directory of the lab's kubeconfig and logs. [default: ~/.fleetwright/lab]
     #[arg(long, value_name = "DIR", env = "FLEETWRIGHT_LAB")]
     home: Option<PathBuf>,
@@ -101,7 +101,7 @@ struct Up {
     helpers: Option<PathBuf>,
 
     #[command(flatten)]
-    place: Where,
+    place: LabFolder,
 }
 
 /// What is known of a lab that is up.
@@ -134,7 +134,7 @@ pub(crate) fn run(args: LabArgs, log: &str) -> Result<()> {
     }
 }
 
-impl Where {
+impl LabFolder {
     fn path(&self) -> Result<PathBuf> {
         match &self.home {
             Some(path) => Ok(std::path::absolute(path)?),
@@ -154,8 +154,8 @@ fn up(args: &Up, log: &str) -> Result<()> {
     hosts::require()?;
     let path = args.place.path()?;
     match Home::open(&path)? {
-        Opened::Ours(home) => drop(home),
-        Opened::Running => {
+        OpenedHome::Ours(home) => drop(home),
+        OpenedHome::Running => {
             println!("A lab is running already.");
             return status(&path);
         }
@@ -179,7 +179,7 @@ fn up(args: &Up, log: &str) -> Result<()> {
         .process_group(0)
         .spawn()
         .context("cannot start the lab")?;
-    let mut shown = Follow { file: File::open(&place)?, at: 0 };
+    let mut shown = LogFollower { file: File::open(&place)?, at: 0 };
     let deadline = Instant::now() + START;
     loop {
         shown.show()?;
@@ -200,12 +200,12 @@ fn up(args: &Up, log: &str) -> Result<()> {
 }
 
 /// A file that somebody else writes.
-struct Follow {
+struct LogFollower {
     file: File,
     at: u64,
 }
 
-impl Follow {
+impl LogFollower {
     fn show(&mut self) -> Result<()> {
         let mut text = String::new();
         self.file.seek(SeekFrom::Start(self.at))?;
@@ -275,7 +275,7 @@ fn status(path: &Path) -> Result<()> {
 }
 
 fn down(path: &Path) -> Result<()> {
-    if let Opened::Running = Home::open(path)? {
+    if let OpenedHome::Running = Home::open(path)? {
         let state = running(path)?.context("the lab is starting; wait until it is up, or stop its process")?;
         // Who holds the lock is who wrote the number.
         let told = Command::new("kill").args(["-TERM", &state.process.to_string()]).status()?;
@@ -283,7 +283,7 @@ fn down(path: &Path) -> Result<()> {
             bail!("cannot stop process {}; run the command as its owner", state.process);
         }
         let deadline = Instant::now() + STOP;
-        while let Opened::Running = Home::open(path)? {
+        while let OpenedHome::Running = Home::open(path)? {
             if Instant::now() > deadline {
                 bail!("process {} did not stop in time; see the log {}", state.process, path.join("lab.log").display());
             }
@@ -298,7 +298,7 @@ fn down(path: &Path) -> Result<()> {
 
 /// The lab that runs with that folder, once it is up.
 fn running(path: &Path) -> Result<Option<State>> {
-    if !path.exists() || matches!(Home::open(path)?, Opened::Ours(_)) {
+    if !path.exists() || matches!(Home::open(path)?, OpenedHome::Ours(_)) {
         return Ok(None);
     }
     match fs::read(path.join("state.json")) {
@@ -310,7 +310,7 @@ fn running(path: &Path) -> Result<Option<State>> {
 /// The lab itself, until it is told to end.
 async fn stay(args: &Up, log: &str) -> Result<()> {
     let path = args.place.path()?;
-    let Opened::Ours(_home) = Home::open(&path)? else { bail!("another lab uses {}", path.display()) };
+    let OpenedHome::Ours(_home) = Home::open(&path)? else { bail!("another lab uses {}", path.display()) };
     let stop = crate::stop_signal()?;
     let mut stop = std::pin::pin!(stop);
     let started = tokio::select! {
@@ -326,21 +326,21 @@ async fn stay(args: &Up, log: &str) -> Result<()> {
 }
 
 /// All that is dropped when the lab ends: operators first, then hosts, then what they stand on.
-struct Started {
+struct RunningLab {
     _operators: Option<Process>,
     _hosts: Vec<Host>,
     _workers: Option<Workers>,
-    _emulated: Option<Emulated>,
-    _ground: Ground,
+    _emulated: Option<EmulatedMachine>,
+    _ground: LabBase,
 }
 
 /// What hosts stand on.
-enum Ground {
+enum LabBase {
     Site(Box<Site>),
     Meta(Box<Meta>),
 }
 
-impl Ground {
+impl LabBase {
     fn site(&self) -> &Site {
         match self {
             Self::Site(site) => site,
@@ -349,13 +349,13 @@ impl Ground {
     }
 }
 
-async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
+async fn start(args: &Up, path: &Path, log: &str) -> Result<RunningLab> {
     let ground = if args.meta {
         println!("starting a meta cluster");
-        Ground::Meta(Box::new(Meta::start(Options::default()).await?))
+        LabBase::Meta(Box::new(Meta::start(Options::default()).await?))
     } else {
         println!("starting a control plane and a package server");
-        Ground::Site(Box::new(Site::start().await?))
+        LabBase::Site(Box::new(Site::start().await?))
     };
     let site = ground.site();
     let kubeconfig = Home::kubeconfig(path);
@@ -363,7 +363,7 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
     let client = site.plane.client();
     install::kinds_and_namespace(&client).await?;
     hosts::apply(&client, &site.objects(FLEET_NAMESPACE)?).await?;
-    if let Ground::Meta(meta) = &ground {
+    if let LabBase::Meta(meta) = &ground {
         hosts::apply(&client, &meta.package_versions(FLEET_NAMESPACE)?).await?;
         fs::write(path.join(EXAMPLE), CLUSTER.replace("@NAMESPACE@", FLEET_NAMESPACE))?;
         workers::import(meta, args.helpers.as_deref(), args.machines() > 0).await?;
@@ -384,7 +384,7 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
     let names: Vec<_> = (1..=args.machines()).map(|number| format!("host-{number}")).collect();
     let booting = async {
         match &ground {
-            Ground::Meta(meta) if !names.is_empty() => {
+            LabBase::Meta(meta) if !names.is_empty() => {
                 let (hosts, workers) = workers::boot(meta, &names, &args.kubelet).await?;
                 Ok((hosts, Some(workers)))
             }
@@ -399,13 +399,13 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
         match args.emulated {
             true => {
                 let kernels = Kernels::find().await?;
-                Ok::<_, anyhow::Error>(Some((Emulated::start(&site.network, "emulated").await?, kernels)))
+                Ok::<_, anyhow::Error>(Some((EmulatedMachine::start(&site.network, "emulated").await?, kernels)))
             }
             false => Ok(None),
         }
     };
     let ((booted, workers), emulated) = tokio::try_join!(booting, emulating)?;
-    if let (Ground::Meta(meta), Some(workers)) = (&ground, &workers) {
+    if let (LabBase::Meta(meta), Some(workers)) = (&ground, &workers) {
         workers::write(path, meta, workers, &booted, &args.kubelet)?;
     }
 
@@ -414,7 +414,7 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
     for (number, host) in (0..).zip(&booted) {
         // A meta cluster's own nodes run control planes; these are for what runs on those.
         if !args.meta {
-            machines.push(Described::host(host, number).machine(FLEET_NAMESPACE, &worker));
+            machines.push(HostDescription::host(host, number).machine(FLEET_NAMESPACE, &worker));
         }
         known.push((host.name(), host.address().to_string()));
     }
@@ -424,7 +424,7 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
         kernel = package["metadata"]["name"].as_str().map(str::to_owned);
         machines.push(package);
         let network: Vec<_> = worker.iter().filter(|(component, _)| component == "sysctl-network").cloned().collect();
-        machines.push(Described::emulated(machine, args.machines()).machine(FLEET_NAMESPACE, &network));
+        machines.push(HostDescription::emulated(machine, args.machines()).machine(FLEET_NAMESPACE, &network));
         known.push((machine.name(), machine.address().to_string()));
     }
     hosts::apply(&client, &machines).await?;
@@ -448,8 +448,8 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
         process: std::process::id(),
         server: site.plane.url().to_owned(),
         meta: match &ground {
-            Ground::Site(_) => None,
-            Ground::Meta(meta) => {
+            LabBase::Site(_) => None,
+            LabBase::Meta(meta) => {
                 Some(MetaState { node: meta.address().to_string(), pods: meta.pods(), images: meta.images().to_vec() })
             }
         },
@@ -464,5 +464,5 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<Started> {
     fs::rename(path.join("state.tmp"), path.join("state.json"))?;
     println!("up");
     let emulated = emulated.map(|(machine, _)| machine);
-    Ok(Started { _operators: operators, _hosts: booted, _workers: workers, _emulated: emulated, _ground: ground })
+    Ok(RunningLab { _operators: operators, _hosts: booted, _workers: workers, _emulated: emulated, _ground: ground })
 }

@@ -20,11 +20,11 @@ mod package;
 mod preflight;
 mod reference;
 mod resolve;
-mod shown;
 #[cfg(feature = "embedded")]
 mod simulated;
 mod snapshot;
 mod target;
+mod terminal_text;
 #[cfg(feature = "embedded")]
 mod up;
 mod version;

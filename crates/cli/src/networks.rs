@@ -44,7 +44,7 @@ impl NetworkArgs {
 
 /// What a cluster says of its own networks.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct DetectedNetworks {
     /// Networks, the fewest that have all.
     pub(crate) networks: Vec<Network>,
     /// What is not known, and what to do about it.
@@ -52,7 +52,7 @@ pub(crate) struct Found {
 }
 
 /// Asks the cluster for its networks. What cannot be asked for is noted.
-pub(crate) async fn discover(client: &Client) -> Found {
+pub(crate) async fn discover(client: &Client) -> DetectedNetworks {
     let mut notes = Vec::new();
     let services = ApiResource {
         group: "networking.k8s.io".to_owned(),
@@ -90,7 +90,7 @@ pub(crate) async fn discover(client: &Client) -> Found {
     let networks = Network::merged(networks);
     let pods = Api::<Pod>::all(client.clone()).list(&ListParams::default().limit(500)).await;
     notes.extend(pods.ok().and_then(|pods| strangers(&pods.items, &networks)));
-    Found { networks, notes }
+    DetectedNetworks { networks, notes }
 }
 
 /// The network of an address that others may reach.

@@ -51,7 +51,7 @@ pub(crate) struct Args {
 
     /// Operators to run; can be repeated or comma-separated. [default: all]
     #[arg(long, value_enum, value_name = "OPERATOR", value_delimiter = ',')]
-    only: Vec<Which>,
+    only: Vec<OperatorSelection>,
 
     /// Run without leases. Use this only for a namespace that no other process serves.
     #[arg(long, conflicts_with_all = ["lease_duration", "lease_namespace", "identity"])]
@@ -175,7 +175,7 @@ fn check_every(text: &str) -> Result<Span, String> {
 
 /// The operators that there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Which {
+pub(crate) enum OperatorSelection {
     /// Decide which machines are schedulable.
     Readiness,
     /// Bring hosts to their declared packages over SSH, and keep them there.
@@ -192,7 +192,7 @@ enum LogFormat {
     Json,
 }
 
-impl Which {
+impl OperatorSelection {
     /// All of them.
     pub(crate) const ALL: [Self; 3] = [Self::Readiness, Self::Machines, Self::Clusters];
 
@@ -303,7 +303,7 @@ impl Args {
         identity: String,
         metrics: Metrics,
     ) -> anyhow::Result<Operators> {
-        let clusters = self.only.is_empty() || self.only.contains(&Which::Clusters);
+        let clusters = self.only.is_empty() || self.only.contains(&OperatorSelection::Clusters);
         preflight::kinds(cluster, clusters).await?;
         let lease = self.lease(identity);
         preflight::rights(cluster, &self.rules(lease.as_ref())).await?;
@@ -381,7 +381,7 @@ fn identity() -> String {
 
 /// What operators may do: the least they need.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rights {
+pub(crate) struct OperatorRules {
     /// In the namespace of the machines.
     pub(crate) namespaced: Vec<PolicyRule>,
     /// In the namespace of the lease, which may be another.
@@ -400,22 +400,22 @@ pub(crate) struct Rights {
 const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// What these operators may do, all of them if none is named, with accounts in that namespace.
-pub(crate) fn rights(only: &[Which], account_namespace: &str) -> Rights {
+pub(crate) fn rights(only: &[OperatorSelection], account_namespace: &str) -> OperatorRules {
     let wanted = |which| only.is_empty() || only.contains(&which);
     let readiness = fleetwright_readiness::rules();
     // All leases need the same.
-    let mut rights = Rights { lease: readiness.lease, ..Rights::default() };
-    if wanted(Which::Readiness) {
+    let mut rights = OperatorRules { lease: readiness.lease, ..OperatorRules::default() };
+    if wanted(OperatorSelection::Readiness) {
         add_rules(&mut rights.namespaced, readiness.namespaced);
         add_rules(&mut rights.cluster, readiness.cluster);
     }
-    if wanted(Which::Machines) {
+    if wanted(OperatorSelection::Machines) {
         let machines = fleetwright_machines::rules();
         add_rules(&mut rights.namespaced, machines.namespaced);
         add_rules(&mut rights.tokens, machines.tokens);
         add_rules(&mut rights.cluster, machines.cluster);
     }
-    if wanted(Which::Clusters) {
+    if wanted(OperatorSelection::Clusters) {
         let clusters = fleetwright_clusters::rules(account_namespace);
         add_rules(&mut rights.namespaced, clusters.namespaced);
         add_rules(&mut rights.keys, clusters.keys);
@@ -472,17 +472,19 @@ impl Operators {
     pub(crate) async fn new(
         settings: Settings,
         namespace: &str,
-        only: &[Which],
+        only: &[OperatorSelection],
         account: Option<Account>,
         listen: SocketAddr,
         (transport, options): (Arc<dyn Transport>, fleetwright_machines::Options),
         networks: &'static MetaNetworks,
     ) -> anyhow::Result<Self> {
         let endpoint = Endpoint::bind(listen).await?;
-        let add = |operator: &mut Operator, which: Which| match which {
-            Which::Readiness => fleetwright_readiness::add(operator, namespace),
-            Which::Machines => drop(fleetwright_machines::add(operator, namespace, transport.clone(), options)),
-            Which::Clusters => {
+        let add = |operator: &mut Operator, which: OperatorSelection| match which {
+            OperatorSelection::Readiness => fleetwright_readiness::add(operator, namespace),
+            OperatorSelection::Machines => {
+                drop(fleetwright_machines::add(operator, namespace, transport.clone(), options))
+            }
+            OperatorSelection::Clusters => {
                 let options = fleetwright_clusters::Options { image: image(), account, networks, ..Default::default() };
                 fleetwright_clusters::add(operator, namespace, options);
             }
@@ -490,17 +492,17 @@ impl Operators {
         let operators = match &settings.lease {
             None => {
                 let mut operator = Operator::new(settings);
-                Which::wanted(only).for_each(|which| add(&mut operator, which));
+                OperatorSelection::wanted(only).for_each(|which| add(&mut operator, which));
                 vec![operator]
             }
             Some(lease) => {
-                let each = |which: Which| {
+                let each = |which: OperatorSelection| {
                     let lease = Some(Lease { name: which.object().to_owned(), ..lease.clone() });
                     let mut operator = Operator::new(Settings { lease, ..settings.clone() });
                     add(&mut operator, which);
                     operator
                 };
-                Which::wanted(only).map(each).collect()
+                OperatorSelection::wanted(only).map(each).collect()
             }
         };
         Ok(Self { operators, endpoint })
@@ -580,7 +582,7 @@ mod tests {
     #[test]
     fn the_shipped_machine_operator_may_do_what_it_needs_and_nothing_else() {
         let given = given();
-        let rights = rights(&[Which::Machines, Which::Readiness], "fleetwright-system");
+        let rights = rights(&[OperatorSelection::Machines, OperatorSelection::Readiness], "fleetwright-system");
         let (mut namespaced, lease) = (rights.namespaced, rights.lease);
         add_rules(&mut namespaced, lease);
         for (place, wanted) in [("", rights.cluster), ("fleet", namespaced), ("kube-system", rights.tokens)] {

@@ -15,7 +15,7 @@ const AT_ONCE: usize = 8;
 
 /// One thing that must be allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Need {
+struct RequiredRight {
     group: String,
     resource: String,
     verb: String,
@@ -25,7 +25,7 @@ struct Need {
     name: Option<String>,
 }
 
-impl Need {
+impl RequiredRight {
     fn words(&self) -> String {
         let resource = match self.group.as_str() {
             "" => self.resource.clone(),
@@ -86,7 +86,7 @@ pub(crate) async fn kinds(cluster: &Cluster, clusters: bool) -> anyhow::Result<(
 /// # Errors
 /// Names what is not allowed. A server that cannot be asked is taken as allowing it: the calls themselves will tell.
 pub(crate) async fn rights(cluster: &Cluster, rules: &[(Vec<PolicyRule>, Option<&str>)]) -> anyhow::Result<()> {
-    let needs: Vec<Need> = rules.iter().flat_map(|(rules, namespace)| needs(rules, *namespace)).collect();
+    let needs: Vec<RequiredRight> = rules.iter().flat_map(|(rules, namespace)| needs(rules, *namespace)).collect();
     let api: Api<SelfSubjectAccessReview> = Api::all(cluster.client.clone());
     let asked = futures::stream::iter(needs).map(move |need| {
         let api = api.clone();
@@ -107,7 +107,7 @@ pub(crate) async fn rights(cluster: &Cluster, rules: &[(Vec<PolicyRule>, Option<
     Ok(())
 }
 
-fn needs(rules: &[PolicyRule], namespace: Option<&str>) -> Vec<Need> {
+fn needs(rules: &[PolicyRule], namespace: Option<&str>) -> Vec<RequiredRight> {
     let mut all = vec![];
     for rule in rules {
         let named = rule.resource_names.iter().flatten().map(|name| Some(name.clone()));
@@ -115,7 +115,7 @@ fn needs(rules: &[PolicyRule], namespace: Option<&str>) -> Vec<Need> {
         for group in rule.api_groups.iter().flatten() {
             for resource in rule.resources.iter().flatten() {
                 for verb in &rule.verbs {
-                    all.extend(names.iter().map(|name| Need {
+                    all.extend(names.iter().map(|name| RequiredRight {
                         group: group.clone(),
                         resource: resource.clone(),
                         verb: verb.clone(),

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Subcommand;
-use fleetwright_plan::cluster::snapshots::Report;
-use fleetwright_snapshots::{Bucket, Encryption, Keep, Keys, Place, Source};
+use fleetwright_plan::cluster::snapshots::SnapshotReport;
+use fleetwright_snapshots::{Bucket, Encryption, EncryptionKeys, EtcdEndpoint, KeepOptions, SnapshotStore};
 
 /// Where the meta cluster looks for what a container has to say at its end.
 const SAID: &str = "/dev/termination-log";
@@ -102,9 +102,9 @@ struct FromArgs {
 }
 
 impl FromArgs {
-    fn source(&self) -> Source {
+    fn source(&self) -> EtcdEndpoint {
         let (endpoints, certificates) = (self.endpoints.clone(), self.certificates.clone());
-        Source { endpoints, certificates, server_name: self.server_name.clone() }
+        EtcdEndpoint { endpoints, certificates, server_name: self.server_name.clone() }
     }
 }
 
@@ -149,15 +149,15 @@ struct PlaceArgs {
 
 impl PlaceArgs {
     fn encryption(&self) -> Encryption {
-        Encryption { keys: Keys(self.encryption_keys.clone()), cluster: self.cluster.clone() }
+        Encryption { keys: EncryptionKeys(self.encryption_keys.clone()), cluster: self.cluster.clone() }
     }
 
-    fn place(&self) -> anyhow::Result<Place> {
+    fn place(&self) -> anyhow::Result<SnapshotStore> {
         if let Some(folder) = &self.volume {
-            return Ok(Place::Folder(folder.clone()));
+            return Ok(SnapshotStore::Folder(folder.clone()));
         }
         let text = |given: &Option<String>| given.clone().context("incomplete options of the S3 store");
-        Ok(Place::Bucket(Bucket {
+        Ok(SnapshotStore::Bucket(Bucket {
             endpoint: text(&self.s3_endpoint)?,
             bucket: text(&self.s3_bucket)?,
             region: text(&self.s3_region)?,
@@ -213,7 +213,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                         path.display()
                     );
                 }
-                let keep = Keep {
+                let keep = KeepOptions {
                     name: args.name.clone(),
                     work: args.from.work.clone(),
                     source: args.from.source(),
@@ -238,7 +238,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 let encryption = args.place.encryption();
                 let (found, key_id) =
                     args.place.place()?.fetch(&encryption, &args.name, &to, args.allow_unencrypted).await?;
-                tell(&Report {
+                tell(&SnapshotReport {
                     name: found.name,
                     at: found.taken.at,
                     bytes: found.taken.bytes,
@@ -256,7 +256,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Says what was done, where the meta cluster looks for it.
-fn tell(report: &Report) -> anyhow::Result<()> {
+fn tell(report: &SnapshotReport) -> anyhow::Result<()> {
     let report = serde_json::to_string(report)?;
     println!("{report}");
     std::fs::write(SAID, report).with_context(|| format!("cannot write {SAID}"))

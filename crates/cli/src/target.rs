@@ -31,8 +31,8 @@ impl TargetArgs {
     ///
     /// # Errors
     /// It is of none of them, or no name at all; says what is allowed.
-    pub(crate) fn among(&self, kinds: &[Names]) -> anyhow::Result<(usize, &str)> {
-        let singular = |names: &Names| names.kind.to_lowercase();
+    pub(crate) fn among(&self, kinds: &[KindNames]) -> anyhow::Result<(usize, &str)> {
+        let singular = |names: &KindNames| names.kind.to_lowercase();
         let written = |name: &str| {
             let each: Vec<_> = kinds.iter().map(|names| format!("{}/{name}", singular(names))).collect();
             format!("write {}", each.join(" or "))
@@ -125,10 +125,10 @@ pub(crate) fn bare_name<K: CustomResourceExt>(text: &str) -> Result<String, Stri
 }
 
 /// What a kind is called.
-pub(crate) type Names =
+pub(crate) type KindNames =
     k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinitionNames;
 
-fn is_called(word: &str, names: &Names) -> bool {
+fn is_called(word: &str, names: &KindNames) -> bool {
     let word = word.to_lowercase();
     let word = match word.split_once('.') {
         None => word.as_str(),

@@ -9,7 +9,7 @@ use fleetwright_kit::Settings;
 use fleetwright_sim::demo;
 use fleetwright_sim::meta::service_network;
 
-use crate::home::{Home, Opened};
+use crate::home::{Home, OpenedHome};
 use crate::operators::{self, Operators};
 use crate::simulated::{self, Clusters, Simulated, Workers};
 use crate::{FLEET_NAMESPACE, install};
@@ -56,8 +56,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         None => Home::default_path()?,
     };
     let home = match Home::open(&path)? {
-        Opened::Ours(home) => home,
-        Opened::Running => {
+        OpenedHome::Ours(home) => home,
+        OpenedHome::Running => {
             println!("Fleetwright is already running; its home is {}.", path.display());
             what_next(&path, 0, 0, 0);
             return Ok(());
@@ -99,7 +99,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             _ => Some(Clusters::start(&server.client(), clusters, workers).await?),
         };
         // Its control planes are simulated, and have no networks.
-        let networks = &fleetwright_plan::cluster::networks::UNKNOWN;
+        let networks = &fleetwright_plan::cluster::networks::UNKNOWN_NETWORKS;
         let operators =
             Operators::new(settings, FLEET_NAMESPACE, &[], None, args.metrics, (transport, options), networks).await?;
         let kubeconfig = Home::kubeconfig(&path);

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 const EACH: u32 = 20;
 
 /// What is told of objects of a kind.
-pub(crate) struct Telling<S, P> {
+pub(crate) struct KindPrinter<S, P> {
     /// One of them in a line. The same line again is not told.
     pub(crate) summary: S,
     /// Whether it has a problem.
@@ -28,14 +28,14 @@ pub(crate) async fn changes<K, S, P>(
     api: Api<K>,
     config: watcher::Config,
     shown: &[K],
-    telling: Telling<S, P>,
+    telling: KindPrinter<S, P>,
 ) -> anyhow::Result<()>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     S: Fn(&K) -> String,
     P: Fn(&K) -> bool,
 {
-    let Telling { summary, is_problem, only_problems } = telling;
+    let KindPrinter { summary, is_problem, only_problems } = telling;
     let changes = watcher(api, config.timeout(EACH)).default_backoff();
     let stop = crate::stop_signal()?;
     pin_mut!(changes, stop);

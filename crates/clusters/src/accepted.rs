@@ -14,18 +14,18 @@ use fleetwright_api::{Cluster, ClusterSpec, Status, condition, names};
 use fleetwright_kit::{Key, Pass, StepError as _, WriteError};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::arguments::unknown;
-use fleetwright_plan::cluster::borrowed::borrowed;
+use fleetwright_plan::cluster::copied_secrets::required_copies;
 use fleetwright_plan::cluster::limits::violations;
 use fleetwright_plan::cluster::networks::Network;
 use fleetwright_plan::cluster::objects::{Kind, Object};
-use fleetwright_plan::cluster::restore::is_followed;
+use fleetwright_plan::cluster::restore::is_completed;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::cluster::{Clusters, Found};
 use crate::errors::Invalid;
 use crate::view::{ClusterView, PackageView};
-use crate::{borrow, observe};
+use crate::{observe, secret_copies};
 
 /// The ConfigMap that holds the last accepted spec, in the namespace of the control plane.
 const RECORD: &str = "accepted-spec";
@@ -37,7 +37,7 @@ const UID: &str = "uid";
 const PACKAGES: &str = "packages.json";
 
 /// Accepted specs of Clusters whose declared spec is invalid: the record is recreated from here when it is deleted by hand.
-pub type Kept = HashMap<Key, Accepted>;
+pub type AcceptedSpecs = HashMap<Key, Accepted>;
 
 /// A spec that was accepted.
 #[derive(Clone, Debug)]
@@ -55,16 +55,16 @@ pub struct Refused {
     /// What is wrong with it.
     pub why: Invalid,
     /// The accepted spec that is acted on instead, if there is one.
-    pub instead: Option<Instead>,
+    pub instead: Option<FallbackSpec>,
 }
 
 /// The spec that is acted on instead of one that is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Instead {
+pub enum FallbackSpec {
     /// The same: it was accepted before something else made it invalid.
-    Same,
+    Declared,
     /// An earlier one.
-    Earlier,
+    LastAccepted,
 }
 
 impl Refused {
@@ -76,10 +76,10 @@ impl Refused {
     /// For people: what is wrong, and what that means for the cluster.
     pub fn message(&self) -> String {
         let more = match self.instead {
-            Some(Instead::Same) => {
+            Some(FallbackSpec::Declared) => {
                 ". It was accepted before: the cluster keeps running unchanged, and no later change of the spec is applied until all of it is valid"
             }
-            Some(Instead::Earlier) => ". This spec is not applied: the last accepted spec stays in effect",
+            Some(FallbackSpec::LastAccepted) => ". This spec is not applied: the last accepted spec stays in effect",
             None => "",
         };
         format!("{}{more}", self.why)
@@ -87,7 +87,7 @@ impl Refused {
 }
 
 impl Clusters {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, AcceptedSpecs> {
         // Every change is whole before the lock is given back.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,7 +103,7 @@ impl Clusters {
         if declared.spec.paused || declared.metadata.deletion_timestamp.is_some() {
             return None;
         }
-        let error = borrow::missing(&self.eyes, pass, names, &borrowed(&declared.spec)).await?;
+        let error = secret_copies::missing(&self.caches, pass, names, &required_copies(&declared.spec)).await?;
         Some(Invalid::Secret { reason: error.reason(), message: error.to_string() })
     }
 
@@ -128,12 +128,12 @@ impl Clusters {
         };
         let spec = self.in_force(names, spec, &declared.0);
         let package = spec.package_version.clone();
-        let exists = self.eyes.packages.get(&Key::new(&key.namespace, &package)).is_some();
+        let exists = self.caches.packages.get(&Key::new(&key.namespace, &package)).is_some();
         let why = match exists && self.package(key, &package).is_none() {
             true => Invalid::Replaced { package, why: Box::new(why) },
             false => why,
         };
-        let instead = if spec == declared.0.spec { Instead::Same } else { Instead::Earlier };
+        let instead = if spec == declared.0.spec { FallbackSpec::Declared } else { FallbackSpec::LastAccepted };
         let mut cluster = declared.0.clone();
         cluster.spec = spec;
         (Arc::new(ClusterView(cluster)), packages, Some(Refused { why, instead: Some(instead) }))
@@ -141,7 +141,7 @@ impl Clusters {
 
     /// The package version of that name. If the declared spec of the Cluster is not valid, only one that the Cluster was accepted with.
     pub(crate) fn package(&self, key: &Key, name: &str) -> Option<Arc<PackageView>> {
-        let package = self.eyes.packages.get(&Key::new(&key.namespace, name))?;
+        let package = self.caches.packages.get(&Key::new(&key.namespace, name))?;
         let accepted = self.kept().get(key).and_then(|kept| kept.packages.get(name).cloned());
         accepted.is_none_or(|uid| *uid == *package.uid).then_some(package)
     }
@@ -149,9 +149,10 @@ impl Clusters {
     /// What is wrong with what is declared.
     fn invalid(&self, key: &Key, cluster: &Cluster) -> Option<Invalid> {
         let spec = &cluster.spec;
-        let all: Vec<_> = self.eyes.limits.keys().into_iter().filter_map(|key| self.eyes.limits.get(&key)).collect();
+        let all: Vec<_> =
+            self.caches.limits.keys().into_iter().filter_map(|key| self.caches.limits.get(&key)).collect();
         let limits = all.iter().filter_map(|one| Some((one.0.metadata.name.as_deref()?, &one.0.spec)));
-        let package = self.eyes.packages.get(&Key::new(&key.namespace, &spec.package_version));
+        let package = self.caches.packages.get(&Key::new(&key.namespace, &spec.package_version));
         let violations = violations(spec, &key.name, package.as_ref().map(|package| &*package.spec), limits);
         if !violations.is_empty() {
             return Some(Invalid::Limits(violations));
@@ -180,7 +181,7 @@ impl Clusters {
     fn overlap(&self, names: &Names, cluster: &Cluster) -> Option<Invalid> {
         let status = cluster.status.as_ref();
         let made = status.is_some_and(|status| status.package_version.is_some());
-        if made || self.eyes.namespace(names).is_some() {
+        if made || self.caches.namespace(names).is_some() {
             return None;
         }
         let network = &cluster.spec.network;
@@ -211,7 +212,7 @@ impl Clusters {
     }
 
     fn recorded(&self, names: &Names, cluster: &Cluster, uid: &str) -> Option<Accepted> {
-        let record = self.eyes.object(&names.namespace, Kind::ConfigMap, RECORD)?;
+        let record = self.caches.object(&names.namespace, Kind::ConfigMap, RECORD)?;
         let data = &record["data"];
         if data[UID] != uid {
             return None;
@@ -226,18 +227,18 @@ impl Clusters {
     /// The uids of the package versions that the spec and the status of the Cluster refer to, by their names.
     fn uids(&self, names: &Names, spec: &ClusterSpec, cluster: &Cluster) -> BTreeMap<String, String> {
         let all = cluster.status.iter().flat_map(observe::recorded).chain([&spec.package_version]);
-        let uid = |name: &String| Some(self.eyes.packages.get(&Key::new(&names.fleet, name))?.uid.to_string());
+        let uid = |name: &String| Some(self.caches.packages.get(&Key::new(&names.fleet, name))?.uid.to_string());
         all.filter_map(|name| Some((name.clone(), uid(name)?))).collect()
     }
 
     /// The accepted spec with what is always as declared. A change of the version that has not begun does not begin.
     fn in_force(&self, names: &Names, mut spec: ClusterSpec, declared: &Cluster) -> ClusterSpec {
         // A followed restore that is forgotten would count as a new one when it is declared again, and replace all data.
-        let followed = declared.status.as_ref().is_some_and(|status| is_followed(&spec, &names.name, status));
+        let followed = declared.status.as_ref().is_some_and(|status| is_completed(&spec, &names.name, status));
         as_declared(&mut spec, &declared.spec, followed);
         let has = declared.status.as_ref().and_then(|status| status.package_version.as_ref());
         if let Some(has) = has.filter(|has| **has != spec.package_version) {
-            let workloads = self.eyes.workloads(&names.namespace);
+            let workloads = self.caches.workloads(&names.namespace);
             let begun = workloads.values().any(|one| one.package.as_ref() == Some(&spec.package_version));
             if !begun {
                 spec.package_version.clone_from(has);
@@ -250,7 +251,7 @@ impl Clusters {
     pub(crate) async fn record_accepted(&self, pass: &Pass, found: &Found) -> Result<(), WriteError> {
         let kept = self.kept().get(pass.key()).cloned().filter(|_| found.refused.is_some());
         let object = record(&found.names, &kept.unwrap_or_else(|| accept(&found.cluster.0, &found.packages)));
-        let live = self.eyes.object(&found.names.namespace, Kind::ConfigMap, RECORD);
+        let live = self.caches.object(&found.names.namespace, Kind::ConfigMap, RECORD);
         if live.is_some_and(|live| live["data"] == object.body["data"]) {
             return Ok(());
         }
@@ -308,7 +309,7 @@ mod tests {
         }
         let mut spec = accepted.clone();
         let status = ClusterStatus { restore_followed: Some("a".to_owned()), ..ClusterStatus::default() };
-        let followed = is_followed(&spec, "pay", &status);
+        let followed = is_completed(&spec, "pay", &status);
         as_declared(&mut spec, &ClusterSpec::of("typo"), followed);
         assert_eq!(spec.restore, restore("a"), "what was done is not done again when the edit is taken back");
     }

@@ -8,7 +8,7 @@ use fleetwright_plan::cluster::Names;
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use serde_json::{Value, json};
 
-use crate::eyes::Eyes;
+use crate::caches::Caches;
 
 /// The name of the RoleBinding in each control plane's namespace.
 const BINDING: &str = "fleetwright-clusters";
@@ -31,20 +31,20 @@ pub fn control_plane_role(namespace: &str) -> String {
 
 /// Whether the operator has its rights in a control plane's namespace, and has read the Secrets there. Before that, nothing can be decided: a Secret
 /// that may not be read yet looks like one that is lost.
-pub fn is_admitted(eyes: &Eyes, names: &Names) -> bool {
-    is_bound(eyes, names) && eyes.secrets.covers(&names.namespace)
+pub fn is_admitted(caches: &Caches, names: &Names) -> bool {
+    is_bound(caches, names) && caches.secrets.covers(&names.namespace)
 }
 
 /// Whether the operator has its rights there.
-pub fn is_bound(eyes: &Eyes, names: &Names) -> bool {
+pub fn is_bound(caches: &Caches, names: &Names) -> bool {
     let key = Key::new(&names.namespace, BINDING);
-    eyes.bindings.as_ref().is_none_or(|bindings| bindings.get(&key).is_some())
+    caches.bindings.as_ref().is_none_or(|bindings| bindings.get(&key).is_some())
 }
 
 /// Creates the RoleBinding, unless it exists.
-pub async fn bind(eyes: &Eyes, pass: &Pass, names: &Names, account: Option<Account>) -> Result<(), WriteError> {
-    let (Some(account), Some(bindings)) = (account, &eyes.bindings) else { return Ok(()) };
-    if is_bound(eyes, names) {
+pub async fn bind(caches: &Caches, pass: &Pass, names: &Names, account: Option<Account>) -> Result<(), WriteError> {
+    let (Some(account), Some(bindings)) = (account, &caches.bindings) else { return Ok(()) };
+    if is_bound(caches, names) {
         return Ok(());
     }
     const GROUP: &str = "rbac.authorization.k8s.io";

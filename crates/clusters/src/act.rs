@@ -3,9 +3,9 @@
 use fleetwright_api::{ControlPlaneComponent, names};
 use fleetwright_kit::events::Level;
 use fleetwright_kit::{Key, Pass, WriteError};
-use fleetwright_plan::cluster::borrowed::borrowed;
+use fleetwright_plan::cluster::copied_secrets::required_copies;
 use fleetwright_plan::cluster::objects::{Kind, Object};
-use fleetwright_plan::cluster::release::Hold;
+use fleetwright_plan::cluster::release::DeletionHold;
 use fleetwright_plan::cluster::{Decision, Names, certificates, extensions};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -13,13 +13,13 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ObjectMeta, PropagationPolicy};
 use serde_json::json;
 
-use crate::cluster::{Clusters, Found, Rested};
+use crate::cluster::{Clusters, Found, UnchangedComponents};
 use crate::errors::{ActError, Refusal};
-use crate::secrets::{Authorities, Maker, SecretError};
-use crate::{borrow, claim, snapshots};
+use crate::secrets::{Authorities, CertificateIssuer, SecretError};
+use crate::{namespace_claim, secret_copies, snapshots};
 
 /// What came of doing what was decided.
-pub(crate) struct Acted {
+pub(crate) struct ActResult {
     /// A Secret that the cluster refers to cannot be read: that stops what needs it, and nothing else.
     pub(crate) trouble: Option<SecretError>,
     /// When to look again, besides what was decided.
@@ -33,7 +33,7 @@ impl Clusters {
         &self,
         pass: &Pass,
         found: &Found,
-        hold: Option<&Hold>,
+        hold: Option<&DeletionHold>,
     ) -> Result<Option<String>, ActError> {
         match hold {
             Some(hold) => self.hold(pass, found, hold).await,
@@ -42,14 +42,14 @@ impl Clusters {
     }
 
     /// Stops background tasks that change something. A proof that runs already is left to delete the object that it made.
-    pub(crate) fn halt(&self, key: &Key) {
-        self.members.0.only(key, |_| false);
-        self.extenders.halt(key);
-        self.askers.0.only(key, |_| false);
+    pub(crate) fn stop_tasks(&self, key: &Key) {
+        self.members.0.abort_others(key, |_| false);
+        self.extenders.stop_tasks(key);
+        self.askers.0.abort_others(key, |_| false);
     }
 
     /// Remembers which components are as declared, so that the next pass does not compare their objects again if nothing changed.
-    pub(crate) fn remember_rested(&self, key: &Key, found: &Found, rested: Option<&Rested>) {
+    pub(crate) fn remember_unchanged(&self, key: &Key, found: &Found, rested: Option<&UnchangedComponents>) {
         let known = found.observed.as_ref().map(|observed| &observed.rested);
         if let Some(rested) = rested.filter(|rested| known != Some(*rested)) {
             self.rested().insert(key.clone(), rested.clone());
@@ -57,11 +57,11 @@ impl Clusters {
     }
 
     /// Does what was decided. A write that the API server refuses stops nothing else.
-    pub(crate) async fn keep(&self, pass: &Pass, found: &Found, decision: &Decision) -> Result<Acted, ActError> {
+    pub(crate) async fn keep(&self, pass: &Pass, found: &Found, decision: &Decision) -> Result<ActResult, ActError> {
         let names = &found.names;
         let mut refusal = Refusal::default();
         let recorded = found.cluster.0.status.as_ref().map(|status| &status.keys[..]).unwrap_or_default();
-        let maker = Maker { eyes: &self.eyes, pass, names, spec: &found.cluster.0.spec, recorded };
+        let maker = CertificateIssuer { caches: &self.caches, pass, names, spec: &found.cluster.0.spec, recorded };
         let done = refusal.noted(maker.keys(&decision.keys).await)?;
         for key in done.iter().flat_map(|()| &decision.keys.restore) {
             let message = format!(
@@ -69,9 +69,9 @@ impl Clusters {
                 names.namespace,
                 key.secret()
             );
-            self.tell(pass, found, Level::Warning, "KeyRestored", &message).await;
+            self.publish_event(pass, found, Level::Warning, "KeyRestored", &message).await;
         }
-        let copied = borrow::copy(&self.eyes, pass, names, &borrowed(&found.cluster.0.spec)).await;
+        let copied = secret_copies::copy(&self.caches, pass, names, &required_copies(&found.cluster.0.spec)).await;
         // New pods would wait for what they do not get: those that run stay as they are, and all that needs no new pod goes on.
         let (mut trouble, lacks) = match copied {
             Err(error) if error.needs_person() => (Some(error), true),
@@ -80,16 +80,16 @@ impl Clusters {
         if !lacks {
             refusal.noted(self.record_accepted(pass, found).await)?;
         }
-        refusal.noted(maker.turn(&decision.rotate).await)?;
+        refusal.noted(maker.rotate(&decision.rotate).await)?;
         let mut authorities = Authorities::new();
         for (wanted, why) in &decision.certificates {
             if refusal.noted(maker.certificate_of(wanted, &mut authorities).await)?.is_none() {
                 continue;
             }
             self.meters.certificate(why.as_str());
-            if *why != certificates::Due::Missing {
+            if *why != certificates::RenewalReason::Missing {
                 let message = format!("reissued certificate {}: {}", wanted.secret, why.as_str());
-                self.tell(pass, found, Level::Normal, "CertificateReplaced", &message).await;
+                self.publish_event(pass, found, Level::Normal, "CertificateReplaced", &message).await;
             }
         }
         // Members that are deleted come back with the template that is there: the same one again, if the new one was refused.
@@ -107,12 +107,12 @@ impl Clusters {
             {
                 let message = format!("corrected drift of {} {} at {place}", object.kind.as_str(), object.name);
                 self.meters.repaired(object.kind.as_str());
-                self.tell(pass, found, Level::Normal, "Repaired", &message).await;
+                self.publish_event(pass, found, Level::Normal, "Repaired", &message).await;
             }
         }
         if let Some(replica) = decision.replace.as_ref().filter(|_| replaces) {
             let key = Key::new(&names.namespace, &replica.name);
-            match pass.writer().delete(&self.eyes.pods, &key, &replica.uid, &replica.version).await {
+            match pass.writer().delete(&self.caches.pods, &key, &replica.uid, &replica.version).await {
                 Err(WriteError::Gone(_)) => {}
                 deleted => {
                     refusal.noted(deleted)?;
@@ -129,7 +129,7 @@ impl Clusters {
                 { "op": "test", "path": "/metadata/uid", "value": claim.uid },
                 { "op": "replace", "path": "/spec/resources/requests/storage", "value": size },
             ]);
-            refusal.noted(pass.writer().json_patch(&self.eyes.claims, &key, patch).await)?;
+            refusal.noted(pass.writer().json_patch(&self.caches.claims, &key, patch).await)?;
         }
         let mut next = refusal.noted(self.change_members(pass, found, decision).await)?.flatten();
         refusal.noted(self.heal(pass, found, &decision.heal).await)?;
@@ -149,11 +149,11 @@ impl Clusters {
         let again = refusal.noted(self.drive_restore(pass, found, decision.restore.as_ref()).await)?.flatten();
         next = next.into_iter().chain(again).min();
         for task in &decision.tidy {
-            refusal.noted(snapshots::tidy(&self.eyes, pass, names, task).await)?;
+            refusal.noted(snapshots::delete_pod(&self.caches, pass, names, task).await)?;
         }
         let status = found.cluster.0.status.clone().unwrap_or_default();
-        let (eyes, spec) = (&self.eyes, &found.cluster.0.spec);
-        let supplies = snapshots::Supplies { eyes, pass, names, spec, status: &status };
+        let (caches, spec) = (&self.caches, &found.cluster.0.spec);
+        let supplies = snapshots::SnapshotSecrets { caches, pass, names, spec, status: &status };
         let restored = supplies.restore(decision).await;
         let taken = match &decision.snapshot {
             Some(taking) => supplies.take(taking).await,
@@ -167,7 +167,7 @@ impl Clusters {
         }
         let again = self.extend(pass, found, &decision.extensions, &mut refusal).await?;
         next = next.into_iter().chain(again).min();
-        Ok(Acted { trouble, next, refusal })
+        Ok(ActResult { trouble, next, refusal })
     }
 
     /// What is brought is written down first: whatever happens then, nothing of it is forgotten.
@@ -175,7 +175,7 @@ impl Clusters {
         &self,
         pass: &Pass,
         found: &Found,
-        choice: &extensions::Choice,
+        choice: &extensions::ExtensionDecision,
         refusal: &mut Refusal,
     ) -> Result<Option<Timestamp>, ActError> {
         let names = &found.names;
@@ -189,7 +189,7 @@ impl Clusters {
             if let (Some(()), Some(place)) = (applied, place) {
                 let (kind, name) = (object.kind.as_str(), &object.name);
                 let message = format!("corrected drift of {kind} {name} of an extension at {place}");
-                self.tell(pass, found, Level::Normal, "Repaired", &message).await;
+                self.publish_event(pass, found, Level::Normal, "Repaired", &message).await;
             }
         }
         for (kind, name, uid) in choice.prune.iter().take(extensions::MOST_IN_META) {
@@ -197,7 +197,7 @@ impl Clusters {
         }
         self.extenders.begin(pass.key(), names, &choice.servers, &choice.work);
         for message in self.extenders.repaired(pass.key()) {
-            self.tell(pass, found, Level::Normal, "Repaired", &message).await;
+            self.publish_event(pass, found, Level::Normal, "Repaired", &message).await;
         }
         Ok(refusal.noted(self.prune(pass, found, choice).await)?.flatten())
     }
@@ -221,7 +221,7 @@ impl Clusters {
     /// Creates the namespace, and answers its uid. Nothing is written into it before that is recorded.
     pub(crate) async fn namespace(&self, pass: &Pass, found: &Found) -> Result<Option<String>, ActError> {
         let names = &found.names;
-        let proof = claim::prove(&self.eyes, pass, names, &found.cluster.0).await?;
+        let proof = namespace_claim::prove(&self.caches, pass, names, &found.cluster.0).await?;
         let mut labels = names.labels();
         for level in ["enforce", "audit", "warn"] {
             labels.insert(format!("pod-security.kubernetes.io/{level}"), "restricted".to_owned());
@@ -235,9 +235,9 @@ impl Clusters {
             },
             ..Namespace::default()
         };
-        let Some(uid) = pass.writer().create_for_uid(&self.eyes.namespaces, &namespace).await? else {
+        let Some(uid) = pass.writer().create_for_uid(&self.caches.namespaces, &namespace).await? else {
             // It is terminating, or was created a moment ago: what becomes of it wakes us.
-            if self.eyes.labelled(names).is_some() {
+            if self.caches.labelled(names).is_some() {
                 return Ok(None);
             }
             let what = format!("Namespace {}", names.namespace);
@@ -247,26 +247,26 @@ impl Clusters {
                 names.fleet,
                 names::CLUSTER,
                 names.name,
-                claim::adopt(names, "UID")
+                namespace_claim::adopt(names, "UID")
             );
             return Err(WriteError::Refused { what, code: 409, message }.into());
         };
         self.created().insert(pass.key().clone(), (found.uid().to_owned(), uid.clone()));
         if self.account.is_none() {
-            self.eyes.secrets.begins_empty(&names.namespace);
+            self.caches.secrets.begins_empty(&names.namespace);
         }
         Ok(Some(uid))
     }
 
     pub(crate) async fn apply(&self, pass: &Pass, names: &Names, object: &Object) -> Result<(), WriteError> {
-        let (key, writer, eyes) = (Key::new(&names.namespace, &object.name), pass.writer(), &self.eyes);
+        let (key, writer, caches) = (Key::new(&names.namespace, &object.name), pass.writer(), &self.caches);
         match object.kind {
-            Kind::ConfigMap => writer.apply(&eyes.config_maps, &key, &object.body).await,
-            Kind::Service => writer.apply(&eyes.services, &key, &object.body).await,
-            Kind::NetworkPolicy => writer.apply(&eyes.policies, &key, &object.body).await,
-            Kind::PodDisruptionBudget => writer.apply(&eyes.budgets, &key, &object.body).await,
-            Kind::StatefulSet => writer.apply(&eyes.stateful_sets, &key, &object.body).await,
-            Kind::Deployment => writer.apply(&eyes.deployments, &key, &object.body).await,
+            Kind::ConfigMap => writer.apply(&caches.config_maps, &key, &object.body).await,
+            Kind::Service => writer.apply(&caches.services, &key, &object.body).await,
+            Kind::NetworkPolicy => writer.apply(&caches.policies, &key, &object.body).await,
+            Kind::PodDisruptionBudget => writer.apply(&caches.budgets, &key, &object.body).await,
+            Kind::StatefulSet => writer.apply(&caches.stateful_sets, &key, &object.body).await,
+            Kind::Deployment => writer.apply(&caches.deployments, &key, &object.body).await,
         }
     }
 }

@@ -9,43 +9,43 @@ use fleetwright_kit::events::reference;
 use fleetwright_kit::journal::Journal;
 use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, StepError, WriteError};
 use fleetwright_plan::cluster::networks::MetaNetworks;
-use fleetwright_plan::cluster::release::Hold;
-use fleetwright_plan::cluster::{self, AtRest, Decision, Names, Observed, Outlook};
+use fleetwright_plan::cluster::release::DeletionHold;
+use fleetwright_plan::cluster::{self, Decision, Names, Observed, StatusInputs, UnchangedComponent};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::json;
 
-use crate::accepted::{Kept, Refused};
+use crate::accepted::{AcceptedSpecs, Refused};
 use crate::access::{self, Account};
-use crate::act::Acted;
-use crate::claim::Created;
-use crate::ending::{self, Ending};
+use crate::act::ActResult;
+use crate::caches::Caches;
+use crate::deletion::{self, DeletionState};
 use crate::errors::{ActError, Invalid};
-use crate::extend::Extenders;
-use crate::eyes::Eyes;
-use crate::follow;
-use crate::joined::Askers;
-use crate::members::Members;
+use crate::extension_tasks::ExtensionInstaller;
+use crate::joined::JoinedMachines;
+use crate::members::MemberQueries;
 use crate::meters::Meters;
-use crate::prove::Provers;
+use crate::namespace_claim::CreatedNamespaces;
+use crate::proofs::ProofRunner;
 use crate::secrets::SecretError;
 use crate::survey::Surveys;
+use crate::trust_queries;
 use crate::view::{ClusterView, NamespaceView};
 
 /// A Secret that could not be had is asked for again after this long.
-const SECRETS_AGAIN: Duration = Duration::from_secs(30);
+const SECRETS_RETRY_AFTER: Duration = Duration::from_secs(30);
 /// Whether the Secrets of a namespace were read is asked again after this long.
-const ADMITTED_AGAIN: Duration = Duration::from_millis(200);
+const RIGHTS_RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// Keeps clusters.
 pub struct Clusters {
-    pub eyes: Eyes,
-    pub provers: Provers,
-    pub members: Members,
+    pub caches: Caches,
+    pub provers: ProofRunner,
+    pub members: MemberQueries,
     pub journal: Journal,
-    pub extenders: Extenders,
-    pub askers: Askers,
-    pub followers: follow::Askers,
+    pub extenders: ExtensionInstaller,
+    pub askers: JoinedMachines,
+    pub followers: trust_queries::TrustQueries,
     pub look_after: Duration,
     /// Of pods that take snapshots.
     pub image: &'static str,
@@ -56,17 +56,17 @@ pub struct Clusters {
     /// The networks of the meta cluster, by the operators' flags.
     pub networks: &'static MetaNetworks,
     /// Components that were as they should be in the last pass.
-    pub rested: Mutex<HashMap<Key, Rested>>,
+    pub rested: Mutex<HashMap<Key, UnchangedComponents>>,
     /// When the status of each cluster was last written.
     pub wrote: Mutex<HashMap<Key, Timestamp>>,
     /// Accepted specs of Clusters whose declared spec is invalid.
-    pub kept: Mutex<Kept>,
+    pub kept: Mutex<AcceptedSpecs>,
     /// Namespaces that this process created.
-    pub created: Mutex<Created>,
+    pub created: Mutex<CreatedNamespaces>,
 }
 
 /// Components of a cluster whose objects are all as declared.
-pub type Rested = BTreeMap<ControlPlaneComponent, AtRest>;
+pub type UnchangedComponents = BTreeMap<ControlPlaneComponent, UnchangedComponent>;
 
 /// Everything that is known of a cluster in a pass.
 pub struct Found {
@@ -85,8 +85,8 @@ pub struct Found {
     taken_by: Option<String>,
     /// A namespace with the labels of this Cluster's that is not recorded as its own.
     unrecorded: Option<Arc<NamespaceView>>,
-    ending: Option<Ending>,
-    hold: Option<Hold>,
+    ending: Option<DeletionState>,
+    hold: Option<DeletionHold>,
     /// Why the spec of `cluster` is not the declared one.
     pub(crate) refused: Option<Refused>,
     /// Whether the operator may read and write in its namespace, if there is one.
@@ -130,12 +130,12 @@ pub enum Choice {
         /// When to look again.
         next: Option<Timestamp>,
         /// Components whose objects are all as declared, if they were compared.
-        rested: Option<Rested>,
+        rested: Option<UnchangedComponents>,
     },
     /// It is to be deleted, machines hold it, and its package version is not there: nothing else is done to it.
-    Held(Hold),
+    HoldDeletion(DeletionHold),
     /// It is to go.
-    End(Ending),
+    Delete(DeletionState),
     /// First of all it must be ours to end.
     Finalize,
     /// The namespace has the labels of the cluster's, and is not recorded.
@@ -169,7 +169,7 @@ impl Controller for Clusters {
 
     async fn dereference(&self, pass: &Pass) -> Result<Option<Arc<Found>>, std::convert::Infallible> {
         let key = pass.key();
-        let Some(cluster) = self.eyes.clusters.get(key) else {
+        let Some(cluster) = self.caches.clusters.get(key) else {
             self.provers.forget(key);
             self.members.forget(key);
             self.extenders.forget(key);
@@ -182,18 +182,19 @@ impl Controller for Clusters {
             self.created().remove(key);
             return Ok(None);
         };
-        let names = self.eyes.names(&cluster);
-        let here = self.eyes.namespace(&names).is_some_and(|namespace| !namespace.ending);
-        let admitted = !here || access::is_admitted(&self.eyes, &names);
+        let names = self.caches.names(&cluster);
+        let here = self.caches.namespace(&names).is_some_and(|namespace| !namespace.ending);
+        let admitted = !here || access::is_admitted(&self.caches, &names);
         // Which copies there are is known only there.
         let lacks = if here && admitted { self.lacks(pass, &names, &cluster.0).await } else { None };
         let (cluster, packages, refused) = self.acted_on(key, &names, cluster, lacks);
         let package = self.package(key, &cluster.0.spec.package_version);
         // Nothing is made of a spec that was never accepted.
         let package = package.filter(|_| refused.as_ref().is_none_or(|refused| refused.instead.is_some()));
-        let hold = ending::hold(&self.eyes, self.askers.answer(key).as_ref(), &names, &cluster, pass.now());
-        let ending = ending::ending(&self.eyes, &names, &cluster).filter(|_| hold.is_none());
-        let (taken_by, unrecorded) = (self.eyes.taken_by(&names), self.eyes.unrecorded(&names));
+        let hold =
+            deletion::deletion_hold(&self.caches, self.askers.answer(key).as_ref(), &names, &cluster, pass.now());
+        let ending = deletion::ending(&self.caches, &names, &cluster).filter(|_| hold.is_none());
+        let (taken_by, unrecorded) = (self.caches.taken_by(&names), self.caches.unrecorded(&names));
         let packaged = package.is_some();
         let observable = package.filter(|_| admitted && ending.is_none() && taken_by.is_none());
         let (observed, certificates) = match observable {
@@ -227,7 +228,7 @@ impl Controller for Clusters {
             return Err(Invalid::Taken { namespace: found.names.namespace.clone(), other: other.clone() });
         }
         // What goes needs no package version, and what is paused none to stay as it is.
-        let needs_none = ending::paused(&found.cluster) || found.ending.is_some() || found.hold.is_some();
+        let needs_none = deletion::paused(&found.cluster) || found.ending.is_some() || found.hold.is_some();
         if found.packaged || needs_none {
             return Ok(Valid { found: Arc::clone(found) });
         }
@@ -238,13 +239,13 @@ impl Controller for Clusters {
     fn decide(&self, valid: &Valid, now: Timestamp) -> Choice {
         let found = &valid.found;
         // Nothing is read or done there while its deletion is paused.
-        if !found.admitted && !ending::paused(&found.cluster) {
+        if !found.admitted && !deletion::paused(&found.cluster) {
             return Choice::Admit;
         }
         if let Some(ending) = &found.ending {
-            return Choice::End(ending.clone());
+            return Choice::Delete(ending.clone());
         }
-        if ending::paused(&found.cluster) {
+        if deletion::paused(&found.cluster) {
             return match found.observed.as_ref().filter(|observed| observed.namespace.is_some()) {
                 Some(observed) => choose(found, observed, now),
                 None => {
@@ -265,7 +266,7 @@ impl Controller for Clusters {
         }
         match (&found.observed, &found.hold) {
             (Some(observed), _) => choose(found, observed, now),
-            (None, Some(hold)) => Choice::Held(hold.clone()),
+            (None, Some(hold)) => Choice::HoldDeletion(hold.clone()),
             (None, None) => Choice::Finalize,
         }
     }
@@ -273,9 +274,9 @@ impl Controller for Clusters {
     async fn act(&self, pass: &Pass, valid: &Valid, choice: &Choice) -> Result<Done, ActError> {
         let found = &valid.found;
         match choice {
-            Choice::End(ending) => {
+            Choice::Delete(ending) => {
                 self.close_all(pass, self.askers.none_joined(pass.key())).await?;
-                let gone = ending::end(&self.eyes, pass, found, self.account, ending).await?;
+                let gone = deletion::end(&self.caches, pass, found, self.account, ending).await?;
                 Ok(if gone { Done::Gone } else { Done::KEPT })
             }
             Choice::Finalize => {
@@ -287,38 +288,38 @@ impl Controller for Clusters {
                     }
                     None => json!({ "op": "add", "path": "/metadata/finalizers", "value": [names::CLUSTER_FINALIZER] }),
                 };
-                pass.writer().json_patch(&self.eyes.clusters, pass.key(), json!([test, add])).await?;
+                pass.writer().json_patch(&self.caches.clusters, pass.key(), json!([test, add])).await?;
                 Ok(Done::KEPT)
             }
             Choice::Claim(namespace) => self.claim(pass, found, namespace).await,
             Choice::Admit => {
                 if !found.cluster.0.spec.paused {
-                    access::bind(&self.eyes, pass, &found.names, self.account).await?;
+                    access::bind(&self.caches, pass, &found.names, self.account).await?;
                 }
                 Ok(Done::KEPT)
             }
             Choice::Paused { rested, .. } => {
-                self.remember_rested(pass.key(), found, rested.as_ref());
-                self.halt(pass.key());
+                self.remember_unchanged(pass.key(), found, rested.as_ref());
+                self.stop_tasks(pass.key());
                 Ok(Done::KEPT)
             }
             Choice::Keep(decision, _) => {
-                self.remember_rested(pass.key(), found, Some(&decision.rested));
+                self.remember_unchanged(pass.key(), found, Some(&decision.rested));
                 if decision.namespace {
                     return Ok(self.namespace(pass, found).await?.map_or(Done::KEPT, Done::Recorded));
                 }
                 let kept = self.keep(pass, found, decision).await?;
                 let waits = self.held(pass, found, found.hold.as_ref()).await?;
-                let Acted { trouble, next, refusal } = kept;
+                let ActResult { trouble, next, refusal } = kept;
                 match refusal.0 {
                     Some(refusal) => {
                         let (refusal, trouble) = (Box::new(refusal), trouble.map(Box::new));
-                        Err(ActError::Partly { refusal, next, trouble })
+                        Err(ActError::Incomplete { refusal, next, trouble })
                     }
                     None => Ok(Done::Kept { waits, next, trouble }),
                 }
             }
-            Choice::Held(hold) => {
+            Choice::HoldDeletion(hold) => {
                 let waits = self.held(pass, found, Some(hold)).await?;
                 Ok(Done::Kept { waits, next: None, trouble: None })
             }
@@ -327,7 +328,7 @@ impl Controller for Clusters {
 
     async fn report(&self, pass: &Pass, found: &Arc<Found>, outcome: Outcome<'_, Self>) -> Result<Next, WriteError> {
         let (status, next) = match outcome {
-            Outcome::Done { done: Done::Gone, .. } => return Ok(Next::Rest),
+            Outcome::Done { done: Done::Gone, .. } => return Ok(Next::AwaitChange),
             Outcome::Done { done: Done::Recorded(uid), .. } => {
                 let (namespace, namespace_uid) = (Some(found.names.namespace.clone()), Some(uid.clone()));
                 (ClusterStatus { namespace, namespace_uid, ..found.status() }, None)
@@ -341,7 +342,7 @@ impl Controller for Clusters {
                 let next = decision.next.into_iter().chain(*next).min();
                 // No cache has the Secrets of people.
                 let awaits = trouble.is_some() || found.refused.as_ref().is_some_and(Refused::awaits_secret);
-                let again = pass.now().checked_add(SECRETS_AGAIN).ok().filter(|_| awaits);
+                let again = pass.now().checked_add(SECRETS_RETRY_AFTER).ok().filter(|_| awaits);
                 let next = next.into_iter().chain(again).min();
                 match (found.refusal(), trouble) {
                     (Some((reason, why)), _) => (found.not_accepted(&status, reason, &why, pass.now()), next),
@@ -351,43 +352,48 @@ impl Controller for Clusters {
                     (None, None) => (status, next),
                 }
             }
-            Outcome::Done { decision: Choice::Held(hold), .. } => {
+            Outcome::Done { decision: Choice::HoldDeletion(hold), .. } => {
                 let before = found.cluster.0.status.clone().unwrap_or_default();
                 let (reason, generation) = (names::reasons::MACHINES_JOINED, found.cluster.0.metadata.generation);
-                let status =
-                    hold.message.as_ref().map(|why| cluster::troubled(&before, reason, why, generation, pass.now()));
+                let status = hold
+                    .message
+                    .as_ref()
+                    .map(|why| cluster::failed_pass_status(&before, reason, why, generation, pass.now()));
                 (status.unwrap_or(before), hold.next)
             }
             Outcome::Done { decision: Choice::Paused { status, next, .. }, .. } => match found.refusal() {
                 Some((reason, why)) => (found.not_accepted(status, reason, &why, pass.now()), *next),
                 None => ((**status).clone(), *next),
             },
-            Outcome::Done { decision: Choice::End(_), .. } => (ending::status(&found.cluster, pass.now()), None),
-            Outcome::Done { decision: Choice::Finalize, .. } => return Ok(Next::Rest),
+            Outcome::Done { decision: Choice::Delete(_), .. } => (deletion::status(&found.cluster, pass.now()), None),
+            Outcome::Done { decision: Choice::Finalize, .. } => return Ok(Next::AwaitChange),
             Outcome::Done { decision: Choice::Claim(_), done: Done::Kept { next, .. }, .. } => {
-                return Ok(next.map_or(Next::Rest, Next::At));
+                return Ok(next.map_or(Next::AwaitChange, Next::At));
             }
             Outcome::Done { decision: Choice::Admit, .. } => {
                 // The end of a pause wakes it, and so does a RoleBinding that somebody creates.
-                let waits = found.cluster.0.spec.paused && !access::is_bound(&self.eyes, &found.names);
-                let again = if waits { None } else { pass.now().checked_add(ADMITTED_AGAIN).ok() };
-                return Ok(again.map_or(Next::Rest, Next::At));
+                let waits = found.cluster.0.spec.paused && !access::is_bound(&self.caches, &found.names);
+                let again = if waits { None } else { pass.now().checked_add(RIGHTS_RETRY_AFTER).ok() };
+                return Ok(again.map_or(Next::AwaitChange, Next::At));
             }
             // All the rest was done: what was found and decided is written down beside the refusal.
             Outcome::Failed { trouble, decision: Some(Choice::Keep(decision, status)), .. }
                 if trouble.source.downcast_ref::<ActError>().is_some_and(ActError::is_refusal) =>
             {
                 let again = trouble.source.downcast_ref::<ActError>().and_then(ActError::next);
-                (self.troubled(found, status, trouble, pass.now()), decision.next.into_iter().chain(again).min())
+                (
+                    self.failed_pass_status(found, status, trouble, pass.now()),
+                    decision.next.into_iter().chain(again).min(),
+                )
             }
             Outcome::Failed { trouble, .. } => {
                 let before = found.cluster.0.status.clone().unwrap_or_default();
-                (self.troubled(found, &before, trouble, pass.now()), None)
+                (self.failed_pass_status(found, &before, trouble, pass.now()), None)
             }
         };
         let later = self.write(pass, found, &status).await?;
         let next = next.into_iter().chain(later).min();
-        Ok(next.map_or(Next::Rest, Next::At))
+        Ok(next.map_or(Next::AwaitChange, Next::At))
     }
 }
 
@@ -409,7 +415,7 @@ impl Found {
 
     /// Why the declared spec is not acted on, unless the cluster is being deleted, which needs none.
     fn refusal(&self) -> Option<(&'static str, String)> {
-        let refused = self.refused.as_ref().filter(|_| self.hold.is_none() && !ending::paused(&self.cluster))?;
+        let refused = self.refused.as_ref().filter(|_| self.hold.is_none() && !deletion::paused(&self.cluster))?;
         Some((refused.why.reason(), refused.message()))
     }
 
@@ -420,7 +426,7 @@ impl Found {
 }
 
 impl Clusters {
-    pub(crate) fn rested(&self) -> MutexGuard<'_, HashMap<Key, Rested>> {
+    pub(crate) fn rested(&self) -> MutexGuard<'_, HashMap<Key, UnchangedComponents>> {
         // Every change is whole before the lock is given back.
         self.rested.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -434,12 +440,12 @@ impl Clusters {
 fn choose(found: &Found, observed: &Observed, now: Timestamp) -> Choice {
     let mut decision = cluster::decide(observed, now);
     decision.next = decision.next.into_iter().chain(found.hold.as_ref().and_then(|hold| hold.next)).min();
-    let outlook = Outlook {
+    let outlook = StatusInputs {
         generation: found.cluster.0.metadata.generation,
         certificates: found.certificates.clone(),
         paused: observed.spec.paused,
-        deletion_paused: ending::paused(&found.cluster),
-        protected: ending::protected(&found.cluster),
+        deletion_paused: deletion::paused(&found.cluster),
+        protected: deletion::protected(&found.cluster),
         held: found.hold.as_ref().and_then(|hold| hold.message.clone()),
     };
     let status = Box::new(cluster::status(observed, &decision, &outlook, now));

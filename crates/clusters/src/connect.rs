@@ -26,8 +26,8 @@ use serde_json::{Value, json};
 use tower::BoxError;
 use tower::util::{MapRequestLayer, MapResponseLayer};
 
+use crate::messages::api_error_message;
 use crate::thin::ThinObject;
-use crate::words::said;
 
 /// The largest answer that is read; the largest that is asked for are metrics. All of a watch is one answer: the only one there is, in a proof, is of one quota
 /// and short.
@@ -41,22 +41,22 @@ const MOST_VALUES: usize = 1_000_000;
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("cannot read the operator's certificate: {}", said(.0))]
-    Papers(kube::Error),
+    #[error("cannot read the operator's certificate: {}", api_error_message(.0))]
+    Certificates(kube::Error),
     #[error("cannot connect: {0}")]
     Client(String),
 }
 
 /// The meta cluster, where the operator's own certificates are, and how often somebody was asked with them.
 #[derive(Clone)]
-pub struct Meta {
+pub struct MetaAccess {
     pub client: Client,
     pub calls: Counter,
     pub fence: Fence,
     pub clock: Clock,
 }
 
-impl Meta {
+impl MetaAccess {
     /// Whether nobody else can lead at this moment. Who waited asks again before anything is changed.
     pub fn leads(&self) -> bool {
         self.fence.holds(&self.clock)
@@ -64,7 +64,7 @@ impl Meta {
 }
 
 /// Who is meant, and as whom: the pod must show that name.
-pub struct Door<'a> {
+pub struct ServerIdentity<'a> {
     pub secret: &'a str,
     pub ip: &'a str,
     pub port: u16,
@@ -72,16 +72,21 @@ pub struct Door<'a> {
 }
 
 /// A client of that pod.
-pub async fn connect(meta: &Meta, names: &Names, door: &Door<'_>) -> Result<Client, ConnectError> {
+pub async fn connect(meta: &MetaAccess, names: &Names, door: &ServerIdentity<'_>) -> Result<Client, ConnectError> {
     build(meta, names, door, &read(meta, names, door.secret).await?).await
 }
 
-async fn read(meta: &Meta, names: &Names, secret: &str) -> Result<Secret, ConnectError> {
+async fn read(meta: &MetaAccess, names: &Names, secret: &str) -> Result<Secret, ConnectError> {
     let secrets: Api<Secret> = Api::namespaced(meta.client.clone(), &names.namespace);
-    secrets.get(secret).await.map_err(ConnectError::Papers)
+    secrets.get(secret).await.map_err(ConnectError::Certificates)
 }
 
-async fn build(meta: &Meta, names: &Names, door: &Door<'_>, secret: &Secret) -> Result<Client, ConnectError> {
+async fn build(
+    meta: &MetaAccess,
+    names: &Names,
+    door: &ServerIdentity<'_>,
+    secret: &Secret,
+) -> Result<Client, ConnectError> {
     let failed = |error: &dyn std::fmt::Display| ConnectError::Client(error.to_string());
     let data = secret.data.clone().unwrap_or_default();
     let encoded = |key: &str| {
@@ -125,12 +130,12 @@ struct TooMany;
 
 /// How much of an answer was counted. What is in texts counts as well.
 #[derive(Default)]
-struct Count {
+struct SizeLimit {
     objects: usize,
     values: usize,
 }
 
-impl Count {
+impl SizeLimit {
     fn add(&mut self, bytes: &[u8]) -> Result<(), TooMany> {
         for byte in bytes {
             match byte {
@@ -150,7 +155,7 @@ fn limited(answer: http::Response<Box<DynBody>>) -> http::Response<Box<DynBody>>
         false => error,
     };
     answer.map(|body| {
-        let mut count = Count::default();
+        let mut count = SizeLimit::default();
         let body = BodyStream::new(Limited::new(body, LARGEST_ANSWER)).map(move |frame| {
             let frame = frame.map_err(plainly)?;
             frame.data_ref().map_or(Ok(()), |bytes| count.add(bytes))?;
@@ -164,7 +169,7 @@ fn limited(answer: http::Response<Box<DynBody>>) -> http::Response<Box<DynBody>>
 ///
 /// kube repeats what is answered 429, 503 or 504, up to 15 times. So the fence is around each attempt: what changes something is sent once, and only what reads is
 /// repeated.
-fn client(meta: &Meta, config: kube::Config) -> Result<Client, ConnectError> {
+fn client(meta: &MetaAccess, config: kube::Config) -> Result<Client, ConnectError> {
     let calls = meta.calls.clone();
     let counted = MapRequestLayer::new(move |request: http::Request<Body>| {
         calls.inc();
@@ -189,9 +194,9 @@ pub struct Page<K> {
 }
 
 fn few<'de, D: Deserializer<'de>, K: Deserialize<'de>>(deserializer: D) -> Result<Vec<K>, D::Error> {
-    struct Few<K>(PhantomData<K>);
+    struct LimitedList<K>(PhantomData<K>);
 
-    impl<'de, K: Deserialize<'de>> Visitor<'de> for Few<K> {
+    impl<'de, K: Deserialize<'de>> Visitor<'de> for LimitedList<K> {
         type Value = Vec<K>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -214,7 +219,7 @@ fn few<'de, D: Deserializer<'de>, K: Deserialize<'de>>(deserializer: D) -> Resul
         }
     }
 
-    deserializer.deserialize_any(Few(PhantomData))
+    deserializer.deserialize_any(LimitedList(PhantomData))
 }
 
 /// Lists a page of the objects of kind `K`, in all namespaces, after the one with that token. They are decoded as `T`, which has the fields that are used: one object
@@ -254,37 +259,37 @@ pub async fn delete<K: Resource<DynamicType = ()>>(
 }
 
 /// What it takes to reach members of etcd.
-pub struct Members<'a> {
-    meta: &'a Meta,
+pub struct EtcdAccess<'a> {
+    meta: &'a MetaAccess,
     names: &'a Names,
     secret: Secret,
 }
 
-impl<'a> Members<'a> {
+impl<'a> EtcdAccess<'a> {
     /// Reads the certificate once for all of them.
-    pub async fn of(meta: &'a Meta, names: &'a Names) -> Result<Self, String> {
+    pub async fn of(meta: &'a MetaAccess, names: &'a Names) -> Result<Self, String> {
         let secret = read(meta, names, OPERATOR_ETCD).await.map_err(|error| error.to_string())?;
         Ok(Self { meta, names, secret })
     }
 
     /// The member at that address.
-    pub async fn at(&self, ip: &str) -> Result<Etcd, String> {
-        let door = Door { secret: OPERATOR_ETCD, ip, port: ETCD_PORT, server_name: self.names.etcd() };
-        build(self.meta, self.names, &door, &self.secret).await.map(Etcd).map_err(|error| error.to_string())
+    pub async fn at(&self, ip: &str) -> Result<EtcdClient, String> {
+        let door = ServerIdentity { secret: OPERATOR_ETCD, ip, port: ETCD_PORT, server_name: self.names.etcd() };
+        build(self.meta, self.names, &door, &self.secret).await.map(EtcdClient).map_err(|error| error.to_string())
     }
 }
 
 /// A member of etcd, asked by its JSON gateway.
-pub struct Etcd(Client);
+pub struct EtcdClient(Client);
 
-impl Etcd {
+impl EtcdClient {
     /// Asks it something, such as `cluster/member/list`.
     pub async fn ask(&self, what: &str, body: Value) -> Result<Value, String> {
         let request = http::Request::post(format!("/v3/{what}"))
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(body.to_string().into_bytes())
             .map_err(|error| error.to_string())?;
-        self.0.request(request).await.map_err(|error| format!("{what}: {}", said(&error)))
+        self.0.request(request).await.map_err(|error| format!("{what}: {}", api_error_message(&error)))
     }
 }
 
@@ -330,11 +335,11 @@ mod tests {
         (kube::Config::new(format!("http://{address}").parse().unwrap()), log)
     }
 
-    fn meta(fence: &Fence) -> Meta {
+    fn meta(fence: &Fence) -> MetaAccess {
         let none =
             tower::service_fn(|_: http::Request<Body>| async { Err::<http::Response<Body>, _>(CallError::Fenced) });
         let (client, clock) = (Client::new(none, ""), Clock::system());
-        Meta { client, calls: Counter::default(), fence: fence.clone(), clock }
+        MetaAccess { client, calls: Counter::default(), fence: fence.clone(), clock }
     }
 
     #[tokio::test]
@@ -403,7 +408,7 @@ mod tests {
             match client.request_text(request).await {
                 Ok(text) => assert!(fits && text.len() == length, "{} of {length} bytes", text.len()),
                 Err(error) => {
-                    let told = said(&error);
+                    let told = api_error_message(&error);
                     assert!(!fits && told.contains("larger than 16 MiB"), "{told}");
                 }
             }
@@ -428,7 +433,7 @@ mod tests {
             match page::<k8s_openapi::api::core::v1::Node, ThinNode>(&client, None).await {
                 Ok(page) => assert!(fits && page.items.len() == 50, "{} Nodes", page.items.len()),
                 Err(error) => {
-                    let told = said(&error);
+                    let told = api_error_message(&error);
                     let why = ["200000 objects or 1000000 values", "at most 50 objects"];
                     assert!(!fits && why.iter().any(|why| told.contains(why)), "{told}");
                 }

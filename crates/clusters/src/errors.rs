@@ -6,12 +6,12 @@ use fleetwright_api::names;
 use fleetwright_kit::journal::JournalError;
 use fleetwright_kit::{Remedy, StepError, WriteError};
 use fleetwright_plan::cluster::Names;
-use fleetwright_plan::cluster::arguments::Unknown;
+use fleetwright_plan::cluster::arguments::UnknownArgument;
 use fleetwright_plan::cluster::limits::{Violation, summary};
 use fleetwright_plan::cluster::networks::Network;
 use jiff::Timestamp;
 
-use crate::claim::adopt;
+use crate::namespace_claim::adopt;
 use crate::secrets::SecretError;
 
 /// What is wrong with what is declared.
@@ -29,7 +29,7 @@ pub enum Invalid {
     Replaced { package: String, why: Box<Self> },
     /// An argument that the component does not know in this version. A component that has it does not start.
     #[error("{0}")]
-    Argument(Unknown),
+    Argument(UnknownArgument),
     /// The namespace is another Cluster's.
     #[error(
         "Namespace {namespace} belongs to Cluster {other} and was not changed: create this Cluster under another name, or delete Cluster {other} first"
@@ -75,7 +75,7 @@ impl StepError for Invalid {
 
     fn remedy(&self) -> Remedy {
         match self {
-            Self::NoPackage(_) | Self::Argument(_) | Self::Limits(_) | Self::Overlap { .. } => Remedy::Person,
+            Self::NoPackage(_) | Self::Argument(_) | Self::Limits(_) | Self::Overlap { .. } => Remedy::NeedsPerson,
             Self::Replaced { why, .. } => why.remedy(),
             // What happens to that namespace wakes the other Cluster, and there is no watch on Secrets of people.
             Self::Taken { .. } | Self::Secret { .. } => Remedy::Wait(Duration::from_secs(30)),
@@ -103,7 +103,7 @@ pub enum ActError {
     Unproven { names: Names, uid: String },
     /// The API server refused a write, and everything else of the pass was done.
     #[error("{refusal}{}", .trouble.as_ref().map(|trouble| format!(". Also: {trouble}")).unwrap_or_default())]
-    Partly {
+    Incomplete {
         /// The first write that was refused.
         refusal: Box<ActError>,
         /// When to look again for what else was done.
@@ -120,7 +120,7 @@ impl StepError for ActError {
             Self::Secret(error) => error.reason(),
             Self::Journal(error) => error.reason(),
             Self::Unproven { .. } => names::reasons::NAMESPACE_CONFLICT,
-            Self::Partly { refusal, .. } => refusal.reason(),
+            Self::Incomplete { refusal, .. } => refusal.reason(),
         }
     }
 
@@ -129,12 +129,12 @@ impl StepError for ActError {
             Self::Write(error) => error.remedy(),
             Self::Secret(error) => error.remedy(),
             Self::Journal(error) => error.remedy(),
-            Self::Unproven { .. } => Remedy::Person,
-            Self::Partly { refusal, .. } => refusal.remedy(),
+            Self::Unproven { .. } => Remedy::NeedsPerson,
+            Self::Incomplete { refusal, .. } => refusal.remedy(),
         };
         match remedy {
             // A role or a quota may end the refusal, and the operator watches neither.
-            Remedy::Person => Remedy::Wait(Duration::from_secs(30)),
+            Remedy::NeedsPerson => Remedy::Wait(Duration::from_secs(30)),
             remedy => remedy,
         }
     }
@@ -148,7 +148,7 @@ impl ActError {
             Self::Write(error)
             | Self::Secret(SecretError::Write(error))
             | Self::Journal(JournalError::Write(error)) => refused(error),
-            Self::Partly { .. } => true,
+            Self::Incomplete { .. } => true,
             Self::Secret(_) | Self::Journal(_) | Self::Unproven { .. } => false,
         }
     }
@@ -156,7 +156,7 @@ impl ActError {
     /// When to look again for what was done in spite of it.
     pub(crate) fn next(&self) -> Option<Timestamp> {
         match self {
-            Self::Partly { next, .. } => *next,
+            Self::Incomplete { next, .. } => *next,
             _ => None,
         }
     }
@@ -189,7 +189,7 @@ mod tests {
         let (what, message) = ("PodDisruptionBudget etcd".to_owned(), "exceeded quota".to_owned());
         let refusal = Box::new(ActError::Write(WriteError::Refused { what, code: 403, message }));
         let trouble = Some(Box::new(SecretError::KeyLost { secret: "fleet/pay-snapshot-key".to_owned() }));
-        let error = ActError::Partly { refusal, next: Some(Timestamp::UNIX_EPOCH), trouble };
+        let error = ActError::Incomplete { refusal, next: Some(Timestamp::UNIX_EPOCH), trouble };
         assert!(error.is_refusal());
         assert_eq!((error.reason(), error.remedy()), ("WriteRefused", Remedy::Wait(Duration::from_secs(30))));
         assert_eq!(error.next(), Some(Timestamp::UNIX_EPOCH));

@@ -3,23 +3,23 @@
 use fleetwright_api::names;
 use fleetwright_kit::events::Level;
 use fleetwright_kit::{Key, Pass, WriteError};
-use fleetwright_plan::cluster::heal::{Heal, Serves};
+use fleetwright_plan::cluster::heal::{HealSteps, ServingChange};
 use serde_json::json;
 
 use crate::cluster::{Clusters, Found};
 
 impl Clusters {
     /// Does what was decided about them. What changed meanwhile is looked at again in the next pass.
-    pub(crate) async fn heal(&self, pass: &Pass, found: &Found, heal: &Heal) -> Result<(), WriteError> {
+    pub(crate) async fn heal(&self, pass: &Pass, found: &Found, heal: &HealSteps) -> Result<(), WriteError> {
         for one in &heal.serves {
             self.serves(pass, found, one).await?;
         }
         let Some((replica, why)) = &heal.replace else { return Ok(()) };
         let key = Key::new(&found.names.namespace, &replica.name);
-        match pass.writer().delete(&self.eyes.pods, &key, &replica.uid, &replica.version).await {
+        match pass.writer().delete(&self.caches.pods, &key, &replica.uid, &replica.version).await {
             Ok(()) => {
                 let message = format!("recreating {}: {why}", replica.name);
-                self.tell(pass, found, Level::Warning, "ReplicaRecreated", &message).await;
+                self.publish_event(pass, found, Level::Warning, "ReplicaRecreated", &message).await;
                 Ok(())
             }
             Err(WriteError::Gone(_)) => Ok(()),
@@ -27,14 +27,14 @@ impl Clusters {
         }
     }
 
-    async fn serves(&self, pass: &Pass, found: &Found, one: &Serves) -> Result<(), WriteError> {
-        let Serves { replica, serves, why } = one;
+    async fn serves(&self, pass: &Pass, found: &Found, one: &ServingChange) -> Result<(), WriteError> {
+        let ServingChange { replica, serves, why } = one;
         let key = Key::new(&found.names.namespace, &replica.name);
         let patch = json!([
             { "op": "test", "path": "/metadata/uid", "value": replica.uid },
             { "op": "add", "path": format!("/metadata/labels/{}", names::SERVING.replace('/', "~1")), "value": serves.to_string() },
         ]);
-        match pass.writer().json_patch(&self.eyes.pods, &key, patch).await {
+        match pass.writer().json_patch(&self.caches.pods, &key, patch).await {
             Ok(()) => {}
             Err(WriteError::Gone(_)) => return Ok(()),
             Err(error) => return Err(error),
@@ -53,7 +53,7 @@ impl Clusters {
             // Its label was missing.
             true => return Ok(()),
         };
-        self.tell(pass, found, level, reason, &message).await;
+        self.publish_event(pass, found, level, reason, &message).await;
         Ok(())
     }
 }

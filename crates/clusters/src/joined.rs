@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use fleetwright_api::{ClusterOnDelete, Machine, Target};
-use fleetwright_kit::journal::{Act, Ending, Intent, OperationKey, Probed, Progress};
+use fleetwright_kit::journal::{Act, CallOutcome, Intent, OperationKey, ProbeResult, Progress};
 use fleetwright_kit::{Clock, Key, Pass};
-use fleetwright_plan::cluster::release::{Answer, Hold, Joined, Listed, RELEASE_MACHINES, Release, Unlisted};
+use fleetwright_plan::cluster::release::{
+    DeletionHold, JoinedAnswer, JoinedObjects, ListJoinedError, ListedObject, RELEASE_MACHINES, ReleaseBatch,
+};
 use fleetwright_plan::cluster::{Names, counted};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -14,28 +16,28 @@ use kube::api::{DeleteParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource};
 
+use crate::background_tasks::BackgroundTasks;
 use crate::cluster::{Clusters, Found};
-use crate::connect::{self, Meta, PAGE, page_of_metadata};
-use crate::errands::Errands;
+use crate::connect::{self, MetaAccess, PAGE, page_of_metadata};
 use crate::errors::ActError;
+use crate::messages::{api_error_message, truncated};
 use crate::operations::{self, KIND, Permit};
-use crate::prove::client_of;
+use crate::proofs::client_of;
 use crate::thin::ThinMeta;
-use crate::words::{bounded, said};
 
 /// An API server that does not answer within this time does not answer.
 const WITHIN: Duration = Duration::from_secs(20);
 /// What became of a release, as the list of what is joined tells.
 pub const RELEASED: &str = "all joined Machines and PodDisruptionBudgets are deleted or terminating";
 /// At most this many of a kind are listed, by their metadata.
-const MOST: usize = 500;
+const MAX_LISTED: usize = 500;
 
 /// Lists what is joined to business clusters. Nothing is changed by that.
-pub struct Askers(pub Errands<Option<Answer>>);
+pub struct JoinedMachines(pub BackgroundTasks<Option<JoinedAnswer>>);
 
-impl Askers {
+impl JoinedMachines {
     /// What was answered last.
-    pub fn answer(&self, key: &Key) -> Option<Answer> {
+    pub fn answer(&self, key: &Key) -> Option<JoinedAnswer> {
         self.0.known(key, |answer| answer.clone()).flatten()
     }
 
@@ -52,12 +54,12 @@ impl Askers {
     /// Lists, unless that is under way. When it is over, the cluster is woken.
     fn ask(&self, key: &Key, names: &Names, servers: Vec<String>, on_delete: ClusterOnDelete) {
         let names = names.clone();
-        let errand = async move |meta: Meta, clock: Clock| {
+        let errand = async move |meta: MetaAccess, clock: Clock| {
             let found = list_joined(&meta, &names, &servers).await;
             (clock.now(), found)
         };
         self.0.begin(key, "", errand, move |known, (at, found)| {
-            *known = Some(Answer::after(known.as_ref(), at, on_delete, found));
+            *known = Some(JoinedAnswer::after(known.as_ref(), at, on_delete, found));
         });
     }
 
@@ -74,9 +76,14 @@ impl Askers {
 
 impl Clusters {
     /// Does what was decided about machines that hold a cluster. Answers why the gate does not let machines be released, if it does not.
-    pub(crate) async fn hold(&self, pass: &Pass, found: &Found, hold: &Hold) -> Result<Option<String>, ActError> {
+    pub(crate) async fn hold(
+        &self,
+        pass: &Pass,
+        found: &Found,
+        hold: &DeletionHold,
+    ) -> Result<Option<String>, ActError> {
         let (key, names, spec) = (pass.key(), &found.names, found.spec());
-        let servers = self.eyes.servers(&names.namespace);
+        let servers = self.caches.servers(&names.namespace);
         if hold.ask {
             self.askers.ask(key, names, servers.clone(), spec.on_delete);
         }
@@ -87,13 +94,13 @@ impl Clusters {
         if hold.message.is_some() && !hold.ask {
             // Of one that was started and whose outcome was not heard, the business cluster tells.
             let outcome = match hold.released {
-                true => Probed::Succeeded(RELEASED.to_owned()),
-                false => Probed::Failed("outcome unknown; other machines are joined".to_owned()),
+                true => ProbeResult::Succeeded(RELEASED.to_owned()),
+                false => ProbeResult::Failed("outcome unknown; other machines are joined".to_owned()),
             };
             self.close(pass, &[RELEASE_MACHINES], |key, _| wanted.as_ref() == Some(key), |_| outcome.clone()).await?;
         }
         let (Some(release), Some(intent)) = (&hold.release, intent) else { return Ok(None) };
-        let permit = Permit { meta: self.askers.0.meta(), eyes: &self.eyes, key };
+        let permit = Permit { meta: self.askers.0.meta(), caches: &self.caches, key };
         let act = ReleaseAct { permit, names, servers, release, intent };
         let progress = self.journal.drive(pass, &act).await?;
         tracing::info!(cluster = %key, ?progress, "releasing machines");
@@ -107,7 +114,7 @@ impl Clusters {
     }
 }
 
-fn intent(release: &Release, cluster: &str) -> Intent {
+fn intent(release: &ReleaseBatch, cluster: &str) -> Intent {
     Intent {
         type_: RELEASE_MACHINES.to_owned(),
         target: Target { kind: KIND.to_owned(), name: cluster.to_owned(), labels: [].into() },
@@ -127,7 +134,7 @@ struct ReleaseAct<'a> {
     permit: Permit<'a>,
     names: &'a Names,
     servers: Vec<String>,
-    release: &'a Release,
+    release: &'a ReleaseBatch,
     intent: Intent,
 }
 
@@ -136,31 +143,31 @@ impl Act for ReleaseAct<'_> {
         self.intent.clone()
     }
 
-    async fn start(&self, _: &OperationKey) -> Ending {
-        let Release { budgets, machines } = self.release;
+    async fn start(&self, _: &OperationKey) -> CallOutcome {
+        let ReleaseBatch { budgets, machines } = self.release;
         match delete_all(&self.permit, self.names, &self.servers, self.release).await {
-            Ok(()) => Ending::Done(format!(
+            Ok(()) => CallOutcome::Done(format!(
                 "deleted {} and {}",
                 counted(machines.len(), "Machine"),
                 counted(budgets.len(), "PodDisruptionBudget")
             )),
-            Err(why) => Ending::Failed(why),
+            Err(why) => CallOutcome::Failed(why),
         }
     }
 
-    async fn probe(&self, _: &OperationKey) -> Probed {
+    async fn probe(&self, _: &OperationKey) -> ProbeResult {
         match list_joined(&self.permit.meta, self.names, &self.servers).await {
             Ok(joined) => {
                 let wanted = self.release.budgets.iter().chain(&self.release.machines);
                 let here: Vec<_> =
                     joined.budgets.iter().chain(&joined.machines).filter(|one| !one.terminating).collect();
                 match wanted.filter(|one| here.iter().any(|here| here.uid == one.uid)).count() {
-                    0 => Probed::Succeeded("all are deleted".to_owned()),
-                    left => Probed::Failed(format!("{} not deleted yet", counted(left, "object"))),
+                    0 => ProbeResult::Succeeded("all are deleted".to_owned()),
+                    left => ProbeResult::Failed(format!("{} not deleted yet", counted(left, "object"))),
                 }
             }
             // Nothing goes on after the process that started it, and what is left is listed before another attempt.
-            Err(why) => Probed::Failed(why.to_string()),
+            Err(why) => ProbeResult::Failed(why.to_string()),
         }
     }
 
@@ -170,11 +177,11 @@ impl Act for ReleaseAct<'_> {
 }
 
 /// What is joined, as the first API server tells that answers.
-async fn list_joined(meta: &Meta, names: &Names, servers: &[String]) -> Result<Joined, Unlisted> {
-    let mut found = Err(Unlisted::NoServer);
+async fn list_joined(meta: &MetaAccess, names: &Names, servers: &[String]) -> Result<JoinedObjects, ListJoinedError> {
+    let mut found = Err(ListJoinedError::NoServer);
     for server in servers {
-        let asked = within(async { joined(&client(meta, names, server).await?).await });
-        found = asked.await.map_err(Unlisted::Failed);
+        let asked = with_timeout(async { joined(&client(meta, names, server).await?).await });
+        found = asked.await.map_err(ListJoinedError::Failed);
         if found.is_ok() {
             break;
         }
@@ -183,10 +190,15 @@ async fn list_joined(meta: &Meta, names: &Names, servers: &[String]) -> Result<J
 }
 
 /// Deletes at the first API server that answers.
-async fn delete_all(permit: &Permit<'_>, names: &Names, servers: &[String], release: &Release) -> Result<(), String> {
-    let mut done = Err(Unlisted::NoServer.to_string());
+async fn delete_all(
+    permit: &Permit<'_>,
+    names: &Names,
+    servers: &[String],
+    release: &ReleaseBatch,
+) -> Result<(), String> {
+    let mut done = Err(ListJoinedError::NoServer.to_string());
     for server in servers {
-        done = within(async {
+        done = with_timeout(async {
             let client = client(&permit.meta, names, server).await?;
             delete::<PodDisruptionBudget>(permit, &client, &release.budgets).await?;
             delete::<Machine>(permit, &client, &release.machines).await
@@ -199,34 +211,36 @@ async fn delete_all(permit: &Permit<'_>, names: &Names, servers: &[String], rele
     done
 }
 
-async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+async fn with_timeout<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let none = || Err(format!("the API server did not respond within {} s", WITHIN.as_secs()));
     tokio::time::timeout(WITHIN, asked).await.unwrap_or_else(|_| none())
 }
 
-async fn client(meta: &Meta, names: &Names, ip: &str) -> Result<Client, String> {
-    client_of(meta, names, ip).await.map_err(|error| bounded(&error.to_string()))
+async fn client(meta: &MetaAccess, names: &Names, ip: &str) -> Result<Client, String> {
+    client_of(meta, names, ip).await.map_err(|error| truncated(&error.to_string()))
 }
 
-async fn joined(client: &Client) -> Result<Joined, String> {
+async fn joined(client: &Client) -> Result<JoinedObjects, String> {
     let machines = match list::<Machine>(client).await {
         Ok(machines) => machines,
         // A cluster that does not know the kind has none. It says so in plain words.
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
-        Err(error) => return Err(bounded(&format!("listing machines: {}", said(&error)))),
+        Err(error) => return Err(truncated(&format!("listing machines: {}", api_error_message(&error)))),
     };
     let budgets = match machines.is_empty() {
         true => Vec::new(),
         false => list::<PodDisruptionBudget>(client)
             .await
-            .map_err(|error| bounded(&format!("listing disruption budgets: {}", said(&error))))?,
+            .map_err(|error| truncated(&format!("listing disruption budgets: {}", api_error_message(&error))))?,
     };
-    let nodes = list::<Node>(client).await.map_err(|error| bounded(&format!("listing nodes: {}", said(&error))))?;
-    Ok(Joined { machines, nodes: nodes.into_iter().map(|node| node.name).collect(), budgets })
+    let nodes = list::<Node>(client)
+        .await
+        .map_err(|error| truncated(&format!("listing nodes: {}", api_error_message(&error))))?;
+    Ok(JoinedObjects { machines, nodes: nodes.into_iter().map(|node| node.name).collect(), budgets })
 }
 
 /// The first objects of a kind, in pages.
-async fn list<K: Resource<DynamicType = ()>>(client: &Client) -> kube::Result<Vec<Listed>> {
+async fn list<K: Resource<DynamicType = ()>>(client: &Client) -> kube::Result<Vec<ListedObject>> {
     let (mut after, mut all, mut read) = (None::<String>, Vec::new(), 0);
     loop {
         let page = page_of_metadata::<K>(client, None, after.as_deref()).await?;
@@ -234,14 +248,14 @@ async fn list<K: Resource<DynamicType = ()>>(client: &Client) -> kube::Result<Ve
         read += page.items.len().max(PAGE as usize);
         all.extend(page.items.into_iter().map(|one| listed(one.metadata)));
         match page.metadata.continue_.filter(|more| !more.is_empty()) {
-            Some(more) if read < MOST => after = Some(more),
+            Some(more) if read < MAX_LISTED => after = Some(more),
             _ => return Ok(all),
         }
     }
 }
 
-fn listed(meta: ThinMeta) -> Listed {
-    Listed {
+fn listed(meta: ThinMeta) -> ListedObject {
+    ListedObject {
         namespace: meta.namespace.unwrap_or_default(),
         name: meta.name.unwrap_or_default(),
         uid: meta.uid.unwrap_or_default(),
@@ -250,7 +264,7 @@ fn listed(meta: ThinMeta) -> Listed {
 }
 
 /// Deletes what may be gone already.
-async fn delete<K>(permit: &Permit<'_>, client: &Client, all: &[Listed]) -> Result<(), String>
+async fn delete<K>(permit: &Permit<'_>, client: &Client, all: &[ListedObject]) -> Result<(), String>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
 {
@@ -261,14 +275,14 @@ where
     Ok(())
 }
 
-async fn delete_one<K: Resource<DynamicType = ()>>(client: &Client, one: &Listed) -> Result<(), String> {
+async fn delete_one<K: Resource<DynamicType = ()>>(client: &Client, one: &ListedObject) -> Result<(), String> {
     let preconditions = Preconditions { uid: Some(one.uid.clone()), resource_version: None };
     let params = DeleteParams::default().preconditions(preconditions);
     match connect::delete::<K>(client, &one.namespace, &one.name, &params).await {
         Ok(()) => Ok(()),
         // It is gone, or another one has its name.
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-        Err(error) => Err(bounded(&format!("deleting {} {one}: {}", K::kind(&()), said(&error)))),
+        Err(error) => Err(truncated(&format!("deleting {} {one}: {}", K::kind(&()), api_error_message(&error)))),
     }
 }
 
@@ -342,7 +356,7 @@ mod tests {
             assert_eq!(log.lock().unwrap().len(), 10);
         }
         let (client, _) = answering(move |_| page(51));
-        let refused = said(&list::<Node>(&client).await.unwrap_err());
+        let refused = api_error_message(&list::<Node>(&client).await.unwrap_err());
         assert!(refused.contains("at most 50 objects"), "{refused}");
     }
 }

@@ -10,8 +10,8 @@ use fleetwright_api::{KeyStatus, names};
 use fleetwright_kit::{Key as ObjectKey, Pass, WriteError};
 use fleetwright_pki::{SealKey, ServiceAccountKey, fingerprint};
 use fleetwright_plan::cluster::certificates::{Authority, SERVICE_ACCOUNT};
-use fleetwright_plan::cluster::keys::{Choice, Key, SEAL, SEAL_DATA, SEALED_DATA, content};
-use fleetwright_plan::cluster::{Names, Turn};
+use fleetwright_plan::cluster::keys::{Key, KeyDecision, SEAL, SEAL_DATA, SEALED_DATA, key_digest};
+use fleetwright_plan::cluster::{Names, RotationAction};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::ObjectMeta;
@@ -19,8 +19,8 @@ use kube::{Api, ResourceExt};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::eyes::Eyes;
-use crate::secrets::{Maker, SecretError};
+use crate::caches::Caches;
+use crate::secrets::{CertificateIssuer, SecretError};
 
 /// The certificate of an authority that is to sign later, beside the one that signs.
 const NEXT_CERT: &str = "next.crt";
@@ -47,9 +47,9 @@ struct Copy {
     keys: BTreeMap<String, Data>,
 }
 
-impl Maker<'_> {
+impl CertificateIssuer<'_> {
     /// Does what was decided about keys.
-    pub async fn keys(&self, choice: &Choice) -> Result<(), SecretError> {
+    pub async fn keys(&self, choice: &KeyDecision) -> Result<(), SecretError> {
         if !choice.acts() {
             return Ok(());
         }
@@ -62,7 +62,7 @@ impl Maker<'_> {
         }
         for (key, digest) in &choice.seal {
             let (secret, data) = self.live(*key).await?;
-            if of(&data) != *digest {
+            if data_digest(&data) != *digest {
                 return Err(changed(&secret));
             }
             copy.keys.insert(key.secret().to_owned(), data);
@@ -75,7 +75,7 @@ impl Maker<'_> {
             let Some(data) = copy.keys.get(name) else {
                 let why = format!(
                     "the Secret is missing, and its sealed copy, Secret {}/{}, cannot be decrypted: restore one of the two from a backup",
-                    self.eyes.keys,
+                    self.caches.keys,
                     self.names.sealed_keys()
                 );
                 return Err(SecretError::Broken(name.to_owned(), why));
@@ -90,7 +90,7 @@ impl Maker<'_> {
     }
 
     /// Takes authorities one phase further, unless that is done already. What is there now decides, and nobody else may change it meanwhile.
-    pub async fn turn(&self, turns: &[(Authority, Turn)]) -> Result<(), SecretError> {
+    pub async fn rotate(&self, turns: &[(Authority, RotationAction)]) -> Result<(), SecretError> {
         if turns.is_empty() {
             return Ok(());
         }
@@ -98,10 +98,10 @@ impl Maker<'_> {
         for (authority, turn) in turns {
             let key = Key::Authority(*authority);
             let (secret, before) = self.live(key).await?;
-            if self.recorded(key).is_none_or(|record| record.digest != of(&before)) {
+            if self.recorded(key).is_none_or(|record| record.digest != data_digest(&before)) {
                 return Err(changed(&secret));
             }
-            let Some(after) = self.turned(*authority, *turn, &before)? else { continue };
+            let Some(after) = self.rotated_secret(*authority, *turn, &before)? else { continue };
             patches.push((authority.secret(), patch(&secret, &before, &after)));
             copy.keys.insert(authority.secret().to_owned(), after);
         }
@@ -110,32 +110,39 @@ impl Maker<'_> {
         }
         self.store(&mut copy).await?;
         for (name, patch) in patches {
-            self.pass.writer().json_patch(&self.eyes.secrets, &self.key(name), patch).await?;
+            self.pass.writer().json_patch(&self.caches.secrets, &self.key(name), patch).await?;
         }
         Ok(())
     }
 
     /// What an authority's Secret holds after that turn; none if it is done already.
-    fn turned(&self, authority: Authority, turn: Turn, before: &Data) -> Result<Option<Data>, SecretError> {
+    fn rotated_secret(
+        &self,
+        authority: Authority,
+        turn: RotationAction,
+        before: &Data,
+    ) -> Result<Option<Data>, SecretError> {
         let text = |key: &str| before.get(key).cloned();
         let (next, signs) = (text(NEXT_CERT).zip(text(NEXT_KEY)), text("tls.crt").unwrap_or_default());
         let mut after = before.clone();
         let mut set = |key: &str, value: String| drop(after.insert(key.to_owned(), value));
         match (turn, next) {
-            (Turn::Trust, None) => {
+            (RotationAction::Trust, None) => {
                 let made = self.made(authority)?;
                 set("ca.crt", bundle(&[&signs, made.cert_pem()]));
                 set(NEXT_CERT, made.cert_pem().to_owned());
                 set(NEXT_KEY, made.key_pem());
             }
-            (Turn::Sign, Some((certificate, key))) => {
+            (RotationAction::Sign, Some((certificate, key))) => {
                 set("ca.crt", bundle(&[&certificate, &signs]));
                 set("tls.crt", certificate);
                 set("tls.key", key);
                 after.retain(|key, _| key != NEXT_CERT && key != NEXT_KEY);
             }
-            (Turn::Drop, None) => set("ca.crt", signs),
-            (Turn::Trust, Some(_)) | (Turn::Sign, None) | (Turn::Drop, Some(_)) => return Ok(None),
+            (RotationAction::Drop, None) => set("ca.crt", signs),
+            (RotationAction::Trust, Some(_)) | (RotationAction::Sign, None) | (RotationAction::Drop, Some(_)) => {
+                return Ok(None);
+            }
         }
         Ok(Some(after))
     }
@@ -188,8 +195,8 @@ impl Maker<'_> {
 
     /// Reads and opens the copy. One that was sealed with a key that is gone counts as none.
     async fn copy(&self) -> Result<Copy, SecretError> {
-        let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.eyes.keys);
-        let seal = seal(self.eyes, self.pass, self.names).await?;
+        let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.caches.keys);
+        let seal = seal(self.caches, self.pass, self.names).await?;
         let name = self.names.sealed_keys();
         let broken = |why: &str| SecretError::Broken(name.clone(), why.to_owned());
         let found = api.get_opt(&name).await.map_err(|error| SecretError::Read(name.clone(), error))?;
@@ -214,9 +221,9 @@ impl Maker<'_> {
         let broken = |why: String| SecretError::Broken(name.clone(), why);
         let plain = serde_json::to_vec(&copy.keys).map_err(|error| broken(error.to_string()))?;
         let sealed = copy.seal.seal(&purpose(self.names), &plain).map_err(|error| broken(error.to_string()))?;
-        let digests = copy.keys.iter().map(|(name, data)| (name.clone(), of(data))).collect();
+        let digests = copy.keys.iter().map(|(name, data)| (name.clone(), data_digest(data))).collect();
         let says = json!(Sealed { by: copy.seal.id(), keys: digests }).to_string();
-        let key = ObjectKey::new(&self.eyes.keys, &name);
+        let key = ObjectKey::new(&self.caches.keys, &name);
         let data: BTreeMap<_, _> = [(SEALED_DATA.to_owned(), ByteString(sealed))].into();
         match &copy.version {
             Some(version) => {
@@ -226,13 +233,13 @@ impl Maker<'_> {
                     { "op": "add", "path": "/metadata/annotations", "value": annotations },
                     { "op": "add", "path": "/data", "value": data },
                 ]);
-                self.pass.writer().json_patch(&self.eyes.secrets, &key, patch).await?;
+                self.pass.writer().json_patch(&self.caches.secrets, &key, patch).await?;
             }
             None => {
                 let secret = Secret {
                     metadata: ObjectMeta {
                         name: Some(name.clone()),
-                        namespace: Some(self.eyes.keys.to_string()),
+                        namespace: Some(self.caches.keys.to_string()),
                         labels: Some(self.names.labels()),
                         annotations: Some([(names::SEALED.to_owned(), says)].into()),
                         ..ObjectMeta::default()
@@ -241,7 +248,7 @@ impl Maker<'_> {
                     data: Some(data),
                     ..Secret::default()
                 };
-                if !self.pass.writer().create_in(&self.eyes.secrets, &secret).await? {
+                if !self.pass.writer().create_in(&self.caches.secrets, &secret).await? {
                     let (what, message) = (format!("Secret {key}"), "another process created it".to_owned());
                     return Err(WriteError::Conflict { what, message }.into());
                 }
@@ -252,8 +259,8 @@ impl Maker<'_> {
 }
 
 /// The key that seals copies and [proofs](crate::claim). It is made when it is first used.
-pub async fn seal(eyes: &Eyes, pass: &Pass, names: &Names) -> Result<SealKey, SecretError> {
-    let api: Api<Secret> = Api::namespaced(pass.client(), &eyes.keys);
+pub async fn seal(caches: &Caches, pass: &Pass, names: &Names) -> Result<SealKey, SecretError> {
+    let api: Api<Secret> = Api::namespaced(pass.client(), &caches.keys);
     let failed = |error: fleetwright_pki::Error| SecretError::Broken(SEAL.to_owned(), error.to_string());
     for _ in 0..2 {
         let found = api.get_opt(SEAL).await.map_err(|error| SecretError::Read(SEAL.to_owned(), error))?;
@@ -270,7 +277,7 @@ pub async fn seal(eyes: &Eyes, pass: &Pass, names: &Names) -> Result<SealKey, Se
         let secret = Secret {
             metadata: ObjectMeta {
                 name: Some(SEAL.to_owned()),
-                namespace: Some(eyes.keys.to_string()),
+                namespace: Some(caches.keys.to_string()),
                 labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
                 ..ObjectMeta::default()
             },
@@ -278,7 +285,7 @@ pub async fn seal(eyes: &Eyes, pass: &Pass, names: &Names) -> Result<SealKey, Se
             data: Some([(SEAL_DATA.to_owned(), ByteString(made.as_bytes().to_vec()))].into()),
             ..Secret::default()
         };
-        if pass.writer().create_in(&eyes.secrets, &secret).await? {
+        if pass.writer().create_in(&caches.secrets, &secret).await? {
             return Ok(made);
         }
     }
@@ -286,8 +293,8 @@ pub async fn seal(eyes: &Eyes, pass: &Pass, names: &Names) -> Result<SealKey, Se
 }
 
 /// What the sealed copy of a cluster's keys holds: the data of each Secret, by its name. Nothing is created; a copy that cannot be opened counts as empty.
-pub async fn opened(eyes: &Eyes, pass: &Pass, names: &Names) -> Result<BTreeMap<String, Data>, SecretError> {
-    let api: Api<Secret> = Api::namespaced(pass.client(), &eyes.keys);
+pub async fn opened(caches: &Caches, pass: &Pass, names: &Names) -> Result<BTreeMap<String, Data>, SecretError> {
+    let api: Api<Secret> = Api::namespaced(pass.client(), &caches.keys);
     let name = names.sealed_keys();
     let seal = api.get_opt(SEAL).await.map_err(|error| SecretError::Read(SEAL.to_owned(), error))?;
     let copy = api.get_opt(&name).await.map_err(|error| SecretError::Read(name.clone(), error))?;
@@ -303,8 +310,8 @@ fn purpose(names: &Names) -> String {
     format!("keys of Cluster {}/{}", names.fleet, names.name)
 }
 
-fn of(data: &Data) -> String {
-    content(data.iter().map(|(key, value)| (key.as_str(), value.as_bytes())))
+fn data_digest(data: &Data) -> String {
+    key_digest(data.iter().map(|(key, value)| (key.as_str(), value.as_bytes())))
 }
 
 /// Whether that is the key that was recorded. A copy that is one turn of a rotation ahead trusts the recorded authority.

@@ -13,57 +13,57 @@
 mod accepted;
 mod access;
 mod act;
-mod borrow;
-mod claim;
+mod background_tasks;
+mod caches;
 mod cluster;
+mod cluster_plan;
 mod connect;
-mod ending;
-mod errands;
+mod deletion;
 mod errors;
-mod extend;
-mod eyes;
-mod follow;
+mod extension_tasks;
 mod heal;
 mod joined;
 mod keys;
 mod members;
+mod messages;
 mod meters;
+mod namespace_claim;
 mod observe;
 mod operations;
-mod prove;
+mod proofs;
 mod prune;
-mod rehearse;
 mod restore;
 mod rules;
+mod secret_copies;
 mod secrets;
 mod snapshots;
 mod status;
 mod survey;
 mod thin;
+mod trust_queries;
 mod view;
-mod words;
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use fleetwright_api::{Cluster, ClusterLimits};
 use fleetwright_kit::journal::Journal;
-use fleetwright_kit::{Budget, Change, Controller, Key, Operator, Source, Waker, Whole};
+use fleetwright_kit::{Budget, Change, Controller, FullObject, Key, Operator, Source, Waker};
 use fleetwright_plan::cluster::PROVE_EVERY;
 use fleetwright_plan::cluster::networks::{self, MetaNetworks};
 use kube::Api;
 
 pub use access::{Account, admission_policy, control_plane_role};
+use background_tasks::BackgroundTasks;
+use caches::{Caches, of_cluster};
 use cluster::Clusters;
-use connect::Meta;
-use errands::Errands;
-use extend::Extenders;
-use eyes::{Eyes, of_cluster};
-use joined::Askers;
-use members::Members;
+pub use cluster_plan::{ClusterSnapshot, limit_violations, limits};
+use connect::MetaAccess;
+use extension_tasks::ExtensionInstaller;
+use joined::JoinedMachines;
+use members::MemberQueries;
 use meters::Meters;
-use prove::Provers;
-pub use rehearse::{Present, beyond, limits};
+use proofs::ProofRunner;
 pub use rules::{Rules, rules};
 use survey::Surveys;
 
@@ -102,7 +102,7 @@ impl Default for Options {
             look_after: PROVE_EVERY,
             image: IMAGE,
             account: None,
-            networks: &networks::UNKNOWN,
+            networks: &networks::UNKNOWN_NETWORKS,
         }
     }
 }
@@ -116,7 +116,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
             operator.cache(
                 Source::new(Api::all(client.clone()))
                     .labels(&labels)
-                    .index(eyes::BY_NAMESPACE, |key, _| vec![key.namespace.to_string()]),
+                    .index(caches::BY_NAMESPACE, |key, _| vec![key.namespace.to_string()]),
             )
         };
     }
@@ -125,18 +125,18 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     // Not the Secrets of the whole meta cluster: those of control planes, and of the operator itself.
     let keys = options.account.map_or(namespace, |account| account.namespace);
     let secrets = Source::<view::SecretView>::within(client.clone(), &namespaces, |one| !one.ending).also(keys);
-    let secrets = secrets.labels(&labels).index(eyes::BY_NAMESPACE, |key, _| vec![key.namespace.to_string()]);
-    let eyes = Eyes {
+    let secrets = secrets.labels(&labels).index(caches::BY_NAMESPACE, |key, _| vec![key.namespace.to_string()]);
+    let caches = Caches {
         keys: keys.into(),
         bindings: options
             .account
             .map(|_| operator.cache(Source::<view::BindingView>::new(Api::all(client.clone())).labels(&labels))),
         clusters: operator.cache(
             Source::new(Api::<Cluster>::namespaced(client.clone(), namespace))
-                .index(eyes::BY_PACKAGE, |_, cluster: &view::ClusterView| eyes::packages(cluster)),
+                .index(caches::BY_PACKAGE, |_, cluster: &view::ClusterView| caches::packages(cluster)),
         ),
         packages: operator.cache(Source::<view::PackageView>::new(Api::namespaced(client.clone(), namespace))),
-        limits: operator.cache(Source::<Whole<ClusterLimits>>::new(Api::namespaced(client.clone(), namespace))),
+        limits: operator.cache(Source::<FullObject<ClusterLimits>>::new(Api::namespaced(client.clone(), namespace))),
         secrets: operator.cache(secrets),
         namespaces,
         config_maps: cache!(),
@@ -151,33 +151,33 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     };
     let waker = Waker::new();
     let clock = operator.clock().clone();
-    let meters = Meters::new(operator.metrics(), eyes.clusters.clone(), clock.clone());
+    let meters = Meters::new(operator.metrics(), caches.clusters.clone(), clock.clone());
     Meters::networks(operator.metrics(), options.networks.networks.len());
     if options.networks.networks.is_empty() {
         tracing::warn!(
             "no network of the meta cluster is configured: API servers of business clusters may connect to its pods, Services and nodes; set --meta-network"
         );
     }
-    macro_rules! errands {
+    macro_rules! background {
         ($work:literal, $places:expr) => {{
-            let meta = Meta {
+            let meta = MetaAccess {
                 client: client.clone(),
                 calls: meters.calls($work),
                 fence: operator.fence(),
                 clock: clock.clone(),
             };
-            Errands::new(meta, clock.clone(), waker.clone(), $places)
+            BackgroundTasks::new(meta, clock.clone(), waker.clone(), $places)
         }};
     }
-    let members = Members(errands!("members", options.provers));
+    let members = MemberQueries(background!("members", options.provers));
     let journal = Journal::add(operator, namespace, ());
-    let provers = Provers::new(errands!("probes", options.provers), meters.clone());
-    let extenders = Extenders::new(errands!("extensions", options.extenders), meters.clone());
-    let askers = Askers(errands!("machines", options.extenders));
-    let followers = follow::Askers(errands!("followers", options.provers));
-    let surveys = Surveys(errands!("preflight", options.provers));
+    let provers = ProofRunner::new(background!("probes", options.provers), meters.clone());
+    let extenders = ExtensionInstaller::new(background!("extensions", options.extenders), meters.clone());
+    let askers = JoinedMachines(background!("machines", options.extenders));
+    let followers = trust_queries::TrustQueries(background!("followers", options.provers));
+    let surveys = Surveys(background!("preflight", options.provers));
     let controller = Clusters {
-        eyes: eyes.clone(),
+        caches: caches.clone(),
         provers,
         surveys,
         members,
@@ -196,30 +196,30 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
         created: Mutex::default(),
     };
     let fleet = namespace.to_owned();
-    let (by_package, limited, sealed) = (eyes.clone(), eyes.clusters.clone(), eyes.clusters.clone());
+    let (by_package, limited, sealed) = (caches.clone(), caches.clusters.clone(), caches.clusters.clone());
     let mut wakes = operator
         .controller(controller, options.clusters)
-        .on(&eyes.clusters, |change: &Change<'_, view::ClusterView>| vec![change.key.clone()])
-        .on(&eyes.packages, move |change| {
-            let clusters = by_package.clusters.by(eyes::BY_PACKAGE, &change.key.name);
+        .on(&caches.clusters, |change: &Change<'_, view::ClusterView>| vec![change.key.clone()])
+        .on(&caches.packages, move |change| {
+            let clusters = by_package.clusters.by(caches::BY_PACKAGE, &change.key.name);
             clusters.into_iter().map(|(key, _)| key).collect()
         })
-        .on(&eyes.limits, move |change: &Change<'_, Whole<ClusterLimits>>| {
+        .on(&caches.limits, move |change: &Change<'_, FullObject<ClusterLimits>>| {
             let concerns =
                 |key: &Key| change.old.into_iter().chain(change.new).any(|one| one.0.spec.applies_to(&key.name));
             limited.keys().into_iter().filter(concerns).collect()
         })
-        .on(&eyes.secrets, move |change| if eyes::seal_changed(change) { sealed.keys() } else { Vec::new() });
+        .on(&caches.secrets, move |change| if caches::seal_changed(change) { sealed.keys() } else { Vec::new() });
     macro_rules! on {
         ($($cache:ident),*) => {
             $(
                 let fleet_of = fleet.clone();
-                wakes = wakes.on(&eyes.$cache, move |change| of_cluster(&fleet_of, change).into_iter().collect::<Vec<Key>>());
+                wakes = wakes.on(&caches.$cache, move |change| of_cluster(&fleet_of, change).into_iter().collect::<Vec<Key>>());
             )*
         };
     }
     on!(namespaces, secrets, config_maps, services, policies, budgets, stateful_sets, deployments, pods, claims);
-    if let Some(bindings) = &eyes.bindings {
+    if let Some(bindings) = &caches.bindings {
         let fleet_of = fleet.clone();
         wakes = wakes.on(bindings, move |change| of_cluster(&fleet_of, change).into_iter().collect::<Vec<Key>>());
     }

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use fleetwright_api::{Amount, Operation, OperationPolicySpec, Span, Target};
 use fleetwright_kit::events::Level;
-use fleetwright_kit::journal::{Act as Journaled, Ending, Intent, Journal, OperationKey, Probed, Progress};
+use fleetwright_kit::journal::{Act as Journaled, CallOutcome, Intent, Journal, OperationKey, ProbeResult, Progress};
 use fleetwright_kit::{Clock, Key, Next as Again, Pass, View, WriteError};
-use fleetwright_plan::cluster::members::{Act, Answer, Asked, Member, Next, OPERATIONS, Told, claim, was_done};
+use fleetwright_plan::cluster::members::{
+    Member, MemberAction, MemberAnswer, MemberList, MemberQueryResult, NextMemberStep, OPERATIONS, claim, was_done,
+};
 use fleetwright_plan::cluster::{Decision, Names};
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -14,14 +16,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use serde_json::{Value, json};
 
+use crate::background_tasks::BackgroundTasks;
+use crate::caches::Caches;
 use crate::cluster::{Clusters, Found};
-use crate::connect::{Members as Way, Meta};
-use crate::errands::Errands;
+use crate::connect::{EtcdAccess as Way, MetaAccess};
 use crate::errors::ActError;
-use crate::eyes::Eyes;
-use crate::operations::{self, KEPT, KIND};
+use crate::messages::{api_error_message, truncated};
+use crate::operations::{self, KEEP_OPERATIONS, KIND};
 use crate::view::PodView;
-use crate::words::{bounded, said};
 
 /// The policy that limits them, where nobody wrote one.
 const POLICY: &str = "etcd-members";
@@ -30,22 +32,22 @@ const ASK_WITHIN: Duration = Duration::from_secs(5);
 /// An act takes no longer, or counts as unknown and is asked after. A pass waits for it: etcd answers at once or not at all.
 const ACT_WITHIN: Duration = Duration::from_secs(20);
 /// After an act that failed, the members are asked again after this long.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// What members said, and whether they are being asked.
-pub struct Members(pub Errands<Option<Heard>>);
+pub struct MemberQueries(pub BackgroundTasks<Option<MemberReports>>);
 
 /// What members said.
 #[derive(Clone)]
-pub struct Heard {
+pub struct MemberReports {
     /// When the first of them was asked.
     began: Timestamp,
-    asked: Asked,
+    asked: MemberQueryResult,
 }
 
-impl Members {
+impl MemberQueries {
     /// What the members of a cluster said last.
-    fn known(&self, key: &Key) -> Option<Heard> {
+    fn known(&self, key: &Key) -> Option<MemberReports> {
         self.0.known(key, |known| known.clone()).flatten()
     }
 
@@ -55,21 +57,22 @@ impl Members {
     }
 
     /// An act was tried: what members said before does not count. If it was not done, nothing is tried again for a moment, and it is said why.
-    fn tried(&self, key: &Key, at: Timestamp, why: Option<String>) {
-        self.0.only(key, |_| false);
+    fn invalidate(&self, key: &Key, at: Timestamp, why: Option<String>) {
+        self.0.abort_others(key, |_| false);
         self.0.known(key, |known| {
-            *known = why.map(|why| Heard { began: at, asked: Asked { at, outcome: Err(bounded(&why)) } });
+            *known = why
+                .map(|why| MemberReports { began: at, asked: MemberQueryResult { at, outcome: Err(truncated(&why)) } });
         });
     }
 
     /// Asks the members at these addresses, unless that is under way. When they have answered, the cluster is woken.
     fn ask(&self, key: &Key, names: &Names, addresses: Vec<String>) {
         let names = names.clone();
-        let errand = async move |meta: Meta, clock: Clock| {
+        let errand = async move |meta: MetaAccess, clock: Clock| {
             let began = clock.now();
             let outcome = ask_of(&meta, &names, &addresses).await;
             let outcome = outcome.map_err(|why| format!("cannot query the etcd members: {why}"));
-            Heard { began, asked: Asked { at: clock.now(), outcome } }
+            MemberReports { began, asked: MemberQueryResult { at: clock.now(), outcome } }
         };
         self.0.begin(key, "", errand, |known, heard| *known = Some(heard));
     }
@@ -78,13 +81,13 @@ impl Members {
 impl Clusters {
     /// What the members of a cluster said last. It does not count if an act on them started or ended since they were asked: another process may have done that act, and
     /// what was said before would have it done again, or taken back.
-    pub(crate) fn heard(&self, key: &Key) -> Option<Asked> {
+    pub(crate) fn last_answer(&self, key: &Key) -> Option<MemberQueryResult> {
         let operations = self.journal.of_target(KIND, &key.name);
         let acts = operations.iter().map(|(_, one)| &one.0).filter(|one| OPERATIONS.contains(&one.spec.type_.as_str()));
         let changed =
             acts.filter_map(|one| one.status.as_ref().and_then(|status| status.ended_at.or(status.started_at)));
         let changed = changed.max();
-        let counts = |heard: &Heard| heard.asked.outcome.is_err() || changed.is_none_or(|at| heard.began >= at);
+        let counts = |heard: &MemberReports| heard.asked.outcome.is_err() || changed.is_none_or(|at| heard.began >= at);
         self.members.known(key).filter(counts).map(|heard| heard.asked)
     }
 
@@ -97,52 +100,62 @@ impl Clusters {
     ) -> Result<Option<Timestamp>, ActError> {
         let (names, key) = (&found.names, pass.key());
         let wanted = match &decision.members {
-            Next::Act(act) => Some(self.journal.key(&intent(&self.journal, act, &key.name))),
+            NextMemberStep::Act(act) => Some(self.journal.key(&intent(&self.journal, act, &key.name))),
             _ => None,
         };
         // Until the members answer, the same act may still be wanted: an Operation that waits for the gate keeps its place in the queue.
         let unanswered = || self.members.known(key).is_some_and(|heard| heard.asked.outcome.is_err());
         let undecided = match &decision.members {
-            Next::Ask => true,
-            Next::Wait(_) => unanswered(),
+            NextMemberStep::QueryMembers => true,
+            NextMemberStep::Wait(_) => unanswered(),
             _ => false,
         };
         if !undecided {
             // An act whose answer came too late is recorded as what it was.
-            let told = self.heard(key).and_then(|asked| asked.outcome.ok());
-            let done = |one: &Operation, told: &Told| {
-                let claims = self.eyes.claims(&names.namespace);
+            let told = self.last_answer(key).and_then(|asked| asked.outcome.ok());
+            let done = |one: &Operation, told: &MemberList| {
+                let claims = self.caches.claims(&names.namespace);
                 was_done(&one.spec.type_, &one.spec.fingerprint, names, told, &claims)
             };
             let outcome = |one: &Operation| match &told {
                 Some(told) if done(one, told) => {
-                    Probed::Succeeded("response lost; confirmed by the etcd members".to_owned())
+                    ProbeResult::Succeeded("response lost; confirmed by the etcd members".to_owned())
                 }
-                _ => Probed::Failed("outcome unknown; the etcd members were queried again since".to_owned()),
+                _ => ProbeResult::Failed("outcome unknown; the etcd members were queried again since".to_owned()),
             };
             self.close(pass, &OPERATIONS, |key, _| wanted.as_ref() == Some(key), outcome).await?;
         }
         match &decision.members {
-            Next::Rest | Next::Record(_) | Next::Refuse(_) | Next::Wait(_) => Ok(None),
-            Next::Ask => {
-                self.members.ask(key, names, self.eyes.members(&names.namespace));
+            NextMemberStep::Nothing
+            | NextMemberStep::Record(_)
+            | NextMemberStep::Refuse(_)
+            | NextMemberStep::Wait(_) => Ok(None),
+            NextMemberStep::QueryMembers => {
+                self.members.ask(key, names, self.caches.members(&names.namespace));
                 Ok(None)
             }
-            Next::Recreate(pod) => {
+            NextMemberStep::Recreate(pod) => {
                 let place = Key::new(&names.namespace, &pod.name);
-                match pass.writer().delete(&self.eyes.pods, &place, &pod.uid, &pod.version).await {
+                match pass.writer().delete(&self.caches.pods, &place, &pod.uid, &pod.version).await {
                     Ok(()) | Err(WriteError::Gone(_)) => {}
                     Err(error) => return Err(error.into()),
                 }
                 let message = format!("{} lost its data; recreating it with an empty volume", pod.name);
-                self.tell(pass, found, Level::Warning, "MemberReplaced", &message).await;
+                self.publish_event(pass, found, Level::Warning, "MemberReplaced", &message).await;
                 Ok(None)
             }
-            Next::Act(act) => {
-                let addresses = self.eyes.members(&names.namespace);
+            NextMemberStep::Act(act) => {
+                let addresses = self.caches.members(&names.namespace);
                 let intent = intent(&self.journal, act, &key.name);
-                let act =
-                    MemberAct { meta: self.members.0.meta(), eyes: &self.eyes, pass, names, act, addresses, intent };
+                let act = MemberAct {
+                    meta: self.members.0.meta(),
+                    caches: &self.caches,
+                    pass,
+                    names,
+                    act,
+                    addresses,
+                    intent,
+                };
                 self.journal.limit(pass, POLICY, policy()).await?;
                 let progress = self.journal.drive(pass, &act).await?;
                 tracing::info!(cluster = %key, act = ?act.act, ?progress, "changing an etcd member");
@@ -154,15 +167,15 @@ impl Clusters {
                     Progress::NeedsPerson(why) => Some(format!("{type_} needs manual action: {why}")),
                     _ => None,
                 };
-                self.members.tried(key, now, why);
+                self.members.invalidate(key, now, why);
                 Ok(match (&progress, progress.next()) {
                     (Progress::Failed(_) | Progress::NeverStarted | Progress::Waiting { .. }, _) => {
-                        now.checked_add(AGAIN).ok()
+                        now.checked_add(RETRY_AFTER).ok()
                     }
                     (_, Again::At(at)) => Some(at),
                     (_, Again::After(wait)) => now.checked_add(wait).ok(),
-                    (Progress::Succeeded(_), Again::Rest) => Some(now),
-                    (_, Again::Rest) => None,
+                    (Progress::Succeeded(_), Again::AwaitChange) => Some(now),
+                    (_, Again::AwaitChange) => None,
                 })
             }
         }
@@ -176,20 +189,22 @@ fn policy() -> OperationPolicySpec {
 }
 
 /// The intent of an act: the first attempt that has not ended.
-fn intent(journal: &Journal, act: &Act, cluster: &str) -> Intent {
+fn intent(journal: &Journal, act: &MemberAction, cluster: &str) -> Intent {
     let reason = match act {
-        Act::Remove { member, lost: Some(_), .. } => format!("etcd member {member} lost its data; replacing it"),
-        Act::Remove { member, .. } => format!("removing etcd member {member}"),
-        Act::Add { member, .. } => format!("adding etcd member {member} as a learner"),
-        Act::Promote { member, .. } => format!("etcd learner {member} has caught up; promoting it"),
-        Act::DeleteVolume { member, .. } => format!("no etcd member uses the volume of {member}; deleting it"),
+        MemberAction::Remove { member, lost: Some(_), .. } => {
+            format!("etcd member {member} lost its data; replacing it")
+        }
+        MemberAction::Remove { member, .. } => format!("removing etcd member {member}"),
+        MemberAction::Add { member, .. } => format!("adding etcd member {member} as a learner"),
+        MemberAction::Promote { member, .. } => format!("etcd learner {member} has caught up; promoting it"),
+        MemberAction::DeleteVolume { member, .. } => format!("no etcd member uses the volume of {member}; deleting it"),
     };
     let intent = Intent {
         type_: act.type_().to_owned(),
         target: Target { kind: KIND.to_owned(), name: cluster.to_owned(), labels: [].into() },
         reason,
         fingerprint: act.fingerprint(),
-        keep_for: Some(Span(KEPT)),
+        keep_for: Some(Span(KEEP_OPERATIONS)),
     };
     operations::attempt(journal, intent)
 }
@@ -199,11 +214,11 @@ fn intent(journal: &Journal, act: &Act, cluster: &str) -> Intent {
 /// Each is harmless if it is done twice: members are removed and promoted by their id, a peer URL is added once, and a volume is deleted by its uid. So what
 /// never started is done by a new Operation.
 struct MemberAct<'a> {
-    meta: Meta,
-    eyes: &'a Eyes,
+    meta: MetaAccess,
+    caches: &'a Caches,
     pass: &'a Pass,
     names: &'a Names,
-    act: &'a Act,
+    act: &'a MemberAction,
     addresses: Vec<String>,
     intent: Intent,
 }
@@ -213,38 +228,38 @@ impl Journaled for MemberAct<'_> {
         self.intent.clone()
     }
 
-    async fn start(&self, _: &OperationKey) -> Ending {
+    async fn start(&self, _: &OperationKey) -> CallOutcome {
         match self.act {
-            Act::DeleteVolume { claim, .. } => {
+            MemberAction::DeleteVolume { claim, .. } => {
                 let key = Key::new(&self.names.namespace, &claim.name);
-                match self.pass.writer().delete(&self.eyes.claims, &key, &claim.uid, &claim.version).await {
-                    Ok(()) => Ending::Done(format!("deleted PersistentVolumeClaim {}", claim.name)),
+                match self.pass.writer().delete(&self.caches.claims, &key, &claim.uid, &claim.version).await {
+                    Ok(()) => CallOutcome::Done(format!("deleted PersistentVolumeClaim {}", claim.name)),
                     Err(WriteError::Gone(_)) => {
-                        Ending::Done(format!("PersistentVolumeClaim {} was already deleted", claim.name))
+                        CallOutcome::Done(format!("PersistentVolumeClaim {} was already deleted", claim.name))
                     }
-                    Err(error) => Ending::Failed(bounded(&error.to_string())),
+                    Err(error) => CallOutcome::Failed(truncated(&error.to_string())),
                 }
             }
             act => match self.change(act).await {
-                Ok(done) => Ending::Done(done),
-                Err(Stopped::Before(why)) => Ending::Failed(bounded(&why)),
-                Err(Stopped::Within(why)) => Ending::Unknown(bounded(&why)),
+                Ok(done) => CallOutcome::Done(done),
+                Err(MemberActError::NotStarted(why)) => CallOutcome::Failed(truncated(&why)),
+                Err(MemberActError::OutcomeUnknown(why)) => CallOutcome::Unknown(truncated(&why)),
             },
         }
     }
 
-    async fn probe(&self, _: &OperationKey) -> Probed {
-        if let Act::DeleteVolume { member, claim: wanted } = self.act {
-            let known = self.eyes.claims.get(&Key::new(&self.names.namespace, &claim(member)));
+    async fn probe(&self, _: &OperationKey) -> ProbeResult {
+        if let MemberAction::DeleteVolume { member, claim: wanted } = self.act {
+            let known = self.caches.claims.get(&Key::new(&self.names.namespace, &claim(member)));
             return match known.is_none_or(|known| known.claim.uid != wanted.uid || known.claim.ending) {
-                true => Probed::Succeeded("the volume is deleted".to_owned()),
-                false => Probed::NeverStarted,
+                true => ProbeResult::Succeeded("the volume is deleted".to_owned()),
+                false => ProbeResult::NeverStarted,
             };
         }
         match ask_of(&self.meta, self.names, &self.addresses).await {
-            Ok(told) if self.act.done(&told) => Probed::Succeeded("confirmed by the etcd members".to_owned()),
-            Ok(_) => Probed::NeverStarted,
-            Err(why) => Probed::NoAnswer(why),
+            Ok(told) if self.act.done(&told) => ProbeResult::Succeeded("confirmed by the etcd members".to_owned()),
+            Ok(_) => ProbeResult::NeverStarted,
+            Err(why) => ProbeResult::NoAnswer(why),
         }
     }
 
@@ -254,28 +269,28 @@ impl Journaled for MemberAct<'_> {
 }
 
 /// Why an act on etcd was not done, or not known to be done.
-enum Stopped {
-    Before(String),
-    Within(String),
+enum MemberActError {
+    NotStarted(String),
+    OutcomeUnknown(String),
 }
 
 impl MemberAct<'_> {
     /// Looks once more whether the act is right, then changes etcd.
-    async fn change(&self, act: &Act) -> Result<String, Stopped> {
-        let way = Way::of(&self.meta, self.names).await.map_err(Stopped::Before)?;
-        let told = ask(&way, &self.addresses).await.map_err(Stopped::Before)?;
+    async fn change(&self, act: &MemberAction) -> Result<String, MemberActError> {
+        let way = Way::of(&self.meta, self.names).await.map_err(MemberActError::NotStarted)?;
+        let told = ask(&way, &self.addresses).await.map_err(MemberActError::NotStarted)?;
         if act.done(&told) {
             return Ok("already done".to_owned());
         }
         if let Some(why) = act.refused(&told) {
-            return Err(Stopped::Before(why));
+            return Err(MemberActError::NotStarted(why));
         }
-        if let Act::Remove { member, lost: Some(uid), .. } = act {
-            self.still_lost(member, uid).await.map_err(Stopped::Before)?;
+        if let MemberAction::Remove { member, lost: Some(uid), .. } = act {
+            self.check_still_unready(member, uid).await.map_err(MemberActError::NotStarted)?;
         }
         // What is removed does not lead, and may not answer any more.
         let own = match act {
-            Act::Remove { id, .. } => id.as_str(),
+            MemberAction::Remove { id, .. } => id.as_str(),
             _ => "",
         };
         let leader = told.answered.first().map(|one| one.leader.clone()).unwrap_or_default();
@@ -285,35 +300,42 @@ impl MemberAct<'_> {
             && let Some(leads) = told.answered.iter().find(|one| one.id == own)
             && let Some(next) = others().max_by_key(|one| one.index)
         {
-            let etcd = way.at(&leads.address).await.map_err(Stopped::Before)?;
+            let etcd = way.at(&leads.address).await.map_err(MemberActError::NotStarted)?;
             let moved = etcd.ask("maintenance/transfer-leadership", json!({ "targetID": next.id })).await;
-            moved.map_err(|why| Stopped::Before(format!("cannot transfer the leadership of etcd: {why}")))?;
+            moved
+                .map_err(|why| MemberActError::NotStarted(format!("cannot transfer the leadership of etcd: {why}")))?;
         }
-        let asked = others().next().ok_or_else(|| Stopped::Before("no other etcd member responds".to_owned()))?;
-        let etcd = way.at(&asked.address).await.map_err(Stopped::Before)?;
+        let asked =
+            others().next().ok_or_else(|| MemberActError::NotStarted("no other etcd member responds".to_owned()))?;
+        let etcd = way.at(&asked.address).await.map_err(MemberActError::NotStarted)?;
         let (call, body) = match act {
-            Act::Remove { id, .. } => ("cluster/member/remove", json!({ "ID": id })),
-            Act::Add { peer_url, .. } => ("cluster/member/add", json!({ "peerURLs": [peer_url], "isLearner": true })),
-            Act::Promote { id, .. } => ("cluster/member/promote", json!({ "ID": id })),
-            Act::DeleteVolume { .. } => {
-                return Err(Stopped::Before("deleting a volume is not a request to etcd".to_owned()));
+            MemberAction::Remove { id, .. } => ("cluster/member/remove", json!({ "ID": id })),
+            MemberAction::Add { peer_url, .. } => {
+                ("cluster/member/add", json!({ "peerURLs": [peer_url], "isLearner": true }))
+            }
+            MemberAction::Promote { id, .. } => ("cluster/member/promote", json!({ "ID": id })),
+            MemberAction::DeleteVolume { .. } => {
+                return Err(MemberActError::NotStarted("deleting a volume is not a request to etcd".to_owned()));
             }
         };
         if !self.pass.leads() {
-            return Err(Stopped::Before("the leader election lease may have expired".to_owned()));
+            return Err(MemberActError::NotStarted("the leader election lease may have expired".to_owned()));
         }
-        let answer = etcd.ask(call, body).await.map_err(Stopped::Within)?;
+        let answer = etcd.ask(call, body).await.map_err(MemberActError::OutcomeUnknown)?;
         Ok(match act {
-            Act::Add { .. } => format!("added learner {}", text(&answer["member"]["ID"])),
-            Act::Promote { id, .. } => format!("promoted learner {id}"),
+            MemberAction::Add { .. } => format!("added learner {}", text(&answer["member"]["ID"])),
+            MemberAction::Promote { id, .. } => format!("promoted learner {id}"),
             _ => format!("removed member {own}"),
         })
     }
 
     /// Whether it is still the same pod, and still not ready: what is cached may be of a moment before.
-    async fn still_lost(&self, member: &str, uid: &str) -> Result<(), String> {
+    async fn check_still_unready(&self, member: &str, uid: &str) -> Result<(), String> {
         let pods: Api<Pod> = Api::namespaced(self.meta.client.clone(), &self.names.namespace);
-        let pod = pods.get_opt(member).await.map_err(|error| format!("cannot read pod {member}: {}", said(&error)))?;
+        let pod = pods
+            .get_opt(member)
+            .await
+            .map_err(|error| format!("cannot read pod {member}: {}", api_error_message(&error)))?;
         let same = pod
             .map(|pod| PodView::of(pod).replica)
             .is_some_and(|pod| pod.uid == uid && !pod.ready && (pod.lost || pod.looping));
@@ -321,12 +343,12 @@ impl MemberAct<'_> {
     }
 }
 
-async fn ask_of(meta: &Meta, names: &Names, addresses: &[String]) -> Result<Told, String> {
+async fn ask_of(meta: &MetaAccess, names: &Names, addresses: &[String]) -> Result<MemberList, String> {
     ask(&Way::of(meta, names).await?, addresses).await
 }
 
 /// What the members at these addresses say.
-async fn ask(way: &Way<'_>, addresses: &[String]) -> Result<Told, String> {
+async fn ask(way: &Way<'_>, addresses: &[String]) -> Result<MemberList, String> {
     let asked = addresses.iter().map(|address| async move {
         let answer = async {
             let etcd = way.at(address).await?;
@@ -338,15 +360,15 @@ async fn ask(way: &Way<'_>, addresses: &[String]) -> Result<Told, String> {
         let late = |_| Err(format!("no response from {address} within {} s", ASK_WITHIN.as_secs()));
         tokio::time::timeout(ASK_WITHIN, answer).await.unwrap_or_else(late)
     });
-    let (mut told, mut listed, mut why) = (Told::default(), false, "no etcd member has an IP address".to_owned());
+    let (mut told, mut listed, mut why) = (MemberList::default(), false, "no etcd member has an IP address".to_owned());
     for answer in join_all(asked).await {
         match answer {
             Ok((address, status, list)) => {
-                told.answered.push(Answer {
+                told.answered.push(MemberAnswer {
                     id: text(&status["header"]["member_id"]),
                     leader: text(&status["leader"]),
-                    index: number(&status["raftIndex"]),
-                    applied: number(&status["raftAppliedIndex"]),
+                    index: member_id(&status["raftIndex"]),
+                    applied: member_id(&status["raftAppliedIndex"]),
                     address: address.clone(),
                 });
                 match list {
@@ -357,7 +379,7 @@ async fn ask(way: &Way<'_>, addresses: &[String]) -> Result<Told, String> {
             Err(error) => why = error,
         }
     }
-    if listed { Ok(told) } else { Err(bounded(&why)) }
+    if listed { Ok(told) } else { Err(truncated(&why)) }
 }
 
 fn members(list: &Value) -> Vec<Member> {
@@ -379,6 +401,6 @@ fn text(value: &Value) -> String {
     }
 }
 
-fn number(value: &Value) -> u64 {
+fn member_id(value: &Value) -> u64 {
     text(value).parse().unwrap_or_default()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fleetwright_api::{ClusterPhase, ClusterStatus, Status, condition, names};
 use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::{Cache, Clock};
-use fleetwright_plan::cluster::extensions::Outcome;
+use fleetwright_plan::cluster::extensions::ExtensionOutcome;
 use jiff::{SignedDuration, Timestamp};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -41,7 +41,7 @@ pub struct Meters {
 impl Meters {
     /// On the operator's page.
     pub fn new(metrics: &Metrics, clusters: Cache<ClusterView>, clock: Clock) -> Self {
-        let meters = Self::unseen();
+        let meters = Self::unregistered();
         metrics.register(|page| {
             let Self { changes, certificates, repairs, proofs, proof_seconds, proving, extended, calls } =
                 meters.clone();
@@ -57,7 +57,7 @@ impl Meters {
                 extended,
             );
             page.register("fleetwright_cluster_calls", "Calls to API servers and etcd of business clusters", calls);
-            page.register_collector(Box::new(Census { clusters, clock }));
+            page.register_collector(Box::new(FleetCollector { clusters, clock }));
         });
         meters
     }
@@ -76,7 +76,7 @@ impl Meters {
     }
 
     /// On nobody's page.
-    fn unseen() -> Self {
+    fn unregistered() -> Self {
         Self {
             changes: Family::default(),
             certificates: Family::default(),
@@ -90,7 +90,7 @@ impl Meters {
     }
 
     /// A status was written in place of another.
-    pub fn told(&self, old: &ClusterStatus, new: &ClusterStatus) {
+    pub fn status_written(&self, old: &ClusterStatus, new: &ClusterStatus) {
         let change = |change, outcome| {
             self.changes.get_or_create(&[("change", change), ("outcome", outcome)]).inc();
         };
@@ -123,7 +123,7 @@ impl Meters {
     /// A proof begins, or waits for its turn. It counts until what is answered is dropped.
     pub fn proving(&self) -> impl Drop + Send + use<> {
         self.proving.inc();
-        Proving(self.proving.clone())
+        ProofMetrics(self.proving.clone())
     }
 
     /// A proof ended.
@@ -133,11 +133,11 @@ impl Meters {
     }
 
     /// An extension was put in place in a business cluster, or looked at, with that outcome.
-    pub fn extended(&self, outcome: &Outcome) {
+    pub fn extended(&self, outcome: &ExtensionOutcome) {
         let outcome = match outcome {
-            Outcome::Healthy => "healthy",
-            Outcome::Waits(_) => "waiting",
-            Outcome::Failed(_) => "failed",
+            ExtensionOutcome::Healthy => "healthy",
+            ExtensionOutcome::Waits(_) => "waiting",
+            ExtensionOutcome::Failed(_) => "failed",
         };
         self.extended.get_or_create(&[("outcome", outcome)]).inc();
     }
@@ -148,21 +148,21 @@ impl Meters {
     }
 }
 
-struct Proving(Gauge);
+struct ProofMetrics(Gauge);
 
-impl Drop for Proving {
+impl Drop for ProofMetrics {
     fn drop(&mut self) {
         self.0.dec();
     }
 }
 
 /// How the fleet is, found when somebody asks: what depends on the time of day cannot be kept up otherwise, and a change costs nothing for it.
-struct Census {
+struct FleetCollector {
     clusters: Cache<ClusterView>,
     clock: Clock,
 }
 
-impl fmt::Debug for Census {
+impl fmt::Debug for FleetCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Census")
     }
@@ -170,7 +170,7 @@ impl fmt::Debug for Census {
 
 /// What is counted in one look over all clusters.
 #[derive(Debug, Default, PartialEq)]
-struct Counted {
+struct FleetCounts {
     phases: [usize; ClusterPhase::ALL.len()],
     ready: [usize; READY.len()],
     /// With a certificate that ends within each of the spans.
@@ -184,7 +184,7 @@ struct Counted {
 
 const READY: [Status; 3] = [Status::True, Status::False, Status::Unknown];
 
-impl Counted {
+impl FleetCounts {
     fn add(&mut self, view: &ClusterView, now: Timestamp) {
         let nothing = ClusterStatus::default();
         let status = view.0.status.as_ref().unwrap_or(&nothing);
@@ -244,9 +244,9 @@ impl Counted {
     }
 }
 
-impl Collector for Census {
+impl Collector for FleetCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (now, mut counted) = (self.clock.now(), Counted::default());
+        let (now, mut counted) = (self.clock.now(), FleetCounts::default());
         for key in self.clusters.keys() {
             if let Some(view) = self.clusters.get(&key) {
                 counted.add(&view, now);
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn clusters_are_counted_by_what_is_said_of_them_and_by_the_time() {
         let now = "2030-01-02T00:00:00Z".parse().unwrap();
-        let mut counted = Counted::default();
+        let mut counted = FleetCounts::default();
         let soon = ["2031-01-01T00:00:00Z", "2030-01-02T05:00:00Z"];
         counted.add(&cluster(Some(ClusterPhase::Ready), &soon, Some("2030-01-01T20:00:00Z")), now);
         counted.add(&cluster(None, &[], None), now);
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn changes_are_counted_when_they_begin_and_when_they_end() {
-        let (operator, meters) = (Metrics::new(), Meters::unseen());
+        let (operator, meters) = (Metrics::new(), Meters::unregistered());
         operator.register(|page| page.register("changes", "", meters.changes.clone()));
         let at = |phase| ClusterStatus { phase: Some(phase), ..ClusterStatus::default() };
         let phases = [
@@ -307,7 +307,7 @@ mod tests {
             ClusterPhase::Upgrading,
             ClusterPhase::Deleting,
         ];
-        phases.windows(2).for_each(|two| meters.told(&at(two[0]), &at(two[1])));
+        phases.windows(2).for_each(|two| meters.status_written(&at(two[0]), &at(two[1])));
         let page = operator.encode();
         let says = |line: &str| assert!(page.contains(line), "{line} is not in\n{page}");
         says("changes_total{change=\"upgrade\",outcome=\"started\"} 2\n");
@@ -318,10 +318,15 @@ mod tests {
 
     #[test]
     fn extensions_are_counted_by_what_became_of_them() {
-        let (operator, meters) = (Metrics::new(), Meters::unseen());
+        let (operator, meters) = (Metrics::new(), Meters::unregistered());
         operator.register(|page| page.register("extensions", "", meters.extended.clone()));
         let why = || "no Node is there".to_owned();
-        let outcomes = [Outcome::Waits(why()), Outcome::Failed(why()), Outcome::Waits(why()), Outcome::Healthy];
+        let outcomes = [
+            ExtensionOutcome::Waits(why()),
+            ExtensionOutcome::Failed(why()),
+            ExtensionOutcome::Waits(why()),
+            ExtensionOutcome::Healthy,
+        ];
         outcomes.iter().for_each(|outcome| meters.extended(outcome));
         let page = operator.encode();
         for (outcome, times) in [("healthy", 1), ("waiting", 2), ("failed", 1)] {

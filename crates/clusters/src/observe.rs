@@ -10,13 +10,13 @@ use fleetwright_api::{
 use fleetwright_kit::Key;
 use fleetwright_plan::cluster::certificates::Authority;
 use fleetwright_plan::cluster::objects::Kind;
-use fleetwright_plan::cluster::snapshots::Backup;
+use fleetwright_plan::cluster::snapshots::SnapshotInputs;
 use fleetwright_plan::cluster::{Names, Objects, Observed, Workload, certificates, datastore, extensions, preflight};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
+use crate::caches::CertificateState;
 use crate::cluster::Clusters;
-use crate::eyes::Papers;
 use crate::view::{ClusterView, PackageView};
 
 impl Clusters {
@@ -32,15 +32,15 @@ impl Clusters {
         let (metadata, spec) = (&cluster.0.metadata, &cluster.0.spec);
         let status = cluster.0.status.clone().unwrap_or_default();
         let annotation = |name: &str| cluster.0.annotations().get(name).cloned();
-        let objects = self.eyes.objects(&names.namespace);
-        let (endpoint, addresses) = self.eyes.endpoint(names, cluster);
+        let objects = self.caches.objects(&names.namespace);
+        let (endpoint, addresses) = self.caches.endpoint(names, cluster);
         let named = with_running_members(spec, &status, &objects);
-        let mut wanted = certificates::wanted(names, &named, &addresses);
+        let mut wanted = certificates::required_certificates(names, &named, &addresses);
         wanted.extend(certificates::of_extensions(&package.spec));
-        let papers = self.eyes.papers(names, wanted, spec.certificates.leaf_lifetime.0, now);
-        let Papers { mut keys, anchors, due, due_next, ends } = papers;
+        let certificate_state = self.caches.certificate_state(names, wanted, spec.certificates.leaf_lifetime.0, now);
+        let CertificateState { mut keys, anchors, due, due_next, ends } = certificate_state;
         keys.replace = annotation(names::REPLACE_KEY);
-        let workloads = self.eyes.workloads(&names.namespace);
+        let workloads = self.caches.workloads(&names.namespace);
         let servers = workloads.get(&ControlPlaneComponent::Apiserver).map(|one| &one.replicas[..]).unwrap_or_default();
         let uids: Vec<_> = servers.iter().map(|replica| replica.uid.as_str()).collect();
         let observed = Observed {
@@ -50,7 +50,7 @@ impl Clusters {
             retry: annotation(names::RETRY),
             target: Arc::clone(&package.spec),
             packages: self.packages(&key, &status, &workloads),
-            namespace: self.eyes.namespace(names).filter(|one| !one.ending).map(|one| one.uid.to_string()),
+            namespace: self.caches.namespace(names).filter(|one| !one.ending).map(|one| one.uid.to_string()),
             keys: Some(keys),
             anchors,
             due,
@@ -59,19 +59,22 @@ impl Clusters {
             rested: self.rested().get(&key).cloned().unwrap_or_default(),
             proofs: self.provers.known(&key, &uids),
             workloads,
-            members: self.heard(&key),
-            claims: self.eyes.claims(&names.namespace),
-            backup: Backup {
+            members: self.last_answer(&key),
+            claims: self.caches.claims(&names.namespace),
+            backup: SnapshotInputs {
                 image: self.image.to_owned(),
                 created: cluster.0.creation_timestamp().map_or(now, |time| time.0),
                 generation: metadata.generation,
                 asked: annotation(names::SNAPSHOT),
-                tasks: self.eyes.tasks(&names.namespace),
+                tasks: self.caches.tasks(&names.namespace),
                 restore: self.restore_started(&names.name, status.restoring.as_ref()),
             },
             endpoint,
             extensions: self.extensions_known(&key, names, cluster),
-            preflight: preflight::Known { survey: self.surveys.known(&key), overrides: annotation(names::OVERRIDE) },
+            preflight: preflight::PreflightInputs {
+                survey: self.surveys.known(&key),
+                overrides: annotation(names::OVERRIDE),
+            },
             followers: self.followers.known(&key),
             meta: self.networks.clone(),
             status,
@@ -96,10 +99,10 @@ impl Clusters {
         running.chain(recorded).filter_map(known).collect()
     }
 
-    fn extensions_known(&self, key: &Key, names: &Names, cluster: &ClusterView) -> extensions::Known {
+    fn extensions_known(&self, key: &Key, names: &Names, cluster: &ClusterView) -> extensions::ExtensionKnowledge {
         let (since, reports) = self.extenders.known(key);
-        let authority = self.eyes.secrets.get(&Key::new(&names.namespace, Authority::Cluster.secret()));
-        extensions::Known {
+        let authority = self.caches.secrets.get(&Key::new(&names.namespace, Authority::Cluster.secret()));
+        extensions::ExtensionKnowledge {
             labels: cluster.0.metadata.labels.clone().unwrap_or_default(),
             ca_bundle: authority.and_then(|authority| authority.trusts.as_deref().map(str::to_owned)),
             every: self.look_after,

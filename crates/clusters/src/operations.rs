@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fleetwright_api::{Operation, OperationPhase};
-use fleetwright_kit::journal::{Act, Ending, Intent, Journal, JournalError, OperationKey, Probed, Progress};
+use fleetwright_kit::journal::{Act, CallOutcome, Intent, Journal, JournalError, OperationKey, ProbeResult, Progress};
 use fleetwright_kit::{Key, Next, Pass};
 use fleetwright_plan::cluster::extensions::EXTENSION_PRUNE;
 use fleetwright_plan::cluster::members::OPERATIONS;
@@ -11,17 +11,17 @@ use fleetwright_plan::cluster::release::RELEASE_MACHINES;
 use fleetwright_plan::cluster::restore::RESTORE;
 use jiff::Timestamp;
 
+use crate::caches::Caches;
 use crate::cluster::Clusters;
-use crate::connect::Meta;
-use crate::eyes::Eyes;
+use crate::connect::MetaAccess;
 use crate::joined::RELEASED;
 
 /// The kind of object that the Operations are about.
 pub const KIND: &str = "Cluster";
 /// Operations that ended are kept this long.
-pub const KEPT: Duration = Duration::from_secs(24 * 3600);
+pub const KEEP_OPERATIONS: Duration = Duration::from_secs(24 * 3600);
 /// At most this many are ended in a pass.
-const CLOSED: usize = 3;
+const MAX_CLOSED_PER_PASS: usize = 3;
 
 /// The intent of the first attempt that has not ended.
 pub fn attempt(journal: &Journal, mut intent: Intent) -> Intent {
@@ -53,14 +53,14 @@ pub fn next(progress: &Progress, again: Duration, now: Timestamp) -> Option<Time
         (Progress::Succeeded(_), _) => Some(now),
         (_, Next::At(at)) => Some(at),
         (_, Next::After(wait)) => now.checked_add(wait).ok(),
-        (_, Next::Rest) => None,
+        (_, Next::AwaitChange) => None,
     }
 }
 
 /// Whether an act that takes several calls may go on. It is asked before each call that changes something: the one before may have taken long.
 pub struct Permit<'a> {
-    pub meta: Meta,
-    pub eyes: &'a Eyes,
+    pub meta: MetaAccess,
+    pub caches: &'a Caches,
     pub key: &'a Key,
 }
 
@@ -70,7 +70,7 @@ impl Permit<'_> {
         if !self.meta.leads() {
             return Err("the leader election lease may have expired".to_owned());
         }
-        match self.eyes.clusters.get(self.key).is_some_and(|cluster| cluster.0.spec.paused) {
+        match self.caches.clusters.get(self.key).is_some_and(|cluster| cluster.0.spec.paused) {
             true => Err("the Cluster is paused".to_owned()),
             false => Ok(()),
         }
@@ -85,13 +85,13 @@ impl Clusters {
         pass: &Pass,
         types: &[&str],
         wanted: impl Fn(&Key, &Operation) -> bool + Send + Sync,
-        outcome: impl Fn(&Operation) -> Probed + Send + Sync,
+        outcome: impl Fn(&Operation) -> ProbeResult + Send + Sync,
     ) -> Result<(), JournalError> {
         let open = self.journal.of_target(KIND, &pass.key().name).into_iter().filter(|(key, operation)| {
             let own = types.contains(&operation.0.spec.type_.as_str());
             own && !ended(&operation.0) && !wanted(key, &operation.0)
         });
-        let open: Vec<_> = open.take(CLOSED).collect();
+        let open: Vec<_> = open.take(MAX_CLOSED_PER_PASS).collect();
         for (key, operation) in open {
             if self.journal.withdraw(pass, &key, "no longer needed").await? {
                 continue;
@@ -104,7 +104,7 @@ impl Clusters {
                 fingerprint: spec.fingerprint,
                 keep_for: Some(spec.keep_for),
             };
-            self.journal.drive(pass, &Superseded { intent, outcome: outcome(&operation.0) }).await?;
+            self.journal.drive(pass, &SupersededAct { intent, outcome: outcome(&operation.0) }).await?;
         }
         Ok(())
     }
@@ -113,29 +113,29 @@ impl Clusters {
     pub(crate) async fn close_all(&self, pass: &Pass, released: bool) -> Result<(), JournalError> {
         let types: Vec<&str> = OPERATIONS.into_iter().chain([RELEASE_MACHINES, EXTENSION_PRUNE, RESTORE]).collect();
         let outcome = |operation: &Operation| match operation.spec.type_ == RELEASE_MACHINES && released {
-            true => Probed::Succeeded(RELEASED.to_owned()),
-            false => Probed::Failed("outcome unknown; the Cluster is deleted".to_owned()),
+            true => ProbeResult::Succeeded(RELEASED.to_owned()),
+            false => ProbeResult::Failed("outcome unknown; the Cluster is deleted".to_owned()),
         };
         self.close(pass, &types, |_, _| false, outcome).await
     }
 }
 
 /// An act whose outcome was never heard, and that is not wanted any more.
-struct Superseded {
+struct SupersededAct {
     intent: Intent,
-    outcome: Probed,
+    outcome: ProbeResult,
 }
 
-impl Act for Superseded {
+impl Act for SupersededAct {
     fn intent(&self) -> Intent {
         self.intent.clone()
     }
 
-    async fn start(&self, _: &OperationKey) -> Ending {
-        Ending::Failed("no longer needed".to_owned())
+    async fn start(&self, _: &OperationKey) -> CallOutcome {
+        CallOutcome::Failed("no longer needed".to_owned())
     }
 
-    async fn probe(&self, _: &OperationKey) -> Probed {
+    async fn probe(&self, _: &OperationKey) -> ProbeResult {
         self.outcome.clone()
     }
 }

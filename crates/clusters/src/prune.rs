@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use fleetwright_api::{Amount, OperationPolicySpec, Span, Target};
 use fleetwright_kit::Pass;
-use fleetwright_kit::journal::{Act, Ending, Intent, OperationKey, Probed, Progress};
-use fleetwright_plan::cluster::extensions::{Choice, EXTENSION_PRUNE, Removal};
+use fleetwright_kit::journal::{Act, CallOutcome, Intent, OperationKey, ProbeResult, Progress};
+use fleetwright_plan::cluster::extensions::{EXTENSION_PRUNE, ExtensionDecision, Removal};
 use fleetwright_plan::cluster::{Names, counted};
 use jiff::Timestamp;
 
 use crate::cluster::{Clusters, Found};
 use crate::errors::ActError;
-use crate::extend::Place;
-use crate::operations::{self, KEPT, KIND, Permit};
-use crate::words::bounded;
+use crate::extension_tasks::BusinessCluster;
+use crate::messages::truncated;
+use crate::operations::{self, KEEP_OPERATIONS, KIND, Permit};
 
 /// The policy that limits them, where there is no other one.
 const POLICY: &str = "extension-prune";
 /// An API server that does not answer within this time does not answer.
 const WITHIN: Duration = Duration::from_secs(20);
 /// After an attempt that failed, what is left is looked up after this long.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 impl Clusters {
     /// Deletes what extensions no longer have, as far as the gate lets it. Answers when to look again.
@@ -28,7 +28,7 @@ impl Clusters {
         &self,
         pass: &Pass,
         found: &Found,
-        choice: &Choice,
+        choice: &ExtensionDecision,
     ) -> Result<Option<Timestamp>, ActError> {
         let key = pass.key();
         let intent =
@@ -39,19 +39,19 @@ impl Clusters {
             let wanted = intent.as_ref().map(|intent| self.journal.key(intent));
             // Of one that was started and whose outcome was not heard, the business cluster tells.
             let outcome = match &intent {
-                None => Probed::Succeeded("no extension has objects left to delete".to_owned()),
-                Some(_) => Probed::Failed("outcome unknown; other objects are left".to_owned()),
+                None => ProbeResult::Succeeded("no extension has objects left to delete".to_owned()),
+                Some(_) => ProbeResult::Failed("outcome unknown; other objects are left".to_owned()),
             };
             self.close(pass, &[EXTENSION_PRUNE], |key, _| wanted.as_ref() == Some(key), |_| outcome.clone()).await?;
         }
         let (Some(removal), Some(intent)) = (&choice.remove, intent) else { return Ok(None) };
-        let permit = Permit { meta: self.extenders.meta(), eyes: &self.eyes, key };
+        let permit = Permit { meta: self.extenders.meta(), caches: &self.caches, key };
         let act = PruneAct { permit, names: &found.names, servers: &choice.servers, removal, intent };
         self.journal.limit(pass, POLICY, policy()).await?;
         let progress = self.journal.drive(pass, &act).await?;
         tracing::info!(cluster = %key, extension = removal.extension, ?progress, "deleting objects of an extension");
         let now = pass.clock().now();
-        let again = operations::next(&progress, AGAIN, now);
+        let again = operations::next(&progress, RETRY_AFTER, now);
         match &progress {
             Progress::Waiting { why, .. } | Progress::NeedsPerson(why) => self.extenders.prune_waits(key, removal, why),
             Progress::Running { .. } => {}
@@ -81,9 +81,9 @@ fn intent(removal: &Removal, cluster: &str) -> Intent {
     Intent {
         type_: EXTENSION_PRUNE.to_owned(),
         target: Target { kind: KIND.to_owned(), name: cluster.to_owned(), labels: [].into() },
-        reason: bounded(&reason),
+        reason: truncated(&reason),
         fingerprint: removal.fingerprint(),
-        keep_for: Some(Span(KEPT)),
+        keep_for: Some(Span(KEEP_OPERATIONS)),
     }
 }
 
@@ -98,7 +98,7 @@ struct PruneAct<'a> {
 }
 
 #[derive(Clone, Copy)]
-enum Work {
+enum PruneTarget {
     /// Deletes them; answers how many.
     Delete,
     /// Answers how many are there.
@@ -110,26 +110,26 @@ impl Act for PruneAct<'_> {
         self.intent.clone()
     }
 
-    async fn start(&self, _: &OperationKey) -> Ending {
-        match self.at_first(Work::Delete).await {
+    async fn start(&self, _: &OperationKey) -> CallOutcome {
+        match self.on_first_server(PruneTarget::Delete).await {
             Ok(deleted) => {
                 let all = self.removal.objects.len();
-                Ending::Done(format!(
+                CallOutcome::Done(format!(
                     "deleted {}; {} already deleted or no longer owned by the extension",
                     counted(deleted, "object"),
                     all - deleted
                 ))
             }
-            Err(why) => Ending::Failed(why),
+            Err(why) => CallOutcome::Failed(why),
         }
     }
 
-    async fn probe(&self, _: &OperationKey) -> Probed {
-        match self.at_first(Work::Count).await {
-            Ok(0) => Probed::Succeeded("all are deleted".to_owned()),
-            Ok(left) => Probed::Failed(format!("{} not deleted yet", counted(left, "object"))),
+    async fn probe(&self, _: &OperationKey) -> ProbeResult {
+        match self.on_first_server(PruneTarget::Count).await {
+            Ok(0) => ProbeResult::Succeeded("all are deleted".to_owned()),
+            Ok(left) => ProbeResult::Failed(format!("{} not deleted yet", counted(left, "object"))),
             // Nothing goes on after the process that started it, and what is left is looked up before another attempt.
-            Err(why) => Probed::Failed(why),
+            Err(why) => ProbeResult::Failed(why),
         }
     }
 
@@ -140,14 +140,14 @@ impl Act for PruneAct<'_> {
 
 impl PruneAct<'_> {
     /// At the first API server that answers.
-    async fn at_first(&self, work: Work) -> Result<usize, String> {
+    async fn on_first_server(&self, work: PruneTarget) -> Result<usize, String> {
         let mut done = Err("no API server is verified".to_owned());
         for server in self.servers {
             let at = async {
-                let mut place = Place::of(&self.permit.meta, self.names, server).await?;
+                let mut place = BusinessCluster::of(&self.permit.meta, self.names, server).await?;
                 match work {
-                    Work::Delete => self.delete(&mut place).await,
-                    Work::Count => self.left(&mut place).await,
+                    PruneTarget::Delete => self.delete(&mut place).await,
+                    PruneTarget::Count => self.left(&mut place).await,
                 }
             };
             let late = |_| Err(format!("the API server did not respond within {} s", WITHIN.as_secs()));
@@ -156,10 +156,10 @@ impl PruneAct<'_> {
                 break;
             }
         }
-        done.map_err(|why| bounded(&why))
+        done.map_err(|why| truncated(&why))
     }
 
-    async fn delete(&self, place: &mut Place) -> Result<usize, String> {
+    async fn delete(&self, place: &mut BusinessCluster) -> Result<usize, String> {
         let mut deleted = 0;
         for one in &self.removal.objects {
             let there = place.find(&self.removal.extension, &one.object).await?;
@@ -172,7 +172,7 @@ impl PruneAct<'_> {
         Ok(deleted)
     }
 
-    async fn left(&self, place: &mut Place) -> Result<usize, String> {
+    async fn left(&self, place: &mut BusinessCluster) -> Result<usize, String> {
         let mut left = 0;
         for one in &self.removal.objects {
             let there = place.find(&self.removal.extension, &one.object).await?;

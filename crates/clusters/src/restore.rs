@@ -6,25 +6,25 @@ use fleetwright_api::{
     Amount, Operation, OperationPhase, OperationPolicySpec, RestoreStage, Restoring, Span, Target, condition, names,
 };
 use fleetwright_kit::Pass;
-use fleetwright_kit::journal::{Act, Ending, Intent, OperationKey, Probed};
-use fleetwright_plan::cluster::restore::{RESTORE, Restore, Started};
+use fleetwright_kit::journal::{Act, CallOutcome, Intent, OperationKey, ProbeResult};
+use fleetwright_plan::cluster::restore::{RESTORE, Restore, RestoreOperation};
 use jiff::Timestamp;
 
 use crate::cluster::{Clusters, Found};
 use crate::errors::ActError;
-use crate::operations::{self, KEPT, KIND, phase};
-use crate::words::bounded;
+use crate::messages::truncated;
+use crate::operations::{self, KEEP_OPERATIONS, KIND, phase};
 
 /// The policy that limits them, where there is no other one.
 const POLICY: &str = "restores";
 /// After an attempt that was given up, another one follows after this long.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 impl Clusters {
     /// What is known of the Operation of the restore that is under way.
-    pub(crate) fn restore_started(&self, cluster: &str, restoring: Option<&Restoring>) -> Started {
-        let Some(restoring) = restoring else { return Started::default() };
-        let mut started = Started::default();
+    pub(crate) fn restore_started(&self, cluster: &str, restoring: Option<&Restoring>) -> RestoreOperation {
+        let Some(restoring) = restoring else { return RestoreOperation::default() };
+        let mut started = RestoreOperation::default();
         for (_, operation) in self.journal.of_target(KIND, cluster).iter().filter(|(_, one)| is_of(&one.0, restoring)) {
             match phase(&operation.0) {
                 OperationPhase::Running => started.running = true,
@@ -56,8 +56,8 @@ impl Clusters {
             |operation| {
                 let started = operation.status.as_ref().and_then(|status| status.started_at);
                 match status.restored.as_ref().filter(|restored| started.is_some_and(|at| restored.at >= at)) {
-                    Some(restored) => Probed::Succeeded(format!("restored snapshot {}", restored.snapshot)),
-                    None => Probed::Failed(match under_way.filter(|one| one.stage != RestoreStage::Checking) {
+                    Some(restored) => ProbeResult::Succeeded(format!("restored snapshot {}", restored.snapshot)),
+                    None => ProbeResult::Failed(match under_way.filter(|one| one.stage != RestoreStage::Checking) {
                         Some(other) => {
                             format!("superseded: snapshot {} is restored instead", other.snapshot)
                         }
@@ -75,15 +75,15 @@ impl Clusters {
         let intent = Intent {
             type_: RESTORE.to_owned(),
             target: Target { kind: KIND.to_owned(), name: pass.key().name.to_string(), labels: [].into() },
-            reason: bounded(&format!("restoring snapshot {snapshot}: all components are stopped for it")),
+            reason: truncated(&format!("restoring snapshot {snapshot}: all components are stopped for it")),
             fingerprint: restore.id.clone(),
-            keep_for: Some(Span(KEPT)),
+            keep_for: Some(Span(KEEP_OPERATIONS)),
         };
         let act = RestoreAct { pass, intent: operations::attempt(&self.journal, intent) };
         self.journal.limit(pass, POLICY, policy()).await?;
         let progress = self.journal.drive(pass, &act).await?;
         tracing::info!(cluster = %pass.key(), restore = restore.id, ?progress, "restoring a snapshot");
-        Ok(operations::next(&progress, AGAIN, pass.clock().now()))
+        Ok(operations::next(&progress, RETRY_AFTER, pass.clock().now()))
     }
 }
 
@@ -110,14 +110,14 @@ impl Act for RestoreAct<'_> {
         self.intent.clone()
     }
 
-    async fn start(&self, _: &OperationKey) -> Ending {
+    async fn start(&self, _: &OperationKey) -> CallOutcome {
         match self.pass.leads() {
-            true => Ending::Unknown("running stage by stage".to_owned()),
-            false => Ending::Failed("the leader election lease may have expired".to_owned()),
+            true => CallOutcome::Unknown("running stage by stage".to_owned()),
+            false => CallOutcome::Failed("the leader election lease may have expired".to_owned()),
         }
     }
 
-    async fn probe(&self, _: &OperationKey) -> Probed {
-        Probed::StillRunning
+    async fn probe(&self, _: &OperationKey) -> ProbeResult {
+        ProbeResult::StillRunning
     }
 }

@@ -5,10 +5,10 @@ use std::collections::btree_map::Entry;
 
 use fleetwright_api::{ClusterSpec, KeyStatus};
 use fleetwright_kit::{Pass, Remedy, StepError, WriteError};
-use fleetwright_pki::{Leaf, Usage, fingerprint};
+use fleetwright_pki::{Leaf, LeafUsage, fingerprint};
 use fleetwright_plan::cluster::Names;
-use fleetwright_plan::cluster::borrowed::Denied;
-use fleetwright_plan::cluster::certificates::{Authority, Use, Wanted};
+use fleetwright_plan::cluster::certificates::{Authority, CertificateSpec, CertificateUse};
+use fleetwright_plan::cluster::copied_secrets::AccessDenied;
 use fleetwright_plan::cluster::keys::Key;
 use fleetwright_plan::cluster::objects::API_PORT;
 use k8s_openapi::ByteString;
@@ -16,8 +16,8 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::ObjectMeta;
 use serde_json::json;
 
-use crate::eyes::Eyes;
-use crate::words::said;
+use crate::caches::Caches;
+use crate::messages::api_error_message;
 
 /// Why a key or certificate was not made.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum SecretError {
     #[error("{0}")]
     Write(#[from] WriteError),
     /// The authority could not be read.
-    #[error("Secret {}: {}", .0, said(.1))]
+    #[error("Secret {}: {}", .0, api_error_message(.1))]
     Read(String, kube::Error),
     /// What was read is no authority.
     #[error("Secret {0}: {1}")]
@@ -39,7 +39,7 @@ pub enum SecretError {
         "Secret {secret} is not shared with Cluster {cluster} for {field} and was not copied: its owner must add {} to its annotation {}, or set another Secret in {field}",
         .denied.lacks, .denied.annotation
     )]
-    NotShared { secret: String, cluster: String, field: String, denied: Denied },
+    NotShared { secret: String, cluster: String, field: String, denied: AccessDenied },
     /// The key of snapshots is lost. A new one would not open those that there are.
     #[error(
         "Secret {secret} with the snapshot key of this cluster is missing, and so is its copy: restore it from your backup, or create a new one with 32 random bytes in `key` and give up the existing snapshots"
@@ -62,7 +62,7 @@ impl StepError for SecretError {
         match self {
             Self::Write(error) => error.remedy(),
             Self::Read(..) | Self::Broken(..) => Remedy::Retry,
-            Self::Lacks { .. } | Self::NotShared { .. } | Self::KeyLost { .. } => Remedy::Person,
+            Self::Lacks { .. } | Self::NotShared { .. } | Self::KeyLost { .. } => Remedy::NeedsPerson,
         }
     }
 }
@@ -80,8 +80,8 @@ type Data = BTreeMap<String, String>;
 pub type Authorities = BTreeMap<Authority, (fleetwright_pki::Authority, String)>;
 
 /// Makes secrets of one cluster.
-pub struct Maker<'a> {
-    pub eyes: &'a Eyes,
+pub struct CertificateIssuer<'a> {
+    pub caches: &'a Caches,
     pub pass: &'a Pass,
     pub names: &'a Names,
     pub spec: &'a ClusterSpec,
@@ -89,7 +89,7 @@ pub struct Maker<'a> {
     pub recorded: &'a [KeyStatus],
 }
 
-impl Maker<'_> {
+impl CertificateIssuer<'_> {
     pub fn made(&self, authority: Authority) -> Result<fleetwright_pki::Authority, SecretError> {
         let common_name = format!("{}-{}", self.names.name, authority.secret());
         fleetwright_pki::Authority::lasting(&common_name, self.spec.certificates.authority_lifetime.0)
@@ -97,7 +97,11 @@ impl Maker<'_> {
     }
 
     /// Makes a certificate. Each authority is read once and kept in `authorities`.
-    pub async fn certificate_of(&self, wanted: &Wanted, authorities: &mut Authorities) -> Result<(), SecretError> {
+    pub async fn certificate_of(
+        &self,
+        wanted: &CertificateSpec,
+        authorities: &mut Authorities,
+    ) -> Result<(), SecretError> {
         let (authority, trusted) = match authorities.entry(wanted.authority) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => unknown.insert(self.read(wanted.authority).await?),
@@ -107,14 +111,14 @@ impl Maker<'_> {
 
     async fn certificate(
         &self,
-        wanted: &Wanted,
+        wanted: &CertificateSpec,
         authority: &fleetwright_pki::Authority,
         trusted: &str,
     ) -> Result<(), SecretError> {
         let usages = match wanted.usage {
-            Use::Server => vec![Usage::Server],
-            Use::Client => vec![Usage::Client],
-            Use::Both => vec![Usage::Server, Usage::Client],
+            CertificateUse::Server => vec![LeafUsage::Server],
+            CertificateUse::Client => vec![LeafUsage::Client],
+            CertificateUse::Both => vec![LeafUsage::Server, LeafUsage::Client],
         };
         let leaf = Leaf {
             common_name: wanted.common_name.clone(),
@@ -132,7 +136,7 @@ impl Maker<'_> {
         if wanted.kubeconfig {
             data.insert("kubeconfig".to_owned(), self.kubeconfig(wanted.secret));
         }
-        if self.eyes.secrets.get(&self.key(wanted.secret)).is_none() {
+        if self.caches.secrets.get(&self.key(wanted.secret)).is_none() {
             return self.create(wanted.secret, data).await;
         }
         let body = json!({
@@ -140,7 +144,7 @@ impl Maker<'_> {
             "metadata": { "name": wanted.secret, "namespace": self.names.namespace, "labels": self.names.labels() },
             "stringData": data,
         });
-        self.pass.writer().apply(&self.eyes.secrets, &self.key(wanted.secret), &body).await?;
+        self.pass.writer().apply(&self.caches.secrets, &self.key(wanted.secret), &body).await?;
         Ok(())
     }
 
@@ -179,7 +183,7 @@ impl Maker<'_> {
             data: Some(data),
             ..Secret::default()
         };
-        self.pass.writer().create_in(&self.eyes.secrets, &secret).await?;
+        self.pass.writer().create_in(&self.caches.secrets, &secret).await?;
         Ok(())
     }
 

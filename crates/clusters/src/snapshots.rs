@@ -3,12 +3,12 @@
 use fleetwright_api::{ClusterSpec, ClusterStatus, names};
 use fleetwright_kit::{Key, Pass, WriteError};
 use fleetwright_pki::SealKey;
-use fleetwright_plan::cluster::borrowed::{key_secret, snapshot_keys, store};
+use fleetwright_plan::cluster::copied_secrets::{key_secret, snapshot_keys, store};
 use fleetwright_plan::cluster::keys::SEALED_DATA;
 use fleetwright_plan::cluster::snapshots::cluster_keys::{CLUSTER_KEYS, ClusterKeys};
 use fleetwright_plan::cluster::snapshots::pods::{ETCD, GENERATION, KEY, PURPOSE};
-use fleetwright_plan::cluster::snapshots::{Job, State, Task};
-use fleetwright_plan::cluster::{Decision, Names, Taking};
+use fleetwright_plan::cluster::snapshots::{SnapshotPod, SnapshotPodJob, SnapshotPodState};
+use fleetwright_plan::cluster::{Decision, Names, NewSnapshot};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ContainerStatus, PersistentVolumeClaim, Pod, Secret};
@@ -16,33 +16,33 @@ use kube::api::ObjectMeta;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::borrow;
+use crate::caches::Caches;
 use crate::errors::ActError;
-use crate::eyes::Eyes;
 use crate::keys::{self, Sealed};
+use crate::messages::truncated;
+use crate::secret_copies;
 use crate::secrets::SecretError;
-use crate::words::bounded;
 
 /// What pods of snapshots need besides volumes: the key of the store, and the keys that snapshots are encrypted with.
-pub struct Supplies<'a> {
-    pub eyes: &'a Eyes,
+pub struct SnapshotSecrets<'a> {
+    pub caches: &'a Caches,
     pub pass: &'a Pass,
     pub names: &'a Names,
     pub spec: &'a ClusterSpec,
     pub status: &'a ClusterStatus,
 }
 
-impl Supplies<'_> {
+impl SnapshotSecrets<'_> {
     /// Makes the pod of a snapshot, and before it what it keeps the snapshot on.
-    pub async fn take(&self, taking: &Taking) -> Result<(), ActError> {
+    pub async fn take(&self, taking: &NewSnapshot) -> Result<(), ActError> {
         if let Some(claim) = &taking.claim {
             let claim: PersistentVolumeClaim = parsed(claim, "the claim of snapshots")?;
             self.pass.writer().create(&claim).await?;
         }
-        self.supply().await?;
+        self.copy_secrets().await?;
         self.cluster_keys().await?;
         let pod: Pod = parsed(&taking.pod, "the pod of a snapshot")?;
-        self.pass.writer().create_in(&self.eyes.pods, &pod).await?;
+        self.pass.writer().create_in(&self.caches.pods, &pod).await?;
         Ok(())
     }
 
@@ -53,22 +53,22 @@ impl Supplies<'_> {
             self.pass.writer().create(&claim).await?;
         }
         if !decision.pods.is_empty() {
-            self.supply().await?;
+            self.copy_secrets().await?;
         }
         for pod in &decision.pods {
             let pod: Pod = parsed(pod, "the pod of a restore")?;
-            self.pass.writer().create_in(&self.eyes.pods, &pod).await?;
+            self.pass.writer().create_in(&self.caches.pods, &pod).await?;
         }
         Ok(())
     }
 
     /// Copies what the pods mount. A copy that is not up to date because its source is not to be had any more is of no use: nothing is begun with it.
-    async fn supply(&self) -> Result<(), ActError> {
+    async fn copy_secrets(&self) -> Result<(), ActError> {
         self.key().await?;
         let mut copies = vec![snapshot_keys(self.names, self.spec, self.status)];
         let bucket = self.spec.snapshots.as_ref().and_then(|policy| policy.s3.as_ref());
         copies.extend(bucket.map(store));
-        match borrow::copy(self.eyes, self.pass, self.names, &copies).await? {
+        match secret_copies::copy(self.caches, self.pass, self.names, &copies).await? {
             Some(trouble) => Err(trouble.into()),
             None => Ok(()),
         }
@@ -84,7 +84,7 @@ impl Supplies<'_> {
         let key = api.get_opt(KEY).await.map_err(|error| read(KEY, error))?;
         // The pod says what is wrong with a key that is not of 32 bytes.
         let Some(key) = value(key, "key").and_then(|key| SealKey::from_bytes(&key.0)) else { return Ok(()) };
-        let wanted = self.eyes.sealed(self.names);
+        let wanted = self.caches.sealed(self.names);
         if wanted.is_empty() {
             return Ok(());
         }
@@ -100,7 +100,7 @@ impl Supplies<'_> {
             return Ok(());
         }
         let mut secrets = held.secrets;
-        secrets.extend(keys::opened(self.eyes, self.pass, self.names).await?);
+        secrets.extend(keys::opened(self.caches, self.pass, self.names).await?);
         if secrets.is_empty() {
             return Ok(());
         }
@@ -121,7 +121,7 @@ impl Supplies<'_> {
             body["metadata"]["resourceVersion"] = version.into();
         }
         let at = Key::new(&self.names.namespace, CLUSTER_KEYS);
-        self.pass.writer().apply(&self.eyes.secrets, &at, &body).await?;
+        self.pass.writer().apply(&self.caches.secrets, &at, &body).await?;
         Ok(())
     }
 
@@ -173,20 +173,20 @@ fn parsed<T: serde::de::DeserializeOwned>(value: &serde_json::Value, what: &str)
 }
 
 /// Takes a pod away that has told what it had to tell.
-pub async fn tidy(eyes: &Eyes, pass: &Pass, names: &Names, task: &Task) -> Result<(), WriteError> {
+pub async fn delete_pod(caches: &Caches, pass: &Pass, names: &Names, task: &SnapshotPod) -> Result<(), WriteError> {
     let key = Key::new(&names.namespace, &task.pod);
-    match pass.writer().delete(&eyes.pods, &key, &task.uid, &task.version).await {
+    match pass.writer().delete(&caches.pods, &key, &task.uid, &task.version).await {
         Ok(()) | Err(WriteError::Gone(_)) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
 /// What is seen of a pod that works on a cluster's data; none if it is another one.
-pub fn task(pod: &Pod) -> Option<Task> {
-    let job = Job::of(pod.labels().get(names::COMPONENT)?)?;
+pub fn task(pod: &Pod) -> Option<SnapshotPod> {
+    let job = SnapshotPodJob::of(pod.labels().get(names::COMPONENT)?)?;
     let annotation = |name: &str| pod.annotations().get(name).cloned();
     let created = pod.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-    Some(Task {
+    Some(SnapshotPod {
         pod: pod.name_any(),
         uid: pod.uid().unwrap_or_default(),
         version: pod.resource_version().unwrap_or_default(),
@@ -198,7 +198,7 @@ pub fn task(pod: &Pod) -> Option<Task> {
         purpose: annotation(PURPOSE),
         ending: pod.metadata.deletion_timestamp.is_some(),
         serves: serves(pod),
-        said: said(pod),
+        said: termination_message(pod),
         etcd: annotation(ETCD),
     })
 }
@@ -211,12 +211,12 @@ fn serves(pod: &Pod) -> Option<String> {
 }
 
 /// What its first container said when it had done its work.
-fn said(pod: &Pod) -> Option<String> {
+fn termination_message(pod: &Pod) -> Option<String> {
     let first = pod.status.as_ref()?.init_container_statuses.as_ref()?.first()?;
     first.state.as_ref()?.terminated.as_ref().filter(|end| end.exit_code == 0)?.message.clone()
 }
 
-fn state(pod: &Pod, created: Timestamp) -> State {
+fn state(pod: &Pod, created: Timestamp) -> SnapshotPodState {
     let status = pod.status.clone().unwrap_or_default();
     let all: Vec<&ContainerStatus> =
         status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten()).collect();
@@ -224,7 +224,7 @@ fn state(pod: &Pod, created: Timestamp) -> State {
     match status.phase.as_deref() {
         Some("Succeeded") => {
             let last = all.last().and_then(|one| ended(one));
-            State::Succeeded(last.and_then(|last| last.message).unwrap_or_default())
+            SnapshotPodState::Succeeded(last.and_then(|last| last.message).unwrap_or_default())
         }
         Some("Failed") => {
             let failed = all.iter().find_map(|one| ended(one).filter(|end| end.exit_code != 0).map(|end| (one, end)));
@@ -233,9 +233,11 @@ fn state(pod: &Pod, created: Timestamp) -> State {
                     let said = end.message.unwrap_or_default();
                     let said = said.trim().lines().last().unwrap_or_default();
                     let at = end.finished_at.map_or(created, |time| time.0);
-                    State::Failed(at, bounded(&format!("{}: {said}", one.name)))
+                    SnapshotPodState::Failed(at, truncated(&format!("{}: {said}", one.name)))
                 }
-                None => State::Failed(created, bounded(&status.message.or(status.reason).unwrap_or_default())),
+                None => {
+                    SnapshotPodState::Failed(created, truncated(&status.message.or(status.reason).unwrap_or_default()))
+                }
             }
         }
         _ => {
@@ -246,7 +248,7 @@ fn state(pod: &Pod, created: Timestamp) -> State {
                 let reason = waiting.reason.filter(|reason| reason != "PodInitializing")?;
                 Some(format!("{}: {reason} {}", one.name, waiting.message.unwrap_or_default()))
             });
-            State::Runs(bounded(&unplaced.or(waiting).unwrap_or_default()))
+            SnapshotPodState::Runs(truncated(&unplaced.or(waiting).unwrap_or_default()))
         }
     }
 }

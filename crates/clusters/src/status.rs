@@ -13,19 +13,20 @@ use serde_json::{Value, json};
 use crate::cluster::{Clusters, Found};
 
 /// A status that differs only in what it tells people is written after this long.
-const TOLD_AGAIN: Duration = Duration::from_secs(1);
+const STATUS_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Clusters {
     /// A pass that failed says why; what was known before stays.
-    pub(crate) fn troubled(
+    pub(crate) fn failed_pass_status(
         &self,
         found: &Found,
         known: &ClusterStatus,
-        trouble: &fleetwright_kit::Trouble,
+        trouble: &fleetwright_kit::ReportedError,
         now: Timestamp,
     ) -> ClusterStatus {
         let generation = found.cluster.0.metadata.generation;
-        let mut status = cluster::troubled(known, trouble.reason, &trouble.source.to_string(), generation, now);
+        let mut status =
+            cluster::failed_pass_status(known, trouble.reason, &trouble.source.to_string(), generation, now);
         // It is refused since the first time.
         let old = found.cluster.0.status.as_ref().and_then(|old| condition(&old.conditions, names::ACCEPTED));
         let first = status.conditions.iter_mut().find(|one| one.type_ == names::ACCEPTED);
@@ -43,7 +44,7 @@ impl Clusters {
         new: &ClusterStatus,
     ) -> Result<Option<Timestamp>, WriteError> {
         let old = found.cluster.0.status.clone().unwrap_or_default();
-        let cached = self.eyes.clusters.get(pass.key());
+        let cached = self.caches.clusters.get(pass.key());
         let known = cached.as_ref().unwrap_or(&found.cluster);
         if let Some(field) = overtaken(&old, known.0.status.as_ref()) {
             let what = format!("status of Cluster {}", pass.key());
@@ -53,18 +54,18 @@ impl Clusters {
         let version = known.0.resource_version().unwrap_or_default();
         let (current, desired) = (json!(old), json!(new));
         // Two leaders for a moment have heard different things: each would overwrite the words of the other without end.
-        let soon = self.wrote().get(pass.key()).and_then(|at| at.checked_add(TOLD_AGAIN).ok());
+        let soon = self.wrote().get(pass.key()).and_then(|at| at.checked_add(STATUS_RETRY_AFTER).ok());
         if let Some(at) = soon.filter(|at| *at > pass.now())
             && current != desired
             && decided(current.clone()) == decided(desired.clone())
         {
             return Ok(Some(at));
         }
-        if !pass.writer().apply_status(&self.eyes.clusters, pass.key(), &version, &current, desired).await? {
+        if !pass.writer().apply_status(&self.caches.clusters, pass.key(), &version, &current, desired).await? {
             return Ok(None);
         }
         self.wrote().insert(pass.key().clone(), pass.now());
-        self.meters.told(&old, new);
+        self.meters.status_written(&old, new);
         for (kind, reason, event) in TOLD {
             let of = |status: &ClusterStatus| {
                 let found = fleetwright_api::condition(&status.conditions, kind).cloned();
@@ -73,7 +74,7 @@ impl Clusters {
             if let Some(now) = of(new)
                 && of(&old).is_none_or(|old| old.reason != now.reason)
             {
-                self.tell(pass, found, Level::Warning, event, &now.message).await;
+                self.publish_event(pass, found, Level::Warning, event, &now.message).await;
             }
         }
         match (&old.finishing, &new.finishing) {
@@ -82,12 +83,12 @@ impl Clusters {
                 let message = format!(
                     "the soak of {package_version} is over: restarting the components without emulation of {emulated}; from now on going back requires restoring a snapshot"
                 );
-                self.tell(pass, found, Level::Normal, "SoakEnded", &message).await;
+                self.publish_event(pass, found, Level::Normal, "SoakEnded", &message).await;
             }
             (Some(finishing), None) => {
                 let message =
                     format!("{} is verified without emulation of {}", finishing.package_version, finishing.emulated);
-                self.tell(pass, found, Level::Normal, "UpgradeCompleted", &message).await;
+                self.publish_event(pass, found, Level::Normal, "UpgradeCompleted", &message).await;
             }
             _ => {}
         }
@@ -96,18 +97,25 @@ impl Clusters {
         {
             let ready = fleetwright_api::condition(&new.conditions, names::READY);
             let message = ready.map(|ready| ready.message.clone()).unwrap_or_default();
-            self.tell(pass, found, Level::Normal, phase.as_str(), &message).await;
+            self.publish_event(pass, found, Level::Normal, phase.as_str(), &message).await;
         }
         if let Some(failed) = &new.failed
             && old.failed != new.failed
         {
             let message = format!("rolling back {}: {}", failed.package_version, failed.message);
-            self.tell(pass, found, Level::Warning, "UpgradeRolledBack", &message).await;
+            self.publish_event(pass, found, Level::Warning, "UpgradeRolledBack", &message).await;
         }
         Ok(None)
     }
 
-    pub(crate) async fn tell(&self, pass: &Pass, found: &Found, level: Level, reason: &'static str, message: &str) {
+    pub(crate) async fn publish_event(
+        &self,
+        pass: &Pass,
+        found: &Found,
+        level: Level,
+        reason: &'static str,
+        message: &str,
+    ) {
         let about = reference::<Cluster>(pass.key(), found.cluster.0.metadata.uid.as_deref());
         pass.events().publish(&about, level, reason, message, message).await;
     }

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use fleetwright_kit::{Clock, Key};
 use fleetwright_plan::cluster::Names;
-use fleetwright_plan::cluster::survey::{Ask, Quota, RemovedApi, Survey, removed_apis};
+use fleetwright_plan::cluster::survey::{Quota, RemovedApi, Survey, SurveyQuestion, removed_apis};
 use k8s_openapi::api::core::v1::{Node, ResourceQuota};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 
-use crate::connect::{Meta, page};
-use crate::errands::Errands;
-use crate::prove::client_of;
+use crate::background_tasks::BackgroundTasks;
+use crate::connect::{MetaAccess, page};
+use crate::messages::{api_error_message, truncated};
+use crate::proofs::client_of;
 use crate::thin::ThinNode;
-use crate::words::{bounded, said};
 
 /// An API server that does not tell within this time is not waited for.
 const WITHIN: Duration = Duration::from_secs(30);
@@ -24,7 +24,7 @@ const WITHIN: Duration = Duration::from_secs(30);
 const MOST_NODES: usize = 20_000;
 
 /// What was found out, and what is being found out.
-pub struct Surveys(pub Errands<Option<Survey>>);
+pub struct Surveys(pub BackgroundTasks<Option<Survey>>);
 
 impl Surveys {
     /// What was found out last.
@@ -38,9 +38,9 @@ impl Surveys {
     }
 
     /// Begins to find it out, unless that is under way, and ends what was asked before. When it is over, the cluster is woken.
-    pub fn begin(&self, key: &Key, names: &Names, ask: &Ask) {
+    pub fn begin(&self, key: &Key, names: &Names, ask: &SurveyQuestion) {
         let (names, asked) = (names.clone(), ask.clone());
-        let errand = async move |meta: Meta, clock: Clock| {
+        let errand = async move |meta: MetaAccess, clock: Clock| {
             let within = |why: &str| format!("{why} within {} s", WITHIN.as_secs());
             let apis = tokio::time::timeout(WITHIN, apis(&meta, &names, &asked.servers));
             let apis = apis.await.unwrap_or_else(|_| Err(within("an API server did not return its metrics")));
@@ -50,19 +50,19 @@ impl Surveys {
             let kubelets = kubelets.await.unwrap_or_else(|_| Err(within("no API server listed the Nodes")));
             Survey { of: asked.of, at: clock.now(), apis, quotas, kubelets }
         };
-        self.0.only(key, |of| of == ask.of);
+        self.0.abort_others(key, |of| of == ask.of);
         self.0.begin(key, &ask.of, errand, |known, survey| *known = Some(survey));
     }
 }
 
 /// What all of them tell: each knows its own callers.
-async fn apis(meta: &Meta, names: &Names, servers: &[(String, String)]) -> Result<BTreeSet<RemovedApi>, String> {
+async fn apis(meta: &MetaAccess, names: &Names, servers: &[(String, String)]) -> Result<BTreeSet<RemovedApi>, String> {
     let mut all = BTreeSet::new();
     for (name, ip) in servers {
-        let failed = |error: &dyn std::fmt::Display| bounded(&format!("{name}: {error}"));
+        let failed = |error: &dyn std::fmt::Display| truncated(&format!("{name}: {error}"));
         let client = client_of(meta, names, ip).await.map_err(|error| failed(&error))?;
         let request = http::Request::get("/metrics").body(Vec::new()).map_err(|error| failed(&error))?;
-        let page = client.request_text(request).await.map_err(|error| failed(&said(&error)))?;
+        let page = client.request_text(request).await.map_err(|error| failed(&api_error_message(&error)))?;
         all.extend(removed_apis(&page));
     }
     Ok(all)
@@ -70,13 +70,13 @@ async fn apis(meta: &Meta, names: &Names, servers: &[(String, String)]) -> Resul
 
 /// The Nodes and the versions of their kubelets, in pages: one API server that answers is enough.
 async fn kubelets(
-    meta: &Meta,
+    meta: &MetaAccess,
     names: &Names,
     servers: &[(String, String)],
 ) -> Result<BTreeMap<String, String>, String> {
     let mut last = "no API server is ready".to_owned();
     for (name, ip) in servers {
-        let failed = |error: &dyn std::fmt::Display| bounded(&format!("{name}: {error}"));
+        let failed = |error: &dyn std::fmt::Display| truncated(&format!("{name}: {error}"));
         match client_of(meta, names, ip).await {
             Ok(client) => match versions(&client).await {
                 Ok(all) => return Ok(all),
@@ -91,12 +91,12 @@ async fn kubelets(
 async fn versions(client: &Client) -> Result<BTreeMap<String, String>, String> {
     let (mut after, mut all) = (None::<String>, BTreeMap::new());
     loop {
-        let page = page::<Node, ThinNode>(client, after.as_deref()).await.map_err(|error| said(&error))?;
+        let page = page::<Node, ThinNode>(client, after.as_deref()).await.map_err(|error| api_error_message(&error))?;
         let next = page.metadata.continue_.filter(|next| !next.is_empty());
         for node in page.items {
             let (name, version) = node.kubelet();
             // A node writes this itself.
-            all.insert(name, bounded(&version));
+            all.insert(name, truncated(&version));
         }
         match next {
             // A tenant can make any number of Nodes.
@@ -109,7 +109,7 @@ async fn versions(client: &Client) -> Result<BTreeMap<String, String>, String> {
 
 async fn quotas(meta: &Client, names: &Names) -> Result<Vec<Quota>, String> {
     let api: Api<ResourceQuota> = Api::namespaced(meta.clone(), &names.namespace);
-    let all = api.list(&ListParams::default()).await.map_err(|error| bounded(&said(&error)))?;
+    let all = api.list(&ListParams::default()).await.map_err(|error| truncated(&api_error_message(&error)))?;
     let texts = |amounts: Option<BTreeMap<String, Quantity>>| -> BTreeMap<String, String> {
         amounts.unwrap_or_default().into_iter().map(|(name, amount)| (name, amount.0)).collect()
     };
@@ -123,7 +123,7 @@ async fn quotas(meta: &Client, names: &Names) -> Result<Vec<Quota>, String> {
 
 #[cfg(test)]
 mod tests {
-    use fleetwright_rig::{Ground, World};
+    use fleetwright_rig::{TestEnv, TestServer};
     use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
     use serde_json::json;
 
@@ -132,7 +132,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_node_with_a_heartbeat_that_does_not_parse_hides_no_other_node() {
         let late = "9999-12-31T23:59:59Z";
-        let world = World::new(&Ground::InProcess, &[]).await.unwrap();
+        let world = TestEnv::new(&TestServer::InProcess, &[]).await.unwrap();
         let (client, kind) = (world.admin(), ApiResource::erase::<Node>(&()));
         let nodes: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
         for (name, version, heartbeat) in [("fine", "v1.37.1", "2026-01-01T00:00:00Z"), ("late", "v1.36.4", late)] {

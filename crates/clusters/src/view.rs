@@ -7,13 +7,13 @@ use std::sync::Arc;
 use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, names};
 use fleetwright_kit::View;
 use fleetwright_pki::{Certificate, SealKey, fingerprint};
-use fleetwright_plan::cluster::borrowed::digest;
+use fleetwright_plan::cluster::copied_secrets::digest;
 use fleetwright_plan::cluster::extensions::EXTENSION;
-use fleetwright_plan::cluster::keys::{Key, SEAL, SEAL_DATA, content};
-use fleetwright_plan::cluster::members::Claim;
+use fleetwright_plan::cluster::keys::{Key, SEAL, SEAL_DATA, key_digest};
+use fleetwright_plan::cluster::members::VolumeClaim;
 use fleetwright_plan::cluster::objects::{PACKAGE_VERSION, TRUST_BUNDLE_HASH};
-use fleetwright_plan::cluster::snapshots::Task;
-use fleetwright_plan::cluster::{Live, Replica, print};
+use fleetwright_plan::cluster::snapshots::SnapshotPod;
+use fleetwright_plan::cluster::{LiveObject, Replica, content_hash};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::rbac::v1::RoleBinding;
@@ -24,13 +24,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::keys::Sealed;
-use crate::words::cut;
+use crate::messages::truncate;
 
 /// What kubectl leaves behind, which is as large as the object itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// What says of which cluster an object is.
-pub trait Belongs {
+pub trait ClusterOwned {
     /// The value of [`names::CLUSTER`].
     fn cluster(&self) -> Option<&str>;
 }
@@ -103,7 +103,7 @@ impl View for NamespaceView {
     }
 }
 
-impl Belongs for NamespaceView {
+impl ClusterOwned for NamespaceView {
     fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
     }
@@ -123,7 +123,7 @@ impl View for BindingView {
     }
 }
 
-impl Belongs for BindingView {
+impl ClusterOwned for BindingView {
     fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
     }
@@ -131,16 +131,16 @@ impl Belongs for BindingView {
 
 /// An object of a cluster.
 #[derive(Debug)]
-pub struct Content<K> {
+pub struct ObjectView<K> {
     cluster: Option<Box<str>>,
     /// What it says.
-    pub said: Said,
+    pub said: RawObject,
     kind: PhantomData<fn() -> K>,
 }
 
 /// What an object says, as text: it is read when its cluster is looked at, and is smaller so.
 #[derive(Debug)]
-pub struct Said {
+pub struct RawObject {
     text: Box<str>,
     /// A number that is another one for another text.
     pub print: u64,
@@ -150,14 +150,14 @@ pub struct Said {
     extension: Option<Box<str>>,
 }
 
-impl Said {
+impl RawObject {
     /// All that it says, status and bookkeeping aside.
     pub fn value(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_default()
     }
 }
 
-impl<K> View for Content<K>
+impl<K> View for ObjectView<K>
 where
     K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
 {
@@ -189,7 +189,7 @@ where
         let text: Box<str> = value.to_string().into();
         let package = package(&value).map(Into::into);
         let extension = value["metadata"]["labels"][EXTENSION].as_str().map(Into::into);
-        Self { cluster, said: Said { print: print(&text), text, package, extension }, kind: PhantomData }
+        Self { cluster, said: RawObject { print: content_hash(&text), text, package, extension }, kind: PhantomData }
     }
 }
 
@@ -198,7 +198,7 @@ pub fn package(object: &Value) -> Option<&str> {
     object["metadata"]["annotations"][PACKAGE_VERSION].as_str()
 }
 
-impl<K: Debug> Live for Content<K> {
+impl<K: Debug> LiveObject for ObjectView<K> {
     fn value(&self) -> Value {
         self.said.value()
     }
@@ -212,7 +212,7 @@ impl<K: Debug> Live for Content<K> {
     }
 }
 
-impl<K> Belongs for Content<K> {
+impl<K> ClusterOwned for ObjectView<K> {
     fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
     }
@@ -256,7 +256,7 @@ impl View for SecretView {
         let text = |key: &str| data.get(key).and_then(|bytes| std::str::from_utf8(&bytes.0).ok());
         let key = Key::of(&name).and_then(|key| {
             let fingerprint = fingerprint(text(key.public())?)?;
-            Some((fingerprint.into(), content(values()).into()))
+            Some((fingerprint.into(), key_digest(values()).into()))
         });
         let trusted = text("ca.crt").filter(|_| Key::of(&name).is_some()).unwrap_or_default();
         let trusted = trusted.split_inclusive("-----END CERTIFICATE-----").map(Certificate::from_pem);
@@ -280,7 +280,7 @@ impl View for SecretView {
     }
 }
 
-impl Belongs for SecretView {
+impl ClusterOwned for SecretView {
     fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
     }
@@ -297,7 +297,7 @@ pub struct PodView {
     /// How many seconds it has from being told to go until it is killed, once it was told.
     pub grace: Option<i64>,
     /// What it does to the cluster's data, if it is no replica of a component.
-    pub task: Option<Box<Task>>,
+    pub task: Option<Box<SnapshotPod>>,
 }
 
 impl View for PodView {
@@ -355,7 +355,7 @@ impl View for PodView {
     }
 }
 
-impl Belongs for PodView {
+impl ClusterOwned for PodView {
     fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
     }
@@ -366,7 +366,7 @@ impl Belongs for PodView {
 pub struct ClaimView {
     cluster: Option<Box<str>>,
     /// What is known of it.
-    pub claim: Claim,
+    pub claim: VolumeClaim,
     /// Its StorageClass.
     pub class: Option<Box<str>>,
 }
@@ -390,7 +390,7 @@ impl View for ClaimView {
         let spec = object.spec.as_ref();
         let size = spec.and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
         let size = size.map(|size| size.0.clone());
-        let claim = Claim {
+        let claim = VolumeClaim {
             name: object.name_any(),
             uid: object.uid().unwrap_or_default(),
             version: object.resource_version().unwrap_or_default(),
@@ -403,7 +403,7 @@ impl View for ClaimView {
     }
 }
 
-impl Belongs for ClaimView {
+impl ClusterOwned for ClaimView {
     fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
     }
@@ -418,7 +418,7 @@ fn lost(container: &ContainerStatus) -> bool {
     }
     let mut ends = [state, container.last_state.as_ref()].into_iter().flatten();
     let last = ends.find_map(|state| state.terminated.as_ref());
-    last.and_then(|end| end.message.as_deref()).is_some_and(fleetwright_plan::cluster::datastore::lost)
+    last.and_then(|end| end.message.as_deref()).is_some_and(fleetwright_plan::cluster::datastore::is_data_loss)
 }
 
 /// Whether the container was started at least once.
@@ -451,7 +451,7 @@ fn why(container: &ContainerStatus) -> String {
         format!("exited with {}: {said}", ended.exit_code)
     });
     let text = [waiting, ended].into_iter().flatten().collect::<Vec<_>>().join("; ");
-    cut(&text, LONGEST)
+    truncate(&text, LONGEST)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-use crate::{Kind, Reply, Target, Watch};
+use crate::{Reply, ServerKind, Target, Watch};
 
 /// How long something may take that happens by itself, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -61,7 +61,7 @@ impl Ctx {
     }
 
     /// Which server this is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ServerKind {
         self.target.kind()
     }
 

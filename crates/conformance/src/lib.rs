@@ -17,7 +17,7 @@ mod watch;
 pub use case::Case;
 pub use crd::Crd;
 pub use ctx::{Call, Ctx, PatchType, eventually};
-pub use fleetwright_lab::{Kind, Target};
+pub use fleetwright_lab::{ServerKind, Target};
 pub use reply::Reply;
 pub use report::{Outcome, Report, Row};
 pub use runner::{Options, run};

@@ -1,7 +1,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::{Case, Kind};
+use crate::{Case, ServerKind};
 
 /// How a case went on one server.
 #[derive(Clone, Debug)]
@@ -24,18 +24,18 @@ pub struct Row {
 /// How all cases went.
 #[derive(Clone)]
 pub struct Report {
-    servers: Vec<Kind>,
+    servers: Vec<ServerKind>,
     /// One per case.
     pub rows: Vec<Row>,
 }
 
 impl Report {
-    pub(crate) fn new(cases: &[Case], servers: &[Kind]) -> Self {
+    pub(crate) fn new(cases: &[Case], servers: &[ServerKind]) -> Self {
         let rows = cases.iter().map(|case| Row { case: *case, outcomes: vec![None; servers.len()] }).collect();
         Self { servers: servers.to_vec(), rows }
     }
 
-    pub(crate) fn add(&mut self, row: usize, server: Kind, outcome: Outcome) {
+    pub(crate) fn add(&mut self, row: usize, server: ServerKind, outcome: Outcome) {
         let column = self.servers.iter().position(|known| *known == server);
         if let (Some(row), Some(column)) = (self.rows.get_mut(row), column) {
             row.outcomes[column] = Some(outcome);

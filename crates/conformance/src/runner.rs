@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use futures::{FutureExt, StreamExt, stream};
 
-use crate::{Case, Ctx, Kind, Outcome, Report, Target};
+use crate::{Case, Ctx, Outcome, Report, ServerKind, Target};
 
 /// So many cases run at a time.
 const AT_ONCE: usize = 8;
@@ -22,7 +22,7 @@ thread_local! {
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The servers.
-    pub servers: Vec<Kind>,
+    pub servers: Vec<ServerKind>,
     /// Only cases whose area or name holds one of these; all when empty.
     pub filters: Vec<String>,
 }

@@ -5,18 +5,18 @@
 
 use std::process::ExitCode;
 
-use fleetwright_conformance::{Kind, Options, cases, run};
+use fleetwright_conformance::{Options, ServerKind, cases, run};
 
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/conformance.md");
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
     let (flags, filters): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
-    let mut servers = vec![Kind::Embedded, Kind::Real];
+    let mut servers = vec![ServerKind::Embedded, ServerKind::Real];
     for flag in &flags {
         match flag.as_str() {
-            "--embedded" => servers.retain(|kind| *kind == Kind::Embedded),
-            "--real" => servers.retain(|kind| *kind == Kind::Real),
+            "--embedded" => servers.retain(|kind| *kind == ServerKind::Embedded),
+            "--real" => servers.retain(|kind| *kind == ServerKind::Real),
             "--list" => {
                 cases::all().iter().for_each(|case| println!("{}::{}: test", case.area, case.name));
                 return Ok(ExitCode::SUCCESS);

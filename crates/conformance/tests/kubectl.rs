@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use fleetwright_conformance::kubectl::{Allowance, Command, Output, Plain, Session, Verdict, compare, script};
-use fleetwright_conformance::{Kind, Target};
+use fleetwright_conformance::{ServerKind, Target};
 use fleetwright_lab::{Binaries, DEFAULT_MINOR};
 
 #[tokio::main]
@@ -31,9 +31,10 @@ async fn main() -> Result<ExitCode> {
             continue;
         }
         say(&mut text, &format!("# {}\n", kubectl.display()));
-        let real = Side::start(Kind::Real, None, &kubectl, &files);
+        let real = Side::start(ServerKind::Real, None, &kubectl, &files);
         let rival = arguments.iter().find_map(|argument| argument.strip_prefix("--kubeconfig="));
-        let kind = if arguments.iter().any(|argument| argument == "--real") { Kind::Real } else { Kind::Embedded };
+        let kind =
+            if arguments.iter().any(|argument| argument == "--real") { ServerKind::Real } else { ServerKind::Embedded };
         let ours = Side::start(kind, rival, &kubectl, &files);
         let (real, ours) = tokio::try_join!(real, ours)?;
         let (wanted, got) = tokio::try_join!(real.run(&commands), ours.run(&commands))?;
@@ -68,7 +69,7 @@ struct Side {
 }
 
 impl Side {
-    async fn start(kind: Kind, kubeconfig: Option<&str>, kubectl: &Path, files: &Path) -> Result<Self> {
+    async fn start(kind: ServerKind, kubeconfig: Option<&str>, kubectl: &Path, files: &Path) -> Result<Self> {
         let (target, kubeconfig) = match kubeconfig {
             Some(file) => (None, std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?),
             None => {

@@ -6,7 +6,7 @@ use fleetwright_wire::{Check, CheckSeen};
 
 use crate::System;
 use crate::method::{SHELL, ended};
-use crate::system::Run;
+use crate::system::ProgramRun;
 use crate::text::clip;
 
 /// A check that takes longer does not hold. They are asked again and again: one that hangs must not hold up the others.
@@ -50,7 +50,7 @@ fn http(system: &dyn System, url: &str) -> Result<String, String> {
 }
 
 fn runs(system: &dyn System, command: &str) -> Result<String, String> {
-    let run = Run { argv: SHELL, input: command.as_bytes(), env: &[], within: WITHIN };
+    let run = ProgramRun { argv: SHELL, input: command.as_bytes(), env: &[], within: WITHIN };
     let ran = system.look(&run).map_err(|error| error.to_string())?;
     if ran.ok() { Ok("exited with 0".to_owned()) } else { Err(ended(&ran)) }
 }

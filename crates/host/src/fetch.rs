@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fleetwright_wire::Source;
 
-use crate::method::{MethodError, Work};
+use crate::method::{MethodContext, MethodError};
 use crate::text::{clip, sha256};
 
 /// No source is larger. A server that sends without end does not fill the disk.
@@ -20,7 +20,7 @@ pub fn kept(cache: &str, source: &Source) -> String {
 ///
 /// # Errors
 /// When no mirror has it; says of each what it had instead.
-pub fn source(work: &mut Work<'_>, source: &Source) -> Result<String, MethodError> {
+pub fn source(work: &mut MethodContext<'_>, source: &Source) -> Result<String, MethodError> {
     if source.sha256.len() != 64 || !source.sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
         return Err(MethodError(format!(
             "invalid sha256 `{}` of the source: must be 64 lower-case hex digits",
@@ -66,7 +66,7 @@ pub fn source(work: &mut Work<'_>, source: &Source) -> Result<String, MethodErro
     Err(MethodError(errors.join("; ")))
 }
 
-fn fetch(work: &mut Work<'_>, url: &str, part: &str, wanted: &str) -> Result<(), String> {
+fn fetch(work: &mut MethodContext<'_>, url: &str, part: &str, wanted: &str) -> Result<(), String> {
     let shown = without_password(url);
     let within = work.left().map_err(|error| format!("{shown}: {error}"))?;
     work.say(format!("fetching {shown}"));

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use fleetwright_wire::{Deviation, File, Package, plural};
 
 use crate::method::{self, MethodError};
-use crate::store::{State, Was, aside_path};
-use crate::system::{Kind, Stat};
+use crate::store::{ComponentRecord, FormerPath, aside_path};
+use crate::system::{PathKind, Stat};
 use crate::text::sha256;
 use crate::{System, store};
 
@@ -16,7 +16,7 @@ const LARGEST_ASIDE: u64 = 64 << 20;
 const SMALL: u64 = 64 << 10;
 
 /// A file that a package wants.
-pub(crate) struct Wanted<'p> {
+pub(crate) struct WantedFile<'p> {
     pub path: String,
     pub content: &'p [u8],
     pub mode: u32,
@@ -29,20 +29,20 @@ pub(crate) struct Wanted<'p> {
 }
 
 /// All files of a package, in the order in which they are written.
-pub(crate) fn wanted(package: &Package) -> Vec<Wanted<'_>> {
+pub(crate) fn wanted(package: &Package) -> Vec<WantedFile<'_>> {
     let own = |file: &'_ File| (file.path.clone(), file.mode);
-    let mut wanted: Vec<Wanted<'_>> = Vec::with_capacity(package.files.len() + package.units.len());
+    let mut wanted: Vec<WantedFile<'_>> = Vec::with_capacity(package.files.len() + package.units.len());
     for file in &package.files {
         let (path, mode) = own(file);
         let content = file.content.bytes();
         let (owner, group) = (file.owner.as_str(), file.group.as_str());
-        wanted.push(Wanted { path, content, mode, owner, group, secret: file.secret, once: file.once, unit: None });
+        wanted.push(WantedFile { path, content, mode, owner, group, secret: file.secret, once: file.once, unit: None });
     }
     for unit in &package.units {
         let place = format!("/etc/systemd/system/{}", unit.name);
         let main = unit.content.iter().map(|content| (place.clone(), content));
         let drop_ins = unit.drop_ins.iter().map(|(name, content)| (format!("{place}.d/{name}"), content));
-        wanted.extend(main.chain(drop_ins).map(|(path, content)| Wanted {
+        wanted.extend(main.chain(drop_ins).map(|(path, content)| WantedFile {
             path,
             content: content.as_bytes(),
             mode: 0o644,
@@ -73,7 +73,7 @@ pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<D
     Ok(deviations)
 }
 
-fn differences(system: &dyn System, wanted: &Wanted<'_>, disrupts: bool) -> Result<Vec<Deviation>, MethodError> {
+fn differences(system: &dyn System, wanted: &WantedFile<'_>, disrupts: bool) -> Result<Vec<Deviation>, MethodError> {
     let path = &wanted.path;
     let deviation = |what: &str, found: String, wanted: String| Deviation {
         what: format!("file {path}{what}"),
@@ -82,7 +82,7 @@ fn differences(system: &dyn System, wanted: &Wanted<'_>, disrupts: bool) -> Resu
         disrupts,
     };
     let found = system.stat(path).map_err(MethodError::io(path))?;
-    let Some(stat) = found.filter(|stat| stat.kind == Kind::File) else {
+    let Some(stat) = found.filter(|stat| stat.kind == PathKind::File) else {
         let found = system.stat(path).map_err(MethodError::io(path))?.map_or("absent", |stat| described(&stat.kind));
         return Ok(vec![deviation("", found.to_owned(), content_shown(wanted, None))]);
     };
@@ -104,16 +104,16 @@ fn differences(system: &dyn System, wanted: &Wanted<'_>, disrupts: bool) -> Resu
     Ok(deviations)
 }
 
-fn described(kind: &Kind) -> &'static str {
+fn described(kind: &PathKind) -> &'static str {
     match kind {
-        Kind::File => "a file",
-        Kind::Folder => "a folder",
-        Kind::Link(_) => "a link",
-        Kind::Other => "a special file",
+        PathKind::File => "a file",
+        PathKind::Folder => "a folder",
+        PathKind::Link(_) => "a link",
+        PathKind::Other => "a special file",
     }
 }
 
-fn same_content(system: &dyn System, wanted: &Wanted<'_>, stat: &Stat) -> Result<bool, MethodError> {
+fn same_content(system: &dyn System, wanted: &WantedFile<'_>, stat: &Stat) -> Result<bool, MethodError> {
     if stat.size != wanted.content.len() as u64 {
         return Ok(false);
     }
@@ -122,7 +122,7 @@ fn same_content(system: &dyn System, wanted: &Wanted<'_>, stat: &Stat) -> Result
 }
 
 /// Never the content itself. Of secrets not even a digest: short ones could be guessed from it.
-fn content_shown(wanted: &Wanted<'_>, lines: Option<usize>) -> String {
+fn content_shown(wanted: &WantedFile<'_>, lines: Option<usize>) -> String {
     if wanted.secret {
         return "the declared secret".to_owned();
     }
@@ -134,7 +134,7 @@ fn content_shown(wanted: &Wanted<'_>, lines: Option<usize>) -> String {
 /// How the content is, and how many lines differ if that can be told.
 fn content_found(
     system: &dyn System,
-    wanted: &Wanted<'_>,
+    wanted: &WantedFile<'_>,
     stat: &Stat,
 ) -> Result<(String, Option<usize>), MethodError> {
     if wanted.secret {
@@ -163,14 +163,14 @@ fn lines_that_differ(found: &[u8], wanted: &[u8]) -> Option<usize> {
 }
 
 /// Writes a file if it is not as wanted. True if its content changed.
-pub(crate) fn write(system: &mut dyn System, wanted: &Wanted<'_>) -> Result<bool, MethodError> {
+pub(crate) fn write(system: &mut dyn System, wanted: &WantedFile<'_>) -> Result<bool, MethodError> {
     let path = &wanted.path;
     let failed = |error: std::io::Error| MethodError(format!("cannot write {path}: {error}"));
     if let Some(stat) = system.stat(path).map_err(failed)? {
-        if stat.kind == Kind::Folder {
+        if stat.kind == PathKind::Folder {
             return Err(MethodError(format!("cannot write {path}: it is a folder")));
         }
-        if stat.kind == Kind::File && same_content(system, wanted, &stat)? {
+        if stat.kind == PathKind::File && same_content(system, wanted, &stat)? {
             let as_wanted =
                 (stat.mode, stat.owner.as_str(), stat.group.as_str()) == (wanted.mode, wanted.owner, wanted.group);
             if !as_wanted {
@@ -187,7 +187,7 @@ pub(crate) fn write(system: &mut dyn System, wanted: &Wanted<'_>) -> Result<bool
 pub(crate) fn take_over(
     system: &mut dyn System,
     component: &str,
-    state: &mut State,
+    state: &mut ComponentRecord,
     paths: &BTreeSet<String>,
 ) -> Result<(), MethodError> {
     let new: Vec<&String> = paths.iter().filter(|path| !state.paths.contains_key(*path)).collect();
@@ -206,14 +206,14 @@ pub(crate) fn take_over(
     for path in new {
         let was = match system.stat(path).map_err(MethodError::io(path))? {
             None => None,
-            Some(Stat { kind: Kind::Folder | Kind::Other, .. }) => {
+            Some(Stat { kind: PathKind::Folder | PathKind::Other, .. }) => {
                 return Err(MethodError(format!(
                     "{path} is not a regular file on this host and is not replaced: remove it by hand, or use another path"
                 )));
             }
             Some(Stat { kind, mode, owner, group, .. }) => {
                 let target = match kind {
-                    Kind::Link(target) => Some(target),
+                    PathKind::Link(target) => Some(target),
                     _ => {
                         let content = system
                             .read(path, LARGEST_ASIDE)
@@ -225,7 +225,7 @@ pub(crate) fn take_over(
                         None
                     }
                 };
-                Some(Was { mode, owner, group, target })
+                Some(FormerPath { mode, owner, group, target })
             }
         };
         state.paths.insert(path.clone(), was);
@@ -238,18 +238,18 @@ pub(crate) fn put_back(
     system: &mut dyn System,
     component: &str,
     path: &str,
-    was: Option<&Was>,
+    was: Option<&FormerPath>,
 ) -> Result<(), MethodError> {
     let failed = |error: std::io::Error| MethodError(format!("cannot restore {path}: {error}"));
     let aside = aside_path(component, path);
     match was {
         None => {
             // A folder that somebody made in its place is not ours.
-            if system.stat(path).map_err(failed)?.is_some_and(|stat| stat.kind != Kind::Folder) {
+            if system.stat(path).map_err(failed)?.is_some_and(|stat| stat.kind != PathKind::Folder) {
                 system.remove(path).map_err(failed)?;
             }
         }
-        Some(Was { target: Some(target), mode, owner, group }) => {
+        Some(FormerPath { target: Some(target), mode, owner, group }) => {
             system.link(path, target).map_err(failed)?;
             // As root's it would be followed, though a user made it.
             system.set_mode(path, *mode, owner, group).map_err(failed)?;

@@ -6,7 +6,7 @@ use std::io;
 use fleetwright_wire::HOME;
 
 use crate::System;
-use crate::system::Kind;
+use crate::system::PathKind;
 
 const LIMIT: u64 = 4 << 20;
 
@@ -59,7 +59,7 @@ pub fn tidy(system: &mut dyn System) -> io::Result<()> {
 
 /// Removes a folder if it is empty; false if it stays.
 fn removed(system: &mut dyn System, folder: &str) -> io::Result<bool> {
-    if system.stat(folder)?.is_none_or(|stat| stat.kind != Kind::Folder) {
+    if system.stat(folder)?.is_none_or(|stat| stat.kind != PathKind::Folder) {
         return Ok(true);
     }
     if !system.list(folder)?.is_empty() {

@@ -7,9 +7,9 @@ use fleetwright_wire::{
     Outcome, Package, Progress, Request, Step, StepRecord,
 };
 
-use crate::journal::{Begin, Begun, Journal, LOG};
-use crate::steps::{Doing, How};
-use crate::system::Coming;
+use crate::journal::{BeginResult, Journal, LOG, StartedStep};
+use crate::steps::{InstallMode, RunningStep};
+use crate::system::UpcomingQueries;
 use crate::text::{Tail, clip};
 use crate::{System, folders, observe, owner, store};
 
@@ -28,7 +28,7 @@ use crate::{System, folders, observe, owner, store};
 pub struct Host<S> {
     system: S,
     /// A step that ended here, and whose end could not be written.
-    unsaved: Option<Begun>,
+    unsaved: Option<StartedStep>,
 }
 
 impl<S: System> Host<S> {
@@ -89,7 +89,7 @@ impl<S: System> Host<S> {
     }
 
     fn unsaved_record(&self, id: &str) -> Option<StepRecord> {
-        self.unsaved.as_ref().map(Begun::record).filter(|record| record.id == id).cloned()
+        self.unsaved.as_ref().map(StartedStep::record).filter(|record| record.id == id).cloned()
     }
 
     fn recall(&mut self, id: &str) -> Result<Option<StepRecord>, Failure> {
@@ -111,7 +111,7 @@ impl<S: System> Host<S> {
         let packages = || asked.packages.iter().chain(&kept);
         self.system.foresee(observe::coming(packages(), asked.health));
         let components = self.components(packages(), asked.health, tell);
-        self.system.foresee(Coming::default());
+        self.system.foresee(UpcomingQueries::default());
         let mut components = components.map_err(other)?;
         // What cannot be compared is not as it should be: it must not count as proven.
         for seen in &mut components {
@@ -173,8 +173,8 @@ impl<S: System> Host<S> {
             return Ok(record);
         }
         let mut begun = match Journal::of(&mut self.system).begin(apply)? {
-            Begin::Known(record) => return Ok(record),
-            Begin::Begun(begun) => begun,
+            BeginResult::AlreadyKnown(record) => return Ok(record),
+            BeginResult::Started(begun) => begun,
         };
         let mut log = Tail::new(LOG);
         if apply.step == Step::Reboot {
@@ -194,7 +194,7 @@ impl<S: System> Host<S> {
             };
         }
         let until = self.system.elapsed() + Duration::from_secs(apply.within);
-        let mut doing = Doing {
+        let mut doing = RunningStep {
             system: &mut self.system,
             tell: &mut |doing| tell(Answer::Progress(Progress { doing: clip(&doing, 500) })),
             log: &mut log,
@@ -203,9 +203,9 @@ impl<S: System> Host<S> {
         };
         let ended = match &apply.step {
             Step::Install(package) => {
-                doing.install(package, &package.digest(), How::Install { unproven: apply.unproven })
+                doing.install(package, &package.digest(), InstallMode::Install { unproven: apply.unproven })
             }
-            Step::Repair(package) => doing.install(package, &package.digest(), How::Repair),
+            Step::Repair(package) => doing.install(package, &package.digest(), InstallMode::Repair),
             Step::Remove { component } => doing.remove(component),
             Step::Back { component, to } => doing.back(component, to),
             Step::Reboot => Ok(String::new()),
@@ -217,7 +217,7 @@ impl<S: System> Host<S> {
         })
     }
 
-    fn end(&mut self, begun: Begun, outcome: Outcome, untouched: bool, message: &str, log: &Tail) -> StepRecord {
+    fn end(&mut self, begun: StartedStep, outcome: Outcome, untouched: bool, message: &str, log: &Tail) -> StepRecord {
         let (record, unsaved) = Journal::of(&mut self.system).end(begun, outcome, untouched, message, log);
         self.unsaved = unsaved;
         record

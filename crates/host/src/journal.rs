@@ -23,13 +23,13 @@ pub const BOOT_WITHIN: i64 = 120;
 /// What was started by a process that is gone is waited for until the step's time is over, and so many seconds.
 const GRACE: i64 = 60;
 /// Nothing is begun with less room: the end of the step would not fit either.
-const ROOM: u64 = 1 << 20;
+const RESERVED_SPACE: u64 = 1 << 20;
 
 const LIMIT: u64 = 1 << 20;
 
 /// A record as it is on disk.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Written {
+struct JournalRecord {
     record: StepRecord,
     /// Who runs it.
     process: String,
@@ -45,14 +45,14 @@ struct Written {
 
 /// The step that was begun last.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Latest {
+struct LatestStep {
     id: String,
     number: u64,
 }
 
 /// One of the earlier steps of which only this is known.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Earlier {
+struct EarlierStep {
     id: String,
     verb: Verb,
     outcome: Outcome,
@@ -61,22 +61,22 @@ struct Earlier {
 
 /// A step that was begun, and is to be ended by [`Journal::end`].
 #[derive(Debug)]
-pub(crate) struct Begun {
-    written: Written,
+pub(crate) struct StartedStep {
+    written: JournalRecord,
 }
 
-impl Begun {
+impl StartedStep {
     pub(crate) fn record(&self) -> &StepRecord {
         &self.written.record
     }
 }
 
 /// What came of asking for a step.
-pub(crate) enum Begin {
+pub(crate) enum BeginResult {
     /// It may run now. Its record is on disk.
-    Begun(Begun),
+    Started(StartedStep),
     /// It was begun before, or refused.
-    Known(StepRecord),
+    AlreadyKnown(StepRecord),
 }
 
 /// The journal of a host. All state is on its disk.
@@ -140,11 +140,11 @@ impl<'s> Journal<'s> {
     }
 
     /// Puts a step's record on disk, unless its id is known. What was begun must be ended.
-    pub(crate) fn begin(&mut self, apply: &Apply) -> Result<Begin, Failure> {
+    pub(crate) fn begin(&mut self, apply: &Apply) -> Result<BeginResult, Failure> {
         checked(&apply.id)?;
         self.hold(|journal| owner::claim(journal.system, &apply.claim))?;
         if let Some(record) = self.recall(&apply.id)? {
-            return Ok(Begin::Known(record));
+            return Ok(BeginResult::AlreadyKnown(record));
         }
         if !self.system.lock(&step_lock()).map_err(no_journal)? {
             return Err(busy(match self.running()? {
@@ -153,23 +153,23 @@ impl<'s> Journal<'s> {
             }));
         }
         let begun = self.hold(|journal| journal.begin_locked(apply));
-        if !matches!(begun, Ok(Begin::Begun(_))) {
+        if !matches!(begun, Ok(BeginResult::Started(_))) {
             self.unlock();
         }
         begun
     }
 
-    fn begin_locked(&mut self, apply: &Apply) -> Result<Begin, Failure> {
+    fn begin_locked(&mut self, apply: &Apply) -> Result<BeginResult, Failure> {
         // Somebody may have led, begun or refused it between the two locks.
         self.admit(&apply.claim)?;
         if let Some(record) = self.recall(&apply.id)? {
-            return Ok(Begin::Known(record));
+            return Ok(BeginResult::AlreadyKnown(record));
         }
         if let Some(record) = self.running()? {
             return Err(busy(format!("the host is rebooting (step {})", record.id)));
         }
         let facts = self.system.facts().map_err(no_journal)?;
-        if facts.free < ROOM {
+        if facts.free < RESERVED_SPACE {
             let error = io::Error::new(io::ErrorKind::StorageFull, format!("only {} bytes are free", facts.free));
             return Err(no_journal(error));
         }
@@ -192,17 +192,17 @@ impl<'s> Journal<'s> {
             tail: String::new(),
         };
         let written = self.add(record, apply.within)?;
-        Ok(Begin::Begun(Begun { written }))
+        Ok(BeginResult::Started(StartedStep { written }))
     }
 
     /// Adds a record that was not there.
-    fn add(&mut self, record: StepRecord, within: u64) -> Result<Written, Failure> {
+    fn add(&mut self, record: StepRecord, within: u64) -> Result<JournalRecord, Failure> {
         self.prune().map_err(no_journal)?;
         let number = self.latest()?.number + 1;
         let process = self.system.own_process();
-        let written = Written { record, process, number, within, boot_asked: None };
+        let written = JournalRecord { record, process, number, within, boot_asked: None };
         // An id of which there is no record yet was not begun: this may be written first.
-        let latest = Latest { id: written.record.id.clone(), number };
+        let latest = LatestStep { id: written.record.id.clone(), number };
         self.put("latest", &latest).map_err(no_journal)?;
         if let Err(error) = self.write(&written) {
             // Nothing was begun, and nothing may look as if it was.
@@ -213,7 +213,7 @@ impl<'s> Journal<'s> {
     }
 
     /// The host is about to be told to boot: the step ends when it comes back.
-    pub(crate) fn boots(&mut self, begun: &mut Begun) -> Result<StepRecord, Failure> {
+    pub(crate) fn boots(&mut self, begun: &mut StartedStep) -> Result<StepRecord, Failure> {
         begun.written.boot_asked = Some(self.system.now());
         begun.written.record.message = "the host is rebooting".to_owned();
         self.write(&begun.written).map_err(no_journal)?;
@@ -223,12 +223,12 @@ impl<'s> Journal<'s> {
     /// Puts the end of a step on disk. What could not be written comes back, to be tried again: see [`Journal::save`].
     pub(crate) fn end(
         &mut self,
-        begun: Begun,
+        begun: StartedStep,
         outcome: Outcome,
         untouched: bool,
         message: &str,
         log: &Tail,
-    ) -> (StepRecord, Option<Begun>) {
+    ) -> (StepRecord, Option<StartedStep>) {
         let mut written = begun.written;
         let record = &mut written.record;
         record.ended = Some(self.system.now());
@@ -244,7 +244,7 @@ impl<'s> Journal<'s> {
         if self.write(&written).is_err() {
             let log = log_path(&written.record.id);
             if self.system.remove(&log).and_then(|_| self.write(&written)).is_err() {
-                unsaved = Some(Begun { written: written.clone() });
+                unsaved = Some(StartedStep { written: written.clone() });
             }
         }
         self.unlock();
@@ -252,7 +252,7 @@ impl<'s> Journal<'s> {
     }
 
     /// Tries to write an end again that could not be written.
-    pub(crate) fn save(&mut self, unsaved: &Begun) -> Result<(), Failure> {
+    pub(crate) fn save(&mut self, unsaved: &StartedStep) -> Result<(), Failure> {
         self.write(&unsaved.written).map_err(no_journal)
     }
 
@@ -280,7 +280,7 @@ impl<'s> Journal<'s> {
     }
 
     /// The record as it must be understood now.
-    fn judged(&self, written: Written) -> StepRecord {
+    fn judged(&self, written: JournalRecord) -> StepRecord {
         let mut record = written.record;
         if record.outcome != Outcome::Running {
             return record;
@@ -353,7 +353,7 @@ impl<'s> Journal<'s> {
             let process = journal.system.own_process();
             journal.prune().map_err(no_journal)?;
             journal
-                .write(&Written { record: record.clone(), process, number, within: 0, boot_asked: None })
+                .write(&JournalRecord { record: record.clone(), process, number, within: 0, boot_asked: None })
                 .map_err(no_journal)?;
             Ok(record)
         })
@@ -414,7 +414,7 @@ impl<'s> Journal<'s> {
         let _ = self.system.unlock(&step_lock());
     }
 
-    fn write(&mut self, written: &Written) -> io::Result<()> {
+    fn write(&mut self, written: &JournalRecord) -> io::Result<()> {
         let bytes = serde_json::to_vec(written).map_err(io::Error::other)?;
         self.system.write(&record_path(&written.record.id), &bytes, 0o600, "root", "root")
     }
@@ -424,13 +424,13 @@ impl<'s> Journal<'s> {
         self.system.write(&format!("{}/{name}", folder()), &bytes, 0o600, "root", "root")
     }
 
-    fn latest(&self) -> Result<Latest, Failure> {
+    fn latest(&self) -> Result<LatestStep, Failure> {
         let bytes = self.system.read(&format!("{}/latest", folder()), LIMIT).map_err(no_journal)?;
         Ok(match bytes {
-            None => Latest::default(),
+            None => LatestStep::default(),
             Some(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|_| {
                 let newest = self.all().into_iter().max_by_key(|written| written.number);
-                newest.map(|written| Latest { id: written.record.id, number: written.number }).unwrap_or_default()
+                newest.map(|written| LatestStep { id: written.record.id, number: written.number }).unwrap_or_default()
             }),
         })
     }
@@ -447,7 +447,7 @@ impl<'s> Journal<'s> {
     }
 
     /// All whole records that can be read.
-    fn all(&self) -> Vec<Written> {
+    fn all(&self) -> Vec<JournalRecord> {
         let names = self.system.list(&format!("{}/steps", folder())).unwrap_or_default();
         let ids = names.iter().filter_map(|name| name.strip_suffix(".json"));
         let read = |id| self.system.read(&record_path(id), LIMIT).ok().flatten();
@@ -473,7 +473,12 @@ impl<'s> Journal<'s> {
         for written in old {
             let record = self.judged(written);
             if record.outcome != Outcome::Running {
-                going.push(Earlier { id: record.id, verb: record.verb, outcome: record.outcome, began: record.began });
+                going.push(EarlierStep {
+                    id: record.id,
+                    verb: record.verb,
+                    outcome: record.outcome,
+                    began: record.began,
+                });
             }
         }
         let earlier = self.earlier()?;
@@ -515,7 +520,7 @@ fn broken(id: &str) -> StepRecord {
     }
 }
 
-fn of_old(earlier: Earlier) -> StepRecord {
+fn of_old(earlier: EarlierStep) -> StepRecord {
     StepRecord {
         verb: earlier.verb,
         outcome: earlier.outcome,

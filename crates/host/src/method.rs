@@ -5,7 +5,7 @@ use std::time::Duration;
 use fleetwright_wire::{self as wire, Deviation, Package};
 
 use crate::System;
-use crate::system::{Coming, Ran, Run};
+use crate::system::{ProgramResult, ProgramRun, UpcomingQueries};
 use crate::text::Tail;
 
 mod config;
@@ -34,13 +34,13 @@ pub fn of(package: &Package) -> &'static dyn Method {
     }
 }
 
-/// Where the methods remember what they must of a component: [`Work::folder`].
+/// Where the methods remember what they must of a component: [`MethodContext::folder`].
 pub fn folder(component: &str) -> String {
     format!("{}/packages/{component}/method", wire::HOME)
 }
 
 /// What a method is given to work with.
-pub struct Work<'a> {
+pub struct MethodContext<'a> {
     /// The host.
     pub system: &'a mut dyn System,
     /// The package.
@@ -61,7 +61,7 @@ pub struct Work<'a> {
     pub log: &'a mut Tail,
 }
 
-impl Work<'_> {
+impl MethodContext<'_> {
     /// How much time is left.
     ///
     /// # Errors
@@ -83,12 +83,12 @@ impl Work<'_> {
     ///
     /// # Errors
     /// When it cannot be started or takes too long. How it ended is for the caller to look at.
-    pub fn run(&mut self, argv: &[&str], input: &[u8], env: &[(&str, &str)]) -> Result<Ran, MethodError> {
+    pub fn run(&mut self, argv: &[&str], input: &[u8], env: &[(&str, &str)]) -> Result<ProgramResult, MethodError> {
         let name = argv.first().copied().unwrap_or_default();
         let within = self.left()?;
         let ran = self
             .system
-            .run(&Run { argv, input, env, within })
+            .run(&ProgramRun { argv, input, env, within })
             .map_err(|error| MethodError(format!("cannot run {name}: {error}")))?;
         self.log.push(&ran.tail);
         if ran.timed_out {
@@ -100,11 +100,11 @@ impl Work<'_> {
         Ok(ran)
     }
 
-    /// Runs a program that must end with 0; see [`Work::run`].
+    /// Runs a program that must end with 0; see [`MethodContext::run`].
     ///
     /// # Errors
     /// Also when it ends with anything else, with the last line that it printed.
-    pub fn must(&mut self, argv: &[&str], input: &[u8], env: &[(&str, &str)]) -> Result<Ran, MethodError> {
+    pub fn must(&mut self, argv: &[&str], input: &[u8], env: &[(&str, &str)]) -> Result<ProgramResult, MethodError> {
         let ran = self.run(argv, input, env)?;
         if ran.ok() {
             return Ok(ran);
@@ -114,7 +114,7 @@ impl Work<'_> {
 }
 
 /// How a program ended that did not end well, for people: its status and the last line that it printed.
-pub fn ended(ran: &Ran) -> String {
+pub fn ended(ran: &ProgramResult) -> String {
     let how = match (ran.timed_out, ran.status) {
         (true, _) => "timed out".to_owned(),
         (false, Some(status)) => format!("exited with {status}"),
@@ -149,7 +149,7 @@ pub trait Method {
     fn deviations(&self, system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError>;
 
     /// Adds what [`Method::version`] and [`Method::deviations`] will ask the system about, for those that ask for all packages at once.
-    fn foretell<'a>(&self, _package: &'a Package, _coming: &mut Coming<'a>) {}
+    fn foretell<'a>(&self, _package: &'a Package, _coming: &mut UpcomingQueries<'a>) {}
 
     /// Whether a boot is needed before the package is in place.
     fn needs_reboot(&self, _system: &dyn System, _package: &Package) -> Result<bool, MethodError> {
@@ -157,7 +157,7 @@ pub trait Method {
     }
 
     /// Fetches and checks everything that [`Method::apply`] needs, without changing what runs.
-    fn prepare(&self, work: &mut Work<'_>) -> Result<(), MethodError>;
+    fn prepare(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError>;
 
     /// The files and links outside of its own folders that it writes for this package. Whoever calls it keeps aside what was there before,
     /// and puts that back, or removes them with the folders that were made for them, when the package or a later one has them no more.
@@ -171,13 +171,13 @@ pub trait Method {
     }
 
     /// Brings the host to the package, from what is there. True if something changed that units must be restarted for.
-    fn apply(&self, work: &mut Work<'_>) -> Result<bool, MethodError>;
+    fn apply(&self, work: &mut MethodContext<'_>) -> Result<bool, MethodError>;
 
     /// Takes it away again: everything that apply brought and nothing else.
-    fn remove(&self, work: &mut Work<'_>) -> Result<(), MethodError>;
+    fn remove(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError>;
 
     /// Drops what it keeps of versions that nobody can go back to any more: all but the package itself and these.
-    fn prune(&self, _work: &mut Work<'_>, _kept: &[Package]) -> Result<(), MethodError> {
+    fn prune(&self, _work: &mut MethodContext<'_>, _kept: &[Package]) -> Result<(), MethodError> {
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use fleetwright_wire::{Check, ComponentSeen, Deviation, Installed, Package, plural};
 
 use crate::method::{self, MethodError};
-use crate::system::Coming;
+use crate::system::UpcomingQueries;
 use crate::text::clip;
 use crate::{System, checks, files, store, units};
 
@@ -19,8 +19,8 @@ pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<D
 }
 
 /// What looking at these packages will ask about.
-pub(crate) fn coming<'p>(packages: impl Iterator<Item = &'p Package>, health: bool) -> Coming<'p> {
-    let mut coming = Coming::default();
+pub(crate) fn coming<'p>(packages: impl Iterator<Item = &'p Package>, health: bool) -> UpcomingQueries<'p> {
+    let mut coming = UpcomingQueries::default();
     for package in packages {
         coming.units.extend(package.units.iter().map(|unit| unit.name.as_str()));
         method::of(package).foretell(package, &mut coming);
@@ -92,7 +92,7 @@ fn look(system: &dyn System, package: &Package, seen: &mut ComponentSeen) -> Res
     Ok(())
 }
 
-fn unfinished(state: &store::State) -> Option<String> {
+fn unfinished(state: &store::ComponentRecord) -> Option<String> {
     if state.removing {
         return Some("interrupted removal".to_owned());
     }

@@ -12,14 +12,14 @@ use crate::text::clip;
 use crate::{Host, System};
 
 /// While a request is worked on, something is said this often at least: silence means trouble.
-const SAYING: Duration = Duration::from_secs(5);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// So many things to say wait for somebody who listens slowly.
-const WAITING: usize = 64;
+const MAX_QUEUED_REQUESTS: usize = 64;
 
 /// Answers until the input ends. A step is never given up for the sake of the connection: when nobody listens any more, or slowly, it goes on,
 /// and what became of it can be asked after later.
 pub fn serve<S: System>(host: &mut Host<S>, mut input: impl BufRead, output: impl Write + Send + 'static) {
-    let (say, said) = mpsc::sync_channel(WAITING);
+    let (say, said) = mpsc::sync_channel(MAX_QUEUED_REQUESTS);
     let writer = thread::spawn(move || write(&said, output));
     loop {
         let answer = match next(&mut input) {
@@ -69,7 +69,7 @@ fn answered<S: System>(host: &mut Host<S>, request: Request, say: &SyncSender<An
 }
 
 fn keep_saying(say: &SyncSender<Answer>, doing: &Mutex<String>, ended: &Receiver<()>) {
-    while ended.recv_timeout(SAYING) == Err(RecvTimeoutError::Timeout) {
+    while ended.recv_timeout(PROGRESS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
         let doing = doing.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let _ = say.try_send(Answer::Progress(Progress { doing: clip(&doing, 500) }));
     }

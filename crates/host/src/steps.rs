@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use fleetwright_wire::{Installed, Package, plural};
 
-use crate::method::{self, MethodError, SHELL, Work, ended};
-use crate::store::State;
+use crate::method::{self, MethodContext, MethodError, SHELL, ended};
+use crate::store::ComponentRecord;
 use crate::text::Tail;
-use crate::units::Hands;
+use crate::units::UnitTools;
 use crate::{System, files, folders, observe, store, units};
 
 /// How a package comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum InstallMode {
     /// From the operator.
     Install {
         /// What is there has not proven itself: it is nothing to go back to.
@@ -23,11 +23,11 @@ pub(crate) enum How {
     /// It is there already; only what differs is put right.
     Repair,
     /// From what is kept on the host.
-    Back,
+    GoBack,
 }
 
 /// A step that runs.
-pub(crate) struct Doing<'a> {
+pub(crate) struct RunningStep<'a> {
     pub system: &'a mut dyn System,
     pub tell: &'a mut dyn FnMut(String),
     pub log: &'a mut Tail,
@@ -37,16 +37,16 @@ pub(crate) struct Doing<'a> {
     pub touched: bool,
 }
 
-impl Doing<'_> {
+impl RunningStep<'_> {
     fn work<T>(
         &mut self,
         package: &Package,
         before: Option<&Package>,
         offline: bool,
-        act: impl FnOnce(&mut Work<'_>) -> Result<T, MethodError>,
+        act: impl FnOnce(&mut MethodContext<'_>) -> Result<T, MethodError>,
     ) -> Result<T, MethodError> {
         let (cache, folder) = (store::cache(), method::folder(&package.component));
-        act(&mut Work {
+        act(&mut MethodContext {
             system: self.system,
             package,
             before,
@@ -66,22 +66,22 @@ impl Doing<'_> {
     fn hands<T>(
         &mut self,
         done: &mut Vec<String>,
-        act: impl FnOnce(&mut Hands<'_>) -> Result<T, MethodError>,
+        act: impl FnOnce(&mut UnitTools<'_>) -> Result<T, MethodError>,
     ) -> Result<T, MethodError> {
-        act(&mut Hands { system: self.system, done, until: self.until, log: self.log })
+        act(&mut UnitTools { system: self.system, done, until: self.until, log: self.log })
     }
 
     /// Brings a component to a package, and answers what was done.
-    pub(crate) fn install(&mut self, package: &Package, digest: &str, how: How) -> Result<String, MethodError> {
+    pub(crate) fn install(&mut self, package: &Package, digest: &str, how: InstallMode) -> Result<String, MethodError> {
         checked(package)?;
         let component = package.component.as_str();
         let mut state = store::state(self.system, component)?;
         if state.removing {
             self.remove(component)?;
-            state = State::default();
+            state = ComponentRecord::default();
         }
         let mut done = Vec::new();
-        if how == How::Repair {
+        if how == InstallMode::Repair {
             if state.installed.as_ref().is_none_or(|installed| installed.digest != digest) {
                 let found = state.installed.map_or("nothing".to_owned(), |installed| installed.reference);
                 return Err(MethodError(format!("cannot repair {}: {found} is installed instead", package.reference)));
@@ -95,7 +95,7 @@ impl Doing<'_> {
         let installed = state.installed.as_ref().map(|installed| installed.digest.clone());
         let before = there.iter().find(|(digest, _)| Some(digest) == installed.as_ref()).map(|(_, package)| package);
         let method = method::of(package);
-        let offline = how == How::Back;
+        let offline = how == InstallMode::GoBack;
 
         self.say(format!("preparing {}", package.reference));
         self.work(package, before, offline, |work| method.prepare(work))?;
@@ -143,15 +143,15 @@ impl Doing<'_> {
             done.push(format!("wrote {}", plural(wrote, "file")));
         }
         let what = match how {
-            How::Install { .. } => "installed",
-            How::Repair => "repaired",
-            How::Back => "rolled back to",
+            InstallMode::Install { .. } => "installed",
+            InstallMode::Repair => "repaired",
+            InstallMode::GoBack => "rolled back to",
         };
         Ok(format!("{what} {}{}{}", package.reference, if done.is_empty() { "" } else { ": " }, done.join(", ")))
     }
 
     /// The packages of which parts may be on the host, the newest first, with their digests.
-    fn packages(&mut self, component: &str, state: &State) -> Result<Vec<(String, Package)>, MethodError> {
+    fn packages(&mut self, component: &str, state: &ComponentRecord) -> Result<Vec<(String, Package)>, MethodError> {
         let mut packages = Vec::new();
         for entry in state.there() {
             match store::package(self.system, component, &entry.digest) {
@@ -163,12 +163,17 @@ impl Doing<'_> {
         Ok(packages)
     }
 
-    fn write_files(&mut self, package: &Package, how: How, changed: &mut BTreeSet<String>) -> Result<(), MethodError> {
+    fn write_files(
+        &mut self,
+        package: &Package,
+        how: InstallMode,
+        changed: &mut BTreeSet<String>,
+    ) -> Result<(), MethodError> {
         for wanted in files::wanted(package) {
             if wanted.once {
                 let there = self.system.stat(&wanted.path).map_err(MethodError::io(&wanted.path))?.is_some();
                 // What is kept of such a file is as old as the package.
-                if how == How::Repair || (how == How::Back && there) {
+                if how == InstallMode::Repair || (how == InstallMode::GoBack && there) {
                     continue;
                 }
             }
@@ -184,7 +189,7 @@ impl Doing<'_> {
         &mut self,
         package: &Package,
         paths: &BTreeSet<String>,
-        state: &mut State,
+        state: &mut ComponentRecord,
         done: &mut Vec<String>,
     ) -> Result<Vec<String>, MethodError> {
         let component = package.component.as_str();
@@ -223,7 +228,7 @@ impl Doing<'_> {
     }
 
     /// What is left over takes room and harms nobody: failing to drop it is no failure of the step.
-    fn prune(&mut self, package: &Package, state: &State) {
+    fn prune(&mut self, package: &Package, state: &ComponentRecord) {
         let pruned = (|| {
             let mut kept = Vec::new();
             for entry in &state.previous {
@@ -252,7 +257,7 @@ impl Doing<'_> {
                 if known.is_empty() { "none".to_owned() } else { known.join(", ") }
             )));
         };
-        self.install(&package, to, How::Back)
+        self.install(&package, to, InstallMode::GoBack)
     }
 
     /// Takes a component away, by what the host remembers of it.
@@ -305,18 +310,18 @@ impl Doing<'_> {
     }
 }
 
-fn finished(state: &mut State, entry: Installed, keep: u32, how: How) {
+fn finished(state: &mut ComponentRecord, entry: Installed, keep: u32, how: InstallMode) {
     let digest = entry.digest.clone();
     let old = state.installed.replace(entry).filter(|old| old.digest != digest);
     match how {
-        How::Repair => {}
-        How::Install { unproven } => {
+        InstallMode::Repair => {}
+        InstallMode::Install { unproven } => {
             state.previous.retain(|previous| previous.digest != digest);
             state.previous.splice(0..0, old.filter(|_| !unproven));
             state.previous.truncate(keep as usize);
         }
         // What was gone back from did not do: only what is older is kept.
-        How::Back => {
+        InstallMode::GoBack => {
             if let Some(at) = state.previous.iter().position(|previous| previous.digest == digest) {
                 state.previous.drain(..=at);
             }

@@ -20,7 +20,7 @@ const LIMIT: u64 = 2 * fleetwright_wire::LONGEST_LINE as u64;
 /// What is known of a component.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct State {
+pub(crate) struct ComponentRecord {
     /// What was installed last, to its end.
     pub installed: Option<Installed>,
     /// What it can go back to, the newest first.
@@ -30,15 +30,15 @@ pub(crate) struct State {
     /// It is being taken away.
     pub removing: bool,
     /// What was at the paths that we write to, by path, before we first did.
-    pub paths: BTreeMap<String, Option<Was>>,
+    pub paths: BTreeMap<String, Option<FormerPath>>,
     /// How the units were that we start, stop, enable or disable, before we first did.
-    pub units: BTreeMap<String, UnitWas>,
+    pub units: BTreeMap<String, FormerUnit>,
 }
 
 /// Something that was at a path before us.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Was {
+pub(crate) struct FormerPath {
     pub mode: u32,
     pub owner: String,
     pub group: String,
@@ -50,13 +50,13 @@ pub(crate) struct Was {
 /// How a unit was before us.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct UnitWas {
+pub(crate) struct FormerUnit {
     pub exists: bool,
     pub enabled: bool,
     pub active: bool,
 }
 
-impl State {
+impl ComponentRecord {
     /// Nothing of it is on the host.
     pub(crate) fn is_empty(&self) -> bool {
         self.installed.is_none() && self.trying.is_empty() && self.paths.is_empty() && !self.removing
@@ -107,9 +107,11 @@ pub(crate) fn components(system: &dyn System) -> io::Result<Vec<String>> {
 }
 
 /// What is known of a component. One that cannot be read is an error: what is there would be taken for what was there before us.
-pub(crate) fn state(system: &dyn System, component: &str) -> Result<State, MethodError> {
+pub(crate) fn state(system: &dyn System, component: &str) -> Result<ComponentRecord, MethodError> {
     let path = state_path(component);
-    let Some(bytes) = system.read(&path, LIMIT).map_err(MethodError::io(&path))? else { return Ok(State::default()) };
+    let Some(bytes) = system.read(&path, LIMIT).map_err(MethodError::io(&path))? else {
+        return Ok(ComponentRecord::default());
+    };
     serde_json::from_slice(&bytes).map_err(|error| {
         MethodError(format!(
             "the state of {component} on the host is damaged ({path}: {error}): remove {} by hand, then it is installed as on a new host",
@@ -118,7 +120,7 @@ pub(crate) fn state(system: &dyn System, component: &str) -> Result<State, Metho
     })
 }
 
-pub(crate) fn keep_state(system: &mut dyn System, component: &str, state: &State) -> Result<(), MethodError> {
+pub(crate) fn keep_state(system: &mut dyn System, component: &str, state: &ComponentRecord) -> Result<(), MethodError> {
     let path = state_path(component);
     let bytes = serde_json::to_vec(state).map_err(|error| MethodError(error.to_string()))?;
     system.write(&path, &bytes, 0o600, "root", "root").map_err(MethodError::io(&path))
@@ -146,7 +148,11 @@ pub(crate) fn keep_package(system: &mut dyn System, package: &Package, digest: &
 }
 
 /// Drops the packages of a component that nothing refers to.
-pub(crate) fn prune_packages(system: &mut dyn System, component: &str, state: &State) -> Result<(), MethodError> {
+pub(crate) fn prune_packages(
+    system: &mut dyn System,
+    component: &str,
+    state: &ComponentRecord,
+) -> Result<(), MethodError> {
     let folder = folder(component);
     for name in system.list(&folder).map_err(MethodError::io(&folder))? {
         let Some(digest) = name.strip_suffix(".json").filter(|name| *name != "state") else { continue };

@@ -56,15 +56,15 @@ pub trait System: Send {
     // Programs.
 
     /// Runs a program and waits, at most so long; then its whole process group is killed. Output is bounded to its end.
-    fn run(&mut self, run: &Run<'_>) -> io::Result<Ran>;
+    fn run(&mut self, run: &ProgramRun<'_>) -> io::Result<ProgramResult>;
     /// The same, for a program that only looks.
-    fn look(&self, run: &Run<'_>) -> io::Result<Ran>;
+    fn look(&self, run: &ProgramRun<'_>) -> io::Result<ProgramResult>;
 
     // What is looked at together.
 
     /// Told what will be asked about. Whoever has to start a program for each question may ask all of them at once, and answer from that until
     /// it is told the next, which may be nothing.
-    fn foresee(&mut self, _coming: Coming<'_>) {}
+    fn foresee(&mut self, _coming: UpcomingQueries<'_>) {}
 
     // systemd.
 
@@ -121,7 +121,7 @@ pub trait System: Send {
 
 /// What somebody will ask about, all of it at about the same time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Coming<'a> {
+pub struct UpcomingQueries<'a> {
     /// Units.
     pub units: BTreeSet<&'a str>,
     /// Debian packages.
@@ -132,7 +132,7 @@ pub struct Coming<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// What kind.
-    pub kind: Kind,
+    pub kind: PathKind,
     /// Permission bits.
     pub mode: u32,
     /// The user's name, or its number if it has none.
@@ -147,7 +147,7 @@ pub struct Stat {
 
 /// What kind of thing is at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PathKind {
     /// A file.
     File,
     /// A folder.
@@ -160,7 +160,7 @@ pub enum Kind {
 
 /// A program to run.
 #[derive(Clone, Debug)]
-pub struct Run<'a> {
+pub struct ProgramRun<'a> {
     /// The program and its arguments. Secrets do not go here: everybody on the host sees them.
     pub argv: &'a [&'a str],
     /// What it reads.
@@ -173,7 +173,7 @@ pub struct Run<'a> {
 
 /// How a program ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ran {
+pub struct ProgramResult {
     /// Its exit status; none if it was killed.
     pub status: Option<i32>,
     /// The end of what it printed, both streams.
@@ -184,7 +184,7 @@ pub struct Ran {
     pub timed_out: bool,
 }
 
-impl Ran {
+impl ProgramResult {
     /// Whether it ended with 0.
     pub fn ok(&self) -> bool {
         self.status == Some(0)

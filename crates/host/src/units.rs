@@ -8,8 +8,8 @@ use fleetwright_wire::{Deviation, Package, Unit};
 use crate::System;
 use crate::files;
 use crate::method::MethodError;
-use crate::store::{State, UnitWas};
-use crate::system::{Run, UnitState, UnitVerb};
+use crate::store::{ComponentRecord, FormerUnit};
+use crate::system::{ProgramRun, UnitState, UnitVerb};
 use crate::text::Tail;
 
 /// How the host differs from a package's units.
@@ -80,20 +80,24 @@ fn enabled_as(state: &UnitState, wanted: bool) -> bool {
 }
 
 /// Remembers how units were before us. The state must be kept before anything is done to them.
-pub(crate) fn take_over(system: &dyn System, state: &mut State, package: &Package) -> Result<(), MethodError> {
+pub(crate) fn take_over(
+    system: &dyn System,
+    state: &mut ComponentRecord,
+    package: &Package,
+) -> Result<(), MethodError> {
     for unit in &package.units {
         if state.units.contains_key(&unit.name) {
             continue;
         }
         let now = system.unit(&unit.name).map_err(MethodError::io(&unit.name))?;
         let enabled = now.enabled == "enabled";
-        state.units.insert(unit.name.clone(), UnitWas { exists: now.exists, enabled, active: is_up(&now) });
+        state.units.insert(unit.name.clone(), FormerUnit { exists: now.exists, enabled, active: is_up(&now) });
     }
     Ok(())
 }
 
 /// What is needed to change units.
-pub(crate) struct Hands<'a> {
+pub(crate) struct UnitTools<'a> {
     pub system: &'a mut dyn System,
     /// What was done, for people.
     pub done: &'a mut Vec<String>,
@@ -103,7 +107,7 @@ pub(crate) struct Hands<'a> {
     pub log: &'a mut Tail,
 }
 
-impl Hands<'_> {
+impl UnitTools<'_> {
     fn act(&mut self, name: &str, verb: UnitVerb, did: &str) -> Result<(), MethodError> {
         let left = self.until.saturating_sub(self.system.elapsed());
         if left.is_zero() {
@@ -121,7 +125,7 @@ impl Hands<'_> {
     fn last_words(&mut self, name: &str) {
         let argv = ["journalctl", "--no-pager", "--quiet", "--output=cat", "--lines=30", "--unit", name];
         let within = Duration::from_secs(10);
-        if let Ok(said) = self.system.look(&Run { argv: &argv, input: b"", env: &[], within }) {
+        if let Ok(said) = self.system.look(&ProgramRun { argv: &argv, input: b"", env: &[], within }) {
             self.log.push(&format!("── {name}"));
             self.log.push(&said.stdout);
         }
@@ -182,7 +186,7 @@ impl Hands<'_> {
     }
 
     /// Stops and disables a unit that goes with us, before its files go.
-    pub(crate) fn take_down(&mut self, name: &str, was: &UnitWas) -> Result<(), MethodError> {
+    pub(crate) fn take_down(&mut self, name: &str, was: &FormerUnit) -> Result<(), MethodError> {
         if was.exists {
             return Ok(());
         }
@@ -197,7 +201,7 @@ impl Hands<'_> {
     }
 
     /// Brings a unit back that was there before us, after its files are as they were.
-    pub(crate) fn put_back(&mut self, name: &str, was: &UnitWas) -> Result<(), MethodError> {
+    pub(crate) fn put_back(&mut self, name: &str, was: &FormerUnit) -> Result<(), MethodError> {
         let state = self.state(name)?;
         if !was.exists || !state.exists {
             return Ok(());

@@ -63,7 +63,7 @@ impl StepError for Invalid {
     }
 
     fn remedy(&self) -> Remedy {
-        Remedy::Person
+        Remedy::NeedsPerson
     }
 }
 
@@ -134,7 +134,7 @@ impl Controller for Labeler {
 
     async fn report(&self, _: &Pass, _: &Self::Found, _: Outcome<'_, Self>) -> Result<Next, Infallible> {
         // The label is the report. Of an error the kit makes an event, a metric and a line in the log by itself.
-        Ok(Next::Rest)
+        Ok(Next::AwaitChange)
     }
 }
 

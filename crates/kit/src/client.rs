@@ -146,11 +146,11 @@ fn around(
     let valid_until = *client.valid_until();
     let (guard, time) = (fence.clone(), clock.clone());
     let echo = tower::service_fn(move |request: Request<Body>| {
-        let guarded = Guarded { body: request.into_body(), fence: guard.clone(), clock: time.clone() };
+        let guarded = FencedBody { body: request.into_body(), fence: guard.clone(), clock: time.clone() };
         async { Ok::<_, kube::Error>(Response::new(guarded)) }
     });
     let echo = kube::Client::new(echo, "");
-    let edge = Arc::new(Edge { client, echo, fence, clock, metrics, agent });
+    let edge = Arc::new(FencedClient { client, echo, fence, clock, metrics, agent });
     // The body is kept out of `call`: kube runs that in a task of its own, and only the future it returns in the caller's, where
     // spans and counts are.
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -160,7 +160,7 @@ fn around(
     kube::Client::new(service, namespace).with_valid_until(valid_until)
 }
 
-struct Edge {
+struct FencedClient {
     client: kube::Client,
     /// Gives back what it is sent, guarded.
     echo: kube::Client,
@@ -171,8 +171,8 @@ struct Edge {
     agent: Option<HeaderValue>,
 }
 
-impl Edge {
-    async fn call(&self, mut request: Request<Body>) -> Result<Response<Paced>, tower::BoxError> {
+impl FencedClient {
+    async fn call(&self, mut request: Request<Body>) -> Result<Response<TimeoutBody>, tower::BoxError> {
         let call = Call::of(&request);
         let _ = COUNTS.try_with(|counts| {
             if let Some(counts) = counts.as_ref().filter(|_| self.metrics.is_some()) {
@@ -194,19 +194,20 @@ impl Edge {
             code = tracing::field::Empty,
             otel.status_code = tracing::field::Empty,
         );
-        let mut tally = Tally { edge: self, call: &call, started: self.clock.monotonic(), code: "cancelled".into() };
+        let mut tally =
+            CallTimer { edge: self, call: &call, started: self.clock.monotonic(), code: "cancelled".into() };
         let answer = self.send(&call, request).instrument(span.clone()).await;
         tally.code = match &answer {
             Ok(answer) => answer.status().as_str().to_owned(),
-            Err(error) => word(error).to_owned(),
+            Err(error) => error_label(error).to_owned(),
         };
         span.record("code", &tally.code);
         if answer.as_ref().map_or(true, |answer| answer.status().is_server_error()) {
             span.record("otel.status_code", "ERROR");
         }
         let limit = (!call.is_watch()).then_some(LONGEST_WAIT);
-        let answer = answer?.map(|body| Paced { body, clock: self.clock.clone(), limit, sleep: None });
-        Ok(asks_to_wait(answer).await?)
+        let answer = answer?.map(|body| TimeoutBody { body, clock: self.clock.clone(), limit, sleep: None });
+        Ok(copy_retry_after(answer).await?)
     }
 
     async fn send(&self, call: &Call, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
@@ -238,14 +239,14 @@ impl Edge {
 }
 
 /// Counts a call when it is over, however it ends.
-struct Tally<'a> {
-    edge: &'a Edge,
+struct CallTimer<'a> {
+    edge: &'a FencedClient,
     call: &'a Call,
     started: Duration,
     code: String,
 }
 
-impl Drop for Tally<'_> {
+impl Drop for CallTimer<'_> {
     fn drop(&mut self) {
         let took = self.edge.clock.monotonic().saturating_sub(self.started);
         if let Some(metrics) = &self.edge.metrics {
@@ -255,7 +256,7 @@ impl Drop for Tally<'_> {
 }
 
 /// Why there is no answer, for the metric.
-fn word(error: &kube::Error) -> &'static str {
+fn error_label(error: &kube::Error) -> &'static str {
     match CallError::of(error) {
         Some(CallError::Fenced) => "fenced",
         Some(CallError::Overtaken) => "lease_expired",
@@ -266,7 +267,7 @@ fn word(error: &kube::Error) -> &'static str {
 
 /// Copies `Retry-After` from the header into the error's body, where kube keeps it. kube-apiserver's own protection from overload
 /// answers in plain text, with nothing but the header.
-async fn asks_to_wait(answer: Response<Paced>) -> Result<Response<Paced>, kube::Error> {
+async fn copy_retry_after(answer: Response<TimeoutBody>) -> Result<Response<TimeoutBody>, kube::Error> {
     let code = answer.status();
     let asks =
         matches!(code, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT);
@@ -301,13 +302,13 @@ async fn asks_to_wait(answer: Response<Paced>) -> Result<Response<Paced>, kube::
 ///
 /// A connection has a task of its own, which takes the body at the moment it writes. A process that is paused between the
 /// two finds its lease over when it goes on, and the server never sees the whole request.
-struct Guarded {
+struct FencedBody {
     body: Body,
     fence: Fence,
     clock: Clock,
 }
 
-impl http_body::Body for Guarded {
+impl http_body::Body for FencedBody {
     type Data = Bytes;
     type Error = tower::BoxError;
 
@@ -331,14 +332,14 @@ impl http_body::Body for Guarded {
 }
 
 /// A body whose next piece must come within a time.
-struct Paced {
+struct TimeoutBody {
     body: Body,
     clock: Clock,
     limit: Option<Duration>,
     sleep: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-impl http_body::Body for Paced {
+impl http_body::Body for TimeoutBody {
     type Data = Bytes;
     type Error = tower::BoxError;
 

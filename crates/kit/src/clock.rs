@@ -36,7 +36,7 @@ struct Manual {
 
 /// The longest nap of [`Clock::sleep_until`] on the system's clock, after which the time of day is looked at again:
 /// it may have been set, or the machine suspended.
-const LONGEST_NAP: Duration = Duration::from_secs(30);
+const MAX_SLEEP: Duration = Duration::from_secs(30);
 
 impl Clock {
     /// The system's clock.
@@ -89,7 +89,7 @@ impl Clock {
                 return;
             }
             match self.inner {
-                Inner::System(_) => self.sleep(left.min(LONGEST_NAP)).await,
+                Inner::System(_) => self.sleep(left.min(MAX_SLEEP)).await,
                 Inner::Manual(_) => self.sleep(left).await,
             }
         }

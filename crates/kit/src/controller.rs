@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 
-use crate::{Key, Pass, StepError, Trouble};
+use crate::{Key, Pass, ReportedError, StepError};
 
 /// What brings the objects of one kind to what they declare.
 ///
@@ -16,7 +16,7 @@ use crate::{Key, Pass, StepError, Trouble};
 /// A step that fails ends the pass; its error is given to [`report`](Self::report), which makes it a condition. The kit makes it a metric,
 /// a line in the log and an event by itself, once for each object and reason, until a pass goes well.
 ///
-/// Not reported: that somebody else wrote in between ([`Remedy::Again`](crate::Remedy::Again); the pass is repeated, and only after the fifth time in a
+/// Not reported: that somebody else wrote in between ([`Remedy::DecideAgain`](crate::Remedy::DecideAgain); the pass is repeated, and only after the fifth time in a
 /// row it counts as an error), that the lease could have ended, and an error of dereference, which has found nothing to report on.
 ///
 /// Guarantees: at most one pass of a key at a time, only while we lead, on caches no older than our last write.
@@ -93,7 +93,7 @@ pub enum Outcome<'a, C: Controller + ?Sized> {
     /// A step failed. What was valid and decided before it is given as far as the pass came.
     Failed {
         /// How.
-        trouble: &'a Trouble,
+        trouble: &'a ReportedError,
         /// What was decided on, if it came to that.
         valid: Option<&'a C::Valid>,
         /// What was decided, if it came to that.
@@ -105,7 +105,7 @@ pub enum Outcome<'a, C: Controller + ?Sized> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// At the next deep check.
-    Rest,
+    AwaitChange,
     /// At that time.
     At(Timestamp),
     /// After that long.

@@ -14,9 +14,9 @@ pub enum Remedy {
     /// Try again, later each time.
     Retry,
     /// Decide again on fresh data, at once when it is there: somebody else wrote in between.
-    Again,
+    DecideAgain,
     /// A person must change something; look again when something changes.
-    Person,
+    NeedsPerson,
 }
 
 /// The steps of a pass.
@@ -75,7 +75,7 @@ impl StepError for std::convert::Infallible {
 /// An error of a step, as it is reported: the condition, the event and the metric come from it, once.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {source}")]
-pub struct Trouble {
+pub struct ReportedError {
     /// In which step.
     pub step: Step,
     /// One word in CamelCase.
@@ -86,7 +86,7 @@ pub struct Trouble {
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-impl Trouble {
+impl ReportedError {
     /// The error of that step.
     pub fn new(step: Step, error: impl StepError) -> Self {
         Self { step, reason: error.reason(), remedy: error.remedy(), source: Box::new(error) }

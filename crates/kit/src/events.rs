@@ -49,17 +49,17 @@ pub fn reference<K: Resource<DynamicType = ()>>(key: &Key, uid: Option<&str>) ->
 }
 
 /// For so long an event is not sent again, even if the server should have forgotten it. Servers keep events for an hour.
-const REMEMBERED: Duration = Duration::from_secs(3600);
+const DEDUPLICATION_WINDOW: Duration = Duration::from_secs(3600);
 /// The most events that are remembered, and the most that wait.
 const MOST_REMEMBERED: usize = 8192;
 const MOST_WAITING: usize = 1024;
 /// Events are sent one by one with this much time between them, after a first bunch: a fleet that fails at once must not
 /// bury the API server under its own news.
-const EVERY: Duration = Duration::from_millis(100);
-const BUNCH: u32 = 50;
+const SEND_INTERVAL: Duration = Duration::from_millis(100);
+const BURST: u32 = 50;
 /// How often one is tried, and how long between.
 const TRIES: u32 = 3;
-const BETWEEN: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// The longest message that the API takes.
 const LONGEST_MESSAGE: usize = 1024;
 
@@ -88,14 +88,14 @@ struct State {
     /// When what was said, the oldest first.
     said: VecDeque<(Duration, u64)>,
     known: HashSet<u64>,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedEvent>,
     sending: bool,
     /// Waiting for the clock, to keep to the rate or to try again.
     asleep: bool,
     dropped: u64,
 }
 
-struct Waiting {
+struct QueuedEvent {
     event: Event,
     reason: &'static str,
     level: Level,
@@ -142,7 +142,7 @@ impl Events {
         let now = self.inner.clock.monotonic();
         let mut state = self.state();
         while let Some((when, old)) = state.said.front().copied() {
-            if now.saturating_sub(when) < REMEMBERED && state.said.len() < MOST_REMEMBERED {
+            if now.saturating_sub(when) < DEDUPLICATION_WINDOW && state.said.len() < MOST_REMEMBERED {
                 break;
             }
             state.said.pop_front();
@@ -160,7 +160,7 @@ impl Events {
             return;
         }
         let event = self.event(about, level, reason, message, said);
-        state.waiting.push_back(Waiting { event, reason, level });
+        state.waiting.push_back(QueuedEvent { event, reason, level });
         drop(state);
         self.inner.news.notify_one();
     }
@@ -222,7 +222,7 @@ impl Events {
 
     /// Sends what is published; never returns.
     pub(crate) async fn send(self) {
-        let mut left = BUNCH;
+        let mut left = BURST;
         let mut refilled = self.inner.clock.monotonic();
         loop {
             let next = {
@@ -237,20 +237,20 @@ impl Events {
                 continue;
             };
             let now = self.inner.clock.monotonic();
-            let refill = (now.saturating_sub(refilled).as_millis() / EVERY.as_millis()) as u32;
+            let refill = (now.saturating_sub(refilled).as_millis() / SEND_INTERVAL.as_millis()) as u32;
             if refill > 0 {
-                left = left.saturating_add(refill).min(BUNCH);
+                left = left.saturating_add(refill).min(BURST);
                 refilled = now;
             }
             if left == 0 {
-                self.sleep(EVERY).await;
+                self.sleep(SEND_INTERVAL).await;
             }
             left = left.saturating_sub(1);
             self.send_one(next).await;
         }
     }
 
-    async fn send_one(&self, Waiting { event, reason, level }: Waiting) {
+    async fn send_one(&self, QueuedEvent { event, reason, level }: QueuedEvent) {
         let api: Api<Event> =
             Api::namespaced(self.inner.client.clone(), event.metadata.namespace.as_deref().unwrap_or("default"));
         for attempt in 1..=TRIES {
@@ -270,7 +270,7 @@ impl Events {
                 tracing::warn!(object = about, reason, "cannot write the Event: {error}");
                 return;
             }
-            self.sleep(retry_after(&error).unwrap_or(BETWEEN)).await;
+            self.sleep(retry_after(&error).unwrap_or(RETRY_INTERVAL)).await;
         }
     }
 

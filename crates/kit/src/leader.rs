@@ -93,7 +93,7 @@ pub enum Leading {
 /// The lease was lost; the process should end and start anew.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("lease {lease}: {why}")]
-pub struct Lost {
+pub struct LeaseLost {
     /// Which lease, as `namespace/name`.
     pub lease: String,
     /// What happened.
@@ -112,34 +112,34 @@ pub struct Leader {
 }
 
 /// What another's lease looked like, and since when.
-struct Seen {
+struct ObservedLease {
     spec: LeaseSpec,
     since: Duration,
 }
 
 /// The moment before a request was sent.
 #[derive(Clone, Copy)]
-struct Sent {
+struct RequestStart {
     monotonic: Duration,
     wall: Timestamp,
 }
 
 /// Why the lease is not taken or renewed.
 #[derive(Debug, thiserror::Error)]
-enum Setback {
+enum LeaseError {
     /// Another was faster.
     #[error("{0}")]
-    Over(String),
+    TakenByOther(String),
     /// Nobody knows.
     #[error("{0}")]
-    Trouble(String),
+    Unknown(String),
 }
 
-impl From<kube::Error> for Setback {
+impl From<kube::Error> for LeaseError {
     fn from(error: kube::Error) -> Self {
         // Not 404: that is also what creating a lease in a namespace that does not exist gets.
         let faster = matches!(&error, kube::Error::Api(status) if status.code == 409);
-        if faster { Self::Over(error.to_string()) } else { Self::Trouble(error.to_string()) }
+        if faster { Self::TakenByOther(error.to_string()) } else { Self::Unknown(error.to_string()) }
     }
 }
 
@@ -153,11 +153,11 @@ const OLD_FENCE: &str = "fleetwright.io/fence";
 
 /// The fencing token of the leader whose write made that version of the Lease: see [`Fence::number`]. The API server counts resourceVersions up
 /// with every write, also when the Lease was deleted in between, so each leader has a higher one than all before.
-fn fencing_token(held: &Record) -> Result<u64, Setback> {
+fn fencing_token(held: &Record) -> Result<u64, LeaseError> {
     let version = held.metadata.resource_version.as_deref().unwrap_or_default();
     let token = version.parse::<u64>().ok().filter(|token| *token > 0);
     token.ok_or_else(|| {
-        Setback::Trouble(format!(
+        LeaseError::Unknown(format!(
             "the resourceVersion {version:?} of the lease is not a number, so there is no fencing token"
         ))
     })
@@ -168,10 +168,10 @@ fn holder(record: &Record) -> Option<&str> {
 }
 
 /// The longest pause before the lease is looked at again.
-const SHORT: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// The longest that each call to give the lease back may take.
-const GIVE_BACK: Duration = Duration::from_secs(5);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl fmt::Display for Leader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -180,9 +180,9 @@ impl fmt::Display for Leader {
 }
 
 /// Closes the fence, however [`Leader::run`] ends.
-struct End<'a>(&'a Leader);
+struct CloseFenceOnDrop<'a>(&'a Leader);
 
-impl Drop for End<'_> {
+impl Drop for CloseFenceOnDrop<'_> {
     fn drop(&mut self) {
         self.0.fence.close();
         self.0.metrics.leading(false);
@@ -217,8 +217,8 @@ impl Leader {
     ///
     /// # Errors
     /// When the lease was held and is lost.
-    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), Lost> {
-        let _end = End(&self);
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), LeaseLost> {
+        let _end = CloseFenceOnDrop(&self);
         let mut stop = pin!(stop);
         let (mut held, sent) = tokio::select! {
             biased;
@@ -236,39 +236,42 @@ impl Leader {
         self.fence.close();
         self.metrics.leading(false);
         let Some(why) = why else {
-            self.give_back(held).await;
+            self.release_lease(held).await;
             self.state.send_replace(Leading::Standby { holder: None });
             return Ok(());
         };
         tracing::error!(lease = %self, why, "the lease was lost");
         self.state.send_replace(Leading::Lost { why: why.clone() });
-        Err(Lost { lease: self.to_string(), why })
+        Err(LeaseLost { lease: self.to_string(), why })
     }
 
     /// Waits until the lease can be ours and takes it.
-    async fn take(&self) -> (Record, Sent) {
+    async fn take(&self) -> (Record, RequestStart) {
         let mut seen = None;
         let mut said = String::new();
         loop {
-            match self.contend(&mut seen).await {
+            match self.try_acquire(&mut seen).await {
                 Ok(Some(taken)) => return taken,
                 Ok(None) => continue,
-                Err(Setback::Over(why)) => {
+                Err(LeaseError::TakenByOther(why)) => {
                     tracing::debug!(lease = %self, why, "another process acquired the lease first")
                 }
                 // Once for each reason, not for each try.
-                Err(Setback::Trouble(why)) if why == said => {}
-                Err(Setback::Trouble(why)) => {
+                Err(LeaseError::Unknown(why)) if why == said => {}
+                Err(LeaseError::Unknown(why)) => {
                     tracing::warn!(lease = %self, why, "cannot acquire the lease");
                     said = why;
                 }
             }
-            self.clock.sleep(self.random.jitter(self.lease.duration / 5, 0.5).min(SHORT)).await;
+            self.clock.sleep(self.random.jitter(self.lease.duration / 5, 0.5).min(LONGEST_RETRY)).await;
         }
     }
 
     /// Looks at the lease, follows it until it can be ours, and tries to take it. None: look again.
-    async fn contend(&self, seen: &mut Option<Seen>) -> Result<Option<(Record, Sent)>, Setback> {
+    async fn try_acquire(
+        &self,
+        seen: &mut Option<ObservedLease>,
+    ) -> Result<Option<(Record, RequestStart)>, LeaseError> {
         let third = self.lease.duration / 3;
         let mut record = self.limited(third, self.api.get_opt(&self.lease.name)).await?;
         if self.free_at(record.as_ref(), seen) > self.clock.monotonic() {
@@ -286,13 +289,13 @@ impl Leader {
     }
 
     /// Watches the lease until it can be ours. None: look again, because its time is over or the watch is.
-    async fn follow(&self, mut record: Option<Record>, seen: &mut Option<Seen>) -> Option<Option<Record>> {
+    async fn follow(&self, mut record: Option<Record>, seen: &mut Option<ObservedLease>) -> Option<Option<Record>> {
         let third = self.lease.duration / 3;
         let version = record.as_ref().and_then(|record| record.metadata.resource_version.clone());
         let only = WatchParams::default().fields(&format!("metadata.name={}", self.lease.name));
         let opened = self.limited(third, self.api.watch(&only, version.as_deref().unwrap_or("0"))).await;
         let (mut changes, pause) = match opened {
-            Ok(changes) => (changes.boxed(), third.min(SHORT)),
+            Ok(changes) => (changes.boxed(), third.min(LONGEST_RETRY)),
             Err(error) => {
                 tracing::debug!(lease = %self, %error, "cannot watch the lease; polling it");
                 (futures::stream::empty().boxed(), third)
@@ -322,13 +325,13 @@ impl Leader {
     }
 
     /// When the lease can be ours, by our monotonic clock.
-    fn free_at(&self, record: Option<&Record>, seen: &mut Option<Seen>) -> Duration {
+    fn free_at(&self, record: Option<&Record>, seen: &mut Option<ObservedLease>) -> Duration {
         let now = self.clock.monotonic();
         // One that is gone was deleted: whoever held it does not know yet, so what was seen of it stands.
         if let Some(record) = record {
             match (holder(record), &record.spec) {
                 (Some(_), Some(spec)) if seen.as_ref().is_none_or(|seen| seen.spec != *spec) => {
-                    *seen = Some(Seen { spec: spec.clone(), since: now });
+                    *seen = Some(ObservedLease { spec: spec.clone(), since: now });
                 }
                 (Some(_), _) => {}
                 (None, _) => *seen = None,
@@ -343,7 +346,7 @@ impl Leader {
     }
 
     /// Renews the lease until that fails, and says why.
-    async fn keep(&self, held: &mut Record, mut sent: Sent) -> String {
+    async fn keep(&self, held: &mut Record, mut sent: RequestStart) -> String {
         let third = self.lease.duration / 3;
         loop {
             let renewed = self.clock.monotonic().saturating_sub(sent.monotonic);
@@ -355,8 +358,8 @@ impl Leader {
                 let limit = if left.is_zero() { third } else { left.min(third) };
                 let why = match self.limited(limit, self.renew(held)).await {
                     Ok(sent) => break sent,
-                    Err(Setback::Over(why)) => return why,
-                    Err(Setback::Trouble(why)) => why,
+                    Err(LeaseError::TakenByOther(why)) => return why,
+                    Err(LeaseError::Unknown(why)) => why,
                 };
                 let left = end.saturating_sub(self.clock.monotonic());
                 let pause = self.random.jitter(self.lease.duration / 15, 0.2);
@@ -371,7 +374,7 @@ impl Leader {
     }
 
     /// Renews the lease once, or finds out whose it is.
-    async fn renew(&self, held: &mut Record) -> Result<Sent, Setback> {
+    async fn renew(&self, held: &mut Record) -> Result<RequestStart, LeaseError> {
         let mut meta = Some(held.metadata.clone());
         let acquired = held.spec.as_ref().and_then(|spec| spec.acquire_time.clone());
         let mut why = String::new();
@@ -383,13 +386,13 @@ impl Leader {
                 match record.as_ref().map(holder) {
                     None => {}
                     Some(Some(holder)) if holder != self.lease.identity => {
-                        return Err(Setback::Over(format!("{holder} holds the lease now")));
+                        return Err(LeaseError::TakenByOther(format!("{holder} holds the lease now")));
                     }
-                    Some(None) => return Err(Setback::Over("another process released the lease".into())),
+                    Some(None) => return Err(LeaseError::TakenByOther("another process released the lease".into())),
                     Some(Some(_)) => {
                         let spec = record.as_ref().and_then(|record| record.spec.as_ref());
                         if spec.and_then(|spec| spec.acquire_time.clone()) != acquired {
-                            return Err(Setback::Over(format!(
+                            return Err(LeaseError::TakenByOther(format!(
                                 "another process holds the lease with the same identity {}",
                                 self.lease.identity
                             )));
@@ -410,21 +413,21 @@ impl Leader {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(Setback::Trouble(why))
+        Err(LeaseError::Unknown(why))
     }
 
     /// Lets others have it at once.
-    async fn give_back(&self, mut held: Record) {
+    async fn release_lease(&self, mut held: Record) {
         for _ in 0..2 {
             let mut spec = held.spec.clone().unwrap_or_default();
             spec.holder_identity = Some(String::new());
-            let given = self.limited(GIVE_BACK, self.put(Some(held.metadata), spec)).await;
+            let given = self.limited(RELEASE_TIMEOUT, self.put(Some(held.metadata), spec)).await;
             let error = match given {
                 Ok(_) => return tracing::info!(lease = %self, "released the lease"),
                 Err(error) => error,
             };
             // The renewal that was under way may have been faster.
-            let again = self.limited(GIVE_BACK, self.api.get_opt(&self.lease.name)).await;
+            let again = self.limited(RELEASE_TIMEOUT, self.api.get_opt(&self.lease.name)).await;
             match again {
                 Ok(Some(record)) if holder(&record) == Some(&self.lease.identity) => held = record,
                 _ => return tracing::warn!(lease = %self, %error, "cannot release the lease; it will expire"),
@@ -469,23 +472,23 @@ impl Leader {
     }
 
     /// The answer, if it comes in time.
-    async fn limited<T, E: Into<Setback>>(
+    async fn limited<T, E: Into<LeaseError>>(
         &self,
         limit: Duration,
         answer: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, Setback> {
+    ) -> Result<T, LeaseError> {
         tokio::select! {
             biased;
             answer = answer => answer.map_err(Into::into),
-            () = self.clock.sleep(limit) => Err(Setback::Trouble(format!("timed out after {limit:?}"))),
+            () = self.clock.sleep(limit) => Err(LeaseError::Unknown(format!("timed out after {limit:?}"))),
         }
     }
 
-    fn sent(&self) -> Sent {
-        Sent { monotonic: self.clock.monotonic(), wall: self.clock.now() }
+    fn sent(&self) -> RequestStart {
+        RequestStart { monotonic: self.clock.monotonic(), wall: self.clock.now() }
     }
 
-    fn hold(&self, sent: Sent) {
+    fn hold(&self, sent: RequestStart) {
         let lasts = self.lease.lasts();
         let wall = SignedDuration::try_from(lasts).ok().and_then(|lasts| sent.wall.checked_add(lasts).ok());
         self.fence.hold_until(sent.monotonic + lasts, wall.unwrap_or(Timestamp::MAX));

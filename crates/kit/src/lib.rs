@@ -30,10 +30,10 @@ pub mod telemetry;
 pub mod waker;
 pub mod write;
 
-pub use cache::{Cache, Change, Source, View, Whole};
+pub use cache::{Cache, Change, FullObject, Source, View};
 pub use clock::Clock;
 pub use controller::{Budget, Controller, Next, Options, Outcome};
-pub use error::{Remedy, Step, StepError, Trouble};
+pub use error::{Remedy, ReportedError, Step, StepError};
 pub use key::Key;
 pub use operator::{Idle, Operator, Settings};
 pub use outages::{Outage, Outages};

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 
 /// The number of ended outages that are kept. Deadlines are minutes long; older outages do not matter.
-const KEPT: usize = 64;
+const MAX_OUTAGES: usize = 64;
 
 /// A time in which at least one watch was down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Outages {
             return;
         }
         if let Some(from) = state.since.take() {
-            if state.ended.len() == KEPT {
+            if state.ended.len() == MAX_OUTAGES {
                 state.ended.pop_front();
             }
             state.ended.push_back(Outage { from, to: now });

@@ -11,7 +11,7 @@ use crate::write::Writer;
 use crate::{Budget, Clock, Key, Step};
 
 /// What passes of one controller share.
-pub(crate) struct Means {
+pub(crate) struct PassContext {
     pub client: kube::Client,
     pub clock: Clock,
     pub fence: Fence,
@@ -24,7 +24,7 @@ pub struct Pass {
     pub(crate) key: Key,
     pub(crate) now: Timestamp,
     pub(crate) deep: bool,
-    pub(crate) means: Arc<Means>,
+    pub(crate) means: Arc<PassContext>,
 }
 
 impl Pass {
@@ -86,7 +86,7 @@ pub enum Ending {
     /// An error; it is tried again, later each time.
     Retries,
     /// Somebody else wrote in between; it is decided again.
-    Again,
+    Conflict,
     /// An error that a person must mend.
     NeedsPerson,
     /// The lease could have ended: nothing was sent.
@@ -103,7 +103,7 @@ impl Ending {
             Self::Gone => "deleted",
             Self::Waits => "waiting",
             Self::Retries => "backoff",
-            Self::Again => "conflict",
+            Self::Conflict => "conflict",
             Self::NeedsPerson => "action_required",
             Self::Fenced => "fenced",
             Self::Panicked => "panicked",

@@ -145,7 +145,7 @@ where
         Some(traces) => {
             let (exporter, queue) = Exporter::new(traces, metrics.clone())?;
             let ours = filter_fn(is_ours).with_max_level_hint(LevelFilter::DEBUG);
-            (Some(collect::Collect::new(queue, traces.share).with_filter(ours)), Some(exporter))
+            (Some(collect::SpanCollector::new(queue, traces.share).with_filter(ours)), Some(exporter))
         }
     };
     Ok((Registry::default().with(lines).with(collect), exporter))

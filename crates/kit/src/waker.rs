@@ -9,7 +9,7 @@ type Sink = Box<dyn Fn(Key) + Send + Sync>;
 
 /// Wakes objects of a controller for reasons that no cache sees, such as a count in memory that fell. Cheap to clone.
 ///
-/// Made before the controller, which may own a clone, and given to [`Wakes::by`](crate::operator::Wakes::by).
+/// Made before the controller, which may own a clone, and given to [`Triggers::by`](crate::operator::Triggers::by).
 /// What is woken before that is kept until then.
 #[derive(Clone, Default)]
 pub struct Waker {

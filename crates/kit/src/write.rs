@@ -70,8 +70,8 @@ impl WriteError {
     /// What to do about it.
     pub fn remedy(&self) -> Remedy {
         match self {
-            Self::Conflict { .. } | Self::Gone(_) => Remedy::Again,
-            Self::Refused { .. } => Remedy::Person,
+            Self::Conflict { .. } | Self::Gone(_) => Remedy::DecideAgain,
+            Self::Refused { .. } => Remedy::NeedsPerson,
             Self::Later { after, .. } => Remedy::Wait(*after),
             Self::Unknown { .. } | Self::Fenced(_) => Remedy::Retry,
         }
@@ -269,7 +269,7 @@ impl Writer {
     {
         let meta = object.meta();
         let key = Key::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-        let what = what::<K>(&key);
+        let what = describe::<K>(&key);
         let mut body = json(&what, object)?;
         // A type that leaves these out (they are in the path) is completed: the server asks for them.
         body["apiVersion"] = K::api_version(&()).into();
@@ -300,7 +300,7 @@ impl Writer {
     /// # Errors
     /// See [`WriteError`].
     pub async fn apply<V: View>(&self, cache: &Cache<V>, key: &Key, body: &Value) -> Result<(), WriteError> {
-        let what = what::<V::Object>(key);
+        let what = describe::<V::Object>(key);
         let uri = format!("{}/{}?fieldManager={}&force=true", path::<V::Object>(key), key.name, self.manager);
         let request = request(&what, Method::PATCH, &uri, "application/apply-patch+yaml", body)?;
         let object = self.client.request(request).await.map_err(|error| WriteError::of(what, error))?;
@@ -316,7 +316,7 @@ impl Writer {
     where
         V: View,
     {
-        let what = what::<V::Object>(key);
+        let what = describe::<V::Object>(key);
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: Some(version.to_owned()) };
         let body = json(&what, &DeleteParams::default().preconditions(preconditions))?;
         let uri = format!("{}/{}", path::<V::Object>(key), key.name);
@@ -427,7 +427,7 @@ impl Writer {
     where
         K: Resource<DynamicType = ()>,
     {
-        let what = what::<K>(key);
+        let what = describe::<K>(key);
         let uri = format!("{}/{}", path::<K>(key), key.name);
         let body = json(&what, params)?;
         let request = request(&what, Method::DELETE, &uri, "application/json", &body)?;
@@ -447,7 +447,7 @@ impl Writer {
         options: &str,
         body: &Value,
     ) -> Result<(), WriteError> {
-        let what = format!("{}{subresource}", what::<V::Object>(key));
+        let what = format!("{}{subresource}", describe::<V::Object>(key));
         let uri =
             format!("{}/{}{subresource}?fieldManager={}{options}", path::<V::Object>(key), key.name, self.manager);
         let request = request(&what, Method::PATCH, &uri, content_type, body)?;
@@ -481,7 +481,7 @@ fn failed_test(message: &str) -> bool {
         || message.contains("the server rejected our request")
 }
 
-fn what<K: Resource<DynamicType = ()>>(key: &Key) -> String {
+fn describe<K: Resource<DynamicType = ()>>(key: &Key) -> String {
     format!("{} {key}", K::kind(&()))
 }
 
@@ -527,11 +527,11 @@ mod tests {
     fn each_answer_says_what_to_do() {
         let second = Duration::from_secs(1);
         let remedies = [
-            (of(404, None), Remedy::Again),
-            (of(409, None), Remedy::Again),
-            (of(400, None), Remedy::Person),
-            (of(403, None), Remedy::Person),
-            (of(422, None), Remedy::Person),
+            (of(404, None), Remedy::DecideAgain),
+            (of(409, None), Remedy::DecideAgain),
+            (of(400, None), Remedy::NeedsPerson),
+            (of(403, None), Remedy::NeedsPerson),
+            (of(422, None), Remedy::NeedsPerson),
             (of(429, Some(7)), Remedy::Wait(7 * second)),
             (of(429, None), Remedy::Wait(second)),
             (of(503, Some(3)), Remedy::Wait(3 * second)),

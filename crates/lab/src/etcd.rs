@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use fleetwright_pki::{Authority, Identity, Leaf, Pair, Usage, kubeconfig, write_private};
+use fleetwright_pki::{Authority, Identity, Leaf, LeafUsage, PemPair, kubeconfig, write_private};
 use http::Request;
 use kube::Client;
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ impl Etcd {
         };
         let authority = Authority::new("fleetwright-lab-etcd")?;
         // Its gateway is a client of it, with the certificate of the server.
-        let usages = vec![Usage::Server, Usage::Client];
+        let usages = vec![LeafUsage::Server, LeafUsage::Client];
         let serving = authority.issue(Leaf { usages, ..Leaf::server("etcd", ["localhost"], [address]) })?;
         keep("ca.crt", authority.cert_pem())?;
         keep("tls.crt", &serving.cert_pem)?;
@@ -109,7 +109,7 @@ impl Etcd {
     }
 
     /// A certificate with which `user` is let in.
-    pub fn issue(&self, user: &str) -> Result<Pair> {
+    pub fn issue(&self, user: &str) -> Result<PemPair> {
         Ok(self.authority.issue(Leaf::client(user, [""; 0]))?)
     }
 

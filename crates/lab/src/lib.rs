@@ -30,4 +30,4 @@ pub use define::{define, served};
 pub use etcd::Etcd;
 pub use plane::{Builder, ControlPlane};
 pub use process::Process;
-pub use target::{Kind, Target};
+pub use target::{ServerKind, Target};

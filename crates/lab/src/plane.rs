@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use fleetwright_pki::{Authority, Identity, Leaf, Pair, ServiceAccountKey, Usage, kubeconfig, write_private};
+use fleetwright_pki::{Authority, Identity, Leaf, LeafUsage, PemPair, ServiceAccountKey, kubeconfig, write_private};
 use http::{Request, StatusCode};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -34,7 +34,7 @@ pub struct Builder {
     features: Vec<String>,
     apiserver_args: Vec<String>,
     address: IpAddr,
-    earnest: bool,
+    production_arguments: bool,
 }
 
 impl Builder {
@@ -76,8 +76,8 @@ impl Builder {
 
     /// Runs everything with the arguments that cost a control plane of pods its time, too, to compare with one: etcd writes to the disk, and only speaks TLS with those who show
     /// a certificate; the others elect leaders, answer on a port of their own, and each controller has an account of its own. [`ControlPlane::etcd_call`] does not work then.
-    pub fn earnest(mut self, wanted: bool) -> Self {
-        self.earnest = wanted;
+    pub fn production_arguments(mut self, wanted: bool) -> Self {
+        self.production_arguments = wanted;
         self
     }
 
@@ -113,7 +113,7 @@ pub struct ControlPlane {
     processes: Vec<Process>,
     binaries: Binaries,
     authority: Authority,
-    admin: Pair,
+    admin: PemPair,
     url: String,
     etcd: String,
     client: Option<Client>,
@@ -131,7 +131,7 @@ impl ControlPlane {
             features: Vec::new(),
             apiserver_args: Vec::new(),
             address: Ipv4Addr::LOCALHOST.into(),
-            earnest: false,
+            production_arguments: false,
         }
     }
 
@@ -162,7 +162,7 @@ impl ControlPlane {
     }
 
     /// A certificate of the authority that all of the control plane trusts, such as a kubelet's own.
-    pub fn issue(&self, leaf: Leaf) -> Result<Pair> {
+    pub fn issue(&self, leaf: Leaf) -> Result<PemPair> {
         Ok(self.authority.issue(leaf)?)
     }
 
@@ -277,7 +277,7 @@ impl ControlPlane {
     }
 
     fn start_etcd(&mut self, wanted: &Builder) -> Result<()> {
-        let (scheme, local) = (if wanted.earnest { "https" } else { "http" }, Ipv4Addr::LOCALHOST.into());
+        let (scheme, local) = (if wanted.production_arguments { "https" } else { "http" }, Ipv4Addr::LOCALHOST.into());
         self.etcd = format!("{scheme}://127.0.0.1:{}", free_port(local)?);
         let mut arguments = vec![
             "--name=lab".to_owned(),
@@ -287,9 +287,9 @@ impl ControlPlane {
             // A single member talks to no peer: any port will do.
             "--listen-peer-urls=http://127.0.0.1:0".to_owned(),
         ];
-        if wanted.earnest {
+        if wanted.production_arguments {
             // Its gateway is a client of it, with the certificate of the server.
-            let usages = vec![Usage::Server, Usage::Client];
+            let usages = vec![LeafUsage::Server, LeafUsage::Client];
             let own = self.authority.issue(Leaf { usages, ..Leaf::server("etcd", ["localhost"], [local]) })?;
             arguments.extend([
                 "--client-cert-auth".to_owned(),
@@ -344,7 +344,7 @@ impl ControlPlane {
             "--kubelet-preferred-address-types=InternalIP,Hostname".to_owned(),
         ];
         let mut etcd = Vec::new();
-        if wanted.earnest {
+        if wanted.production_arguments {
             let own = self.authority.issue(Leaf::client("kube-apiserver-etcd-client", [""; 0]))?;
             etcd.extend([
                 format!("--etcd-cafile={}", self.folder().join("ca.crt").display()),
@@ -371,8 +371,8 @@ impl ControlPlane {
             format!("--cluster-signing-key-file={authority_key}"),
             format!("--service-account-private-key-file={}", self.folder().join("accounts.key").display()),
         ];
-        let mut manner = manner(wanted, &config)?;
-        match wanted.earnest {
+        let mut manner = leader_election_arguments(wanted, &config)?;
+        match wanted.production_arguments {
             true => manner.extend(
                 ["--use-service-account-credentials=true", "--kube-api-qps=100", "--kube-api-burst=200"]
                     .map(str::to_owned),
@@ -386,7 +386,8 @@ impl ControlPlane {
     fn start_scheduler(&mut self, wanted: &Builder) -> Result<()> {
         let config = self.kubeconfig_as("system:kube-scheduler", &[])?;
         let config = self.keep_file("scheduler.kubeconfig", &config)?;
-        let arguments = [format!("--kubeconfig={config}")].into_iter().chain(manner(wanted, &config)?);
+        let arguments =
+            [format!("--kubeconfig={config}")].into_iter().chain(leader_election_arguments(wanted, &config)?);
         self.start("kube-scheduler", arguments.chain(gates(&wanted.features)))
     }
 
@@ -437,7 +438,7 @@ impl Drop for ControlPlane {
             Some((etcd, others)) => (Some(etcd), others),
             None => (None, [].as_mut_slice()),
         };
-        others.iter_mut().for_each(Process::ask_to_end);
+        others.iter_mut().for_each(Process::terminate);
         others.iter_mut().rev().for_each(Process::end);
         if let Some(etcd) = etcd {
             etcd.end();
@@ -451,8 +452,8 @@ impl Drop for ControlPlane {
 }
 
 /// Whether a component elects a leader and answers somebody, or has no twin to elect one with and serves nobody.
-fn manner(wanted: &Builder, kubeconfig: &str) -> Result<Vec<String>> {
-    if !wanted.earnest {
+fn leader_election_arguments(wanted: &Builder, kubeconfig: &str) -> Result<Vec<String>> {
+    if !wanted.production_arguments {
         let lonely = ["--leader-elect=false", "--secure-port=0", "--kube-api-content-type=application/json"];
         return Ok(lonely.map(str::to_owned).to_vec());
     }

@@ -103,13 +103,13 @@ impl Process {
     }
 
     /// Asks it to end (SIGTERM, and SIGKILL when that does not help) without waiting.
-    pub fn ask_to_end(&mut self) {
+    pub fn terminate(&mut self) {
         drop(self.supervisor.stdin.take());
     }
 
     /// Ends it and waits until it is gone.
     pub fn end(&mut self) {
-        self.ask_to_end();
+        self.terminate();
         let deadline = Instant::now() + END;
         while Instant::now() < deadline {
             match self.supervisor.try_wait() {

@@ -10,14 +10,14 @@ use crate::plane::client;
 
 /// The two servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ServerKind {
     /// Ours, in this process, reached over TLS as any other.
     Embedded,
     /// kube-apiserver on etcd.
     Real,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ServerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Embedded => "embedded",
@@ -55,10 +55,10 @@ enum Server {
 
 impl Target {
     /// Starts one of the two.
-    pub async fn start(kind: Kind) -> Result<Self> {
+    pub async fn start(kind: ServerKind) -> Result<Self> {
         match kind {
-            Kind::Embedded => Self::embedded().await,
-            Kind::Real => Self::real().await,
+            ServerKind::Embedded => Self::embedded().await,
+            ServerKind::Real => Self::real().await,
         }
     }
 
@@ -83,10 +83,10 @@ impl Target {
     }
 
     /// Which of the two it is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ServerKind {
         match self.server {
-            Server::Embedded(_) => Kind::Embedded,
-            Server::Real(_) => Kind::Real,
+            Server::Embedded(_) => ServerKind::Embedded,
+            Server::Real(_) => ServerKind::Real,
         }
     }
 

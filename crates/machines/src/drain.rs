@@ -23,7 +23,7 @@ use std::time::Duration;
 use fleetwright_api::{DrainOptions, names};
 use fleetwright_kit::client::{CallError, retry_after};
 use fleetwright_kit::{Remedy, StepError};
-use fleetwright_plan::machine::Pods;
+use fleetwright_plan::machine::RemainingPods;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, Request};
@@ -34,7 +34,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 /// So many evictions in one pass.
-pub const MOST: usize = 16;
+pub const MAX_EVICTIONS: usize = 16;
 /// So many pods are listed at a time: each may have more than one MB.
 const PAGE: u32 = 50;
 /// So many times in one pass. A kubelet can make any number of mirror pods.
@@ -42,17 +42,17 @@ pub const PAGES: u32 = 20;
 /// So many finalizers of a pod are named.
 const FINALIZERS: usize = 8;
 /// A pod that was held back is asked again after this long at first…
-const FIRST: Duration = Duration::from_secs(5);
+const FIRST_RETRY: Duration = Duration::from_secs(5);
 /// …and later each time, up to this.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_RETRY: Duration = Duration::from_secs(60);
 /// A pod that terminates for that long after its grace period is told to be stuck, and by which finalizers.
-const STUCK: SignedDuration = SignedDuration::from_secs(30);
+const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(30);
 /// What a mirror pod has.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// What is remembered of the pods of a Node while it is drained.
 #[derive(Clone, Debug, Default)]
-pub struct Tries {
+pub struct EvictionAttempts {
     /// Pods whose eviction was refused: why, when each is asked again, and how long was waited.
     held: BTreeMap<String, (String, Timestamp, Duration)>,
     /// Since when pods are seen to terminate, by uid and our own clock: that of the API server, which writes their deletion timestamps, may
@@ -63,14 +63,14 @@ pub struct Tries {
 /// Why nobody can say what the API server has: who is on a Node, or whether it is there.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {message}")]
-pub struct Unseen {
+pub struct ReadError {
     what: String,
     message: String,
     /// For how long the API server asks to wait.
     after: Option<Duration>,
 }
 
-impl Unseen {
+impl ReadError {
     /// What was asked for, and the answer.
     pub fn of(what: String, error: &kube::Error) -> Self {
         let message = CallError::of(error).map_or_else(|| error.to_string(), |error| error.to_string());
@@ -78,7 +78,7 @@ impl Unseen {
     }
 }
 
-impl StepError for Unseen {
+impl StepError for ReadError {
     fn reason(&self) -> &'static str {
         "ReadFailed"
     }
@@ -209,8 +209,8 @@ struct PageMeta {
 }
 
 /// Who is on the Node, and whether these are all.
-async fn pods(client: &Client, node: &str) -> Result<(Vec<Result<Pod, Unread>>, bool), Unseen> {
-    let unseen = |error: kube::Error| Unseen::of(format!("pods of Node {node}"), &error);
+async fn pods(client: &Client, node: &str) -> Result<(Vec<Result<Pod, Unread>>, bool), ReadError> {
+    let unseen = |error: kube::Error| ReadError::of(format!("pods of Node {node}"), &error);
     // Those that have finished stay, and may be thousands.
     let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
     let mut params = ListParams::default().fields(&fields).limit(PAGE);
@@ -230,7 +230,7 @@ async fn pods(client: &Client, node: &str) -> Result<(Vec<Result<Pod, Unread>>, 
 
 /// What is to be done about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum EvictionDecision {
     /// Nothing: it may stay.
     Stays,
     /// It is leaving.
@@ -242,20 +242,20 @@ pub enum Verdict {
 }
 
 /// Says what is to be done about a pod.
-pub fn judge(pod: &Pod, options: &DrainOptions) -> Verdict {
+pub fn judge(pod: &Pod, options: &DrainOptions) -> EvictionDecision {
     if pod.mirror || pod.finished || pod.daemon || pod.tolerates {
-        return Verdict::Stays;
+        return EvictionDecision::Stays;
     }
     if pod.leaving {
-        return Verdict::Leaving;
+        return EvictionDecision::Leaving;
     }
     if !pod.controlled && !options.force && !pod.let_go {
-        return Verdict::Holds(format!(
+        return EvictionDecision::Holds(format!(
             "no controller recreates it elsewhere: delete the pod, annotate it with {}=true, or set spec.drain.force of the Machine",
             names::EVICT
         ));
     }
-    Verdict::Evict
+    EvictionDecision::Evict
 }
 
 /// What keeps a pod that terminates for that long; none if it is no longer waited for.
@@ -264,7 +264,7 @@ fn terminating(pod: &Pod, long: SignedDuration, options: &DrainOptions) -> Optio
     if over >= SignedDuration::try_from(options.skip_terminating_after.0).unwrap_or(SignedDuration::MAX) {
         return None;
     }
-    if over < STUCK {
+    if over < STUCK_AFTER {
         return Some(None);
     }
     let finalizers = &pod.finalizers;
@@ -290,15 +290,15 @@ pub struct DrainPreview {
 ///
 /// # Errors
 /// When the pods cannot be listed.
-pub async fn preview(client: &Client, node: &str, options: &DrainOptions) -> Result<DrainPreview, Unseen> {
+pub async fn preview(client: &Client, node: &str, options: &DrainOptions) -> Result<DrainPreview, ReadError> {
     let (pods, _) = pods(client, node).await?;
     let mut preview = DrainPreview::default();
     for pod in pods {
         match pod {
             Ok(pod) => match judge(&pod, options) {
-                Verdict::Stays => {}
-                Verdict::Leaving | Verdict::Evict => preview.evicted.push(name(&pod)),
-                Verdict::Holds(why) => preview.blocking.push((name(&pod), why)),
+                EvictionDecision::Stays => {}
+                EvictionDecision::Leaving | EvictionDecision::Evict => preview.evicted.push(name(&pod)),
+                EvictionDecision::Holds(why) => preview.blocking.push((name(&pod), why)),
             },
             Err(unread) => preview.blocking.push(unread),
         }
@@ -317,9 +317,9 @@ pub async fn drain(
     node: &str,
     options: &DrainOptions,
     since: Timestamp,
-    tries: &mut Tries,
+    tries: &mut EvictionAttempts,
     now: Timestamp,
-) -> Result<Pods, Unseen> {
+) -> Result<RemainingPods, ReadError> {
     let overdue = |after: &fleetwright_api::Span| {
         SignedDuration::try_from(after.0).is_ok_and(|after| now.duration_since(since) >= after)
     };
@@ -345,34 +345,34 @@ pub async fn drain(
         };
         let name = name(pod);
         match judge(pod, options) {
-            Verdict::Stays => {}
-            Verdict::Leaving => {
+            EvictionDecision::Stays => {}
+            EvictionDecision::Leaving => {
                 let since = *tries.terminating.entry(pod.uid.clone()).or_insert(now);
                 if let Some(why) = terminating(pod, now.duration_since(since), options) {
                     left.push((name, why));
                 }
             }
-            Verdict::Holds(why) => left.push((name, Some(why))),
-            Verdict::Evict => {
+            EvictionDecision::Holds(why) => left.push((name, Some(why))),
+            EvictionDecision::Evict => {
                 // After a pause or a restart the time may be over before any eviction was tried.
                 let delete = overdue && tries.held.contains_key(&name);
                 let held = tries.held.get(&name).filter(|(_, at, _)| *at > now && !delete).map(|(why, ..)| why.clone());
-                if held.is_some() || asked == MOST {
+                if held.is_some() || asked == MAX_EVICTIONS {
                     left.push((name, held));
                     continue;
                 }
                 asked += 1;
                 match leave(&client, pod, options, delete).await {
-                    Evicted::Asked => {
+                    EvictionResult::Asked => {
                         tries.held.remove(&name);
                         left.push((name, None));
                     }
-                    Evicted::Gone => {
+                    EvictionResult::Gone => {
                         tries.held.remove(&name);
                     }
-                    Evicted::Held(why) => {
+                    EvictionResult::Held(why) => {
                         let waited = tries.held.get(&name).map_or(Duration::ZERO, |(.., waited)| *waited);
-                        let wait = (2 * waited).clamp(FIRST, LONGEST);
+                        let wait = (2 * waited).clamp(FIRST_RETRY, MAX_RETRY);
                         tries.held.insert(name.clone(), (why.clone(), now + wait, wait));
                         left.push((name, Some(why)));
                     }
@@ -380,14 +380,14 @@ pub async fn drain(
             }
         }
     }
-    Ok(Pods { at: now, left, hindered: None })
+    Ok(RemainingPods { at: now, left, hindered: None })
 }
 
 fn name(pod: &Pod) -> String {
     format!("{}/{}", pod.namespace, pod.name)
 }
 
-enum Evicted {
+enum EvictionResult {
     /// It was told to leave.
     Asked,
     /// It is not there any more.
@@ -397,7 +397,7 @@ enum Evicted {
 }
 
 /// Evicts a pod, or deletes it: a deletion asks no disruption budget.
-async fn leave(client: &Client, pod: &Pod, options: &DrainOptions, delete: bool) -> Evicted {
+async fn leave(client: &Client, pod: &Pod, options: &DrainOptions, delete: bool) -> EvictionResult {
     let api = Api::<v1::Pod>::namespaced(client.clone(), &pod.namespace);
     // Another pod of the same name, as those of StatefulSets are, was not meant.
     let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
@@ -414,25 +414,27 @@ async fn leave(client: &Client, pod: &Pod, options: &DrainOptions, delete: bool)
         let eviction = eviction(pod, &how);
         api.create_subresource::<_, Value>("eviction", &pod.name, &PostParams::default(), &eviction).await.map(drop)
     };
-    let Err(error) = asked else { return Evicted::Asked };
+    let Err(error) = asked else { return EvictionResult::Asked };
     match &error {
-        kube::Error::Api(status) if status.code == 404 => Evicted::Gone,
+        kube::Error::Api(status) if status.code == 404 => EvictionResult::Gone,
         // Somebody changed it at this moment, or it is another one by now: the next look tells.
-        kube::Error::Api(status) if status.code == 409 => Evicted::Asked,
+        kube::Error::Api(status) if status.code == 409 => EvictionResult::Asked,
         // A budget has no room, or several budgets select the pod, which nobody can decide on (500).
         kube::Error::Api(status) if status.code == 429 => {
             let causes = status.details.iter().flat_map(|details| &details.causes);
             let budget = causes.filter_map(|cause| budget(&cause.message)).next();
             let namespace = &pod.namespace;
-            Evicted::Held(match budget {
+            EvictionResult::Held(match budget {
                 Some(budget) => {
                     format!("PodDisruptionBudget {namespace}/{budget} allows no disruption: {}", status.message)
                 }
                 None => status.message.clone(),
             })
         }
-        kube::Error::Api(status) => Evicted::Held(status.message.clone()),
-        error => Evicted::Held(CallError::of(error).map_or_else(|| error.to_string(), |error| error.to_string())),
+        kube::Error::Api(status) => EvictionResult::Held(status.message.clone()),
+        error => {
+            EvictionResult::Held(CallError::of(error).map_or_else(|| error.to_string(), |error| error.to_string()))
+        }
     }
 }
 
@@ -466,7 +468,7 @@ mod tests {
         json!({ "name": "p", "ownerReferences": [{ "apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "u", "controller": true }] })
     }
 
-    fn judged(pod: &Pod) -> Verdict {
+    fn judged(pod: &Pod) -> EvictionDecision {
         judge(pod, &DrainOptions::default())
     }
 
@@ -490,29 +492,29 @@ mod tests {
     #[test]
     fn a_pod_without_a_controller_is_evicted_by_force() {
         let options = DrainOptions { force: true, ..DrainOptions::default() };
-        assert_eq!(judge(&pod(json!({ "name": "p" }), "Running"), &options), Verdict::Evict);
+        assert_eq!(judge(&pod(json!({ "name": "p" }), "Running"), &options), EvictionDecision::Evict);
     }
 
     #[test]
     fn who_must_leave_and_who_may_stay() {
-        assert_eq!(judged(&pod(owned("ReplicaSet"), "Running")), Verdict::Evict);
-        assert_eq!(judged(&pod(owned("DaemonSet"), "Running")), Verdict::Stays);
-        assert_eq!(judged(&pod(owned("Job"), "Succeeded")), Verdict::Stays);
+        assert_eq!(judged(&pod(owned("ReplicaSet"), "Running")), EvictionDecision::Evict);
+        assert_eq!(judged(&pod(owned("DaemonSet"), "Running")), EvictionDecision::Stays);
+        assert_eq!(judged(&pod(owned("Job"), "Succeeded")), EvictionDecision::Stays);
         let toleration = json!({ "key": names::MAINTENANCE_TAINT, "operator": "Exists" });
         let tolerant = json!({ "metadata": owned("ReplicaSet"), "spec": { "tolerations": [toleration] } });
-        assert_eq!(judged(&serde_json::from_value(tolerant).unwrap()), Verdict::Stays);
+        assert_eq!(judged(&serde_json::from_value(tolerant).unwrap()), EvictionDecision::Stays);
         let mirror = json!({ "name": "p", "annotations": { MIRROR: "x" } });
-        assert_eq!(judged(&pod(mirror, "Running")), Verdict::Stays);
+        assert_eq!(judged(&pod(mirror, "Running")), EvictionDecision::Stays);
         let mut leaving = owned("ReplicaSet");
         leaving["deletionTimestamp"] = json!("2030-01-01T00:00:00Z");
-        assert_eq!(judged(&pod(leaving.clone(), "Running")), Verdict::Leaving);
+        assert_eq!(judged(&pod(leaving.clone(), "Running")), EvictionDecision::Leaving);
         // A kubelet gives a pod that was deleted its final phase when its containers ended: what is left of it is an object.
         leaving["finalizers"] = json!(["example.com/volume"]);
-        assert_eq!(judged(&pod(leaving, "Failed")), Verdict::Stays);
-        let Verdict::Holds(why) = judged(&pod(json!({ "name": "p" }), "Running")) else { panic!("it holds") };
+        assert_eq!(judged(&pod(leaving, "Failed")), EvictionDecision::Stays);
+        let EvictionDecision::Holds(why) = judged(&pod(json!({ "name": "p" }), "Running")) else { panic!("it holds") };
         assert!(why.contains(names::EVICT), "{why}");
         let allowed = json!({ "name": "p", "annotations": { names::EVICT: "true" } });
-        assert_eq!(judged(&pod(allowed, "Running")), Verdict::Evict);
+        assert_eq!(judged(&pod(allowed, "Running")), EvictionDecision::Evict);
     }
 
     #[test]
@@ -525,7 +527,7 @@ mod tests {
         let page: Page = serde_json::from_str(&page.to_string()).unwrap();
         assert_eq!(page.metadata.next, "more");
         let pods: Vec<_> = page.items.into_iter().flatten().map(|text| read(&text)).collect();
-        assert_eq!(judged(pods[0].as_ref().unwrap()), Verdict::Leaving);
+        assert_eq!(judged(pods[0].as_ref().unwrap()), EvictionDecision::Leaving);
         let (name, why) = pods[1].as_ref().unwrap_err();
         assert!(name == "n/odd" && why.contains("delete"), "{name}: {why}");
         let last: Page = serde_json::from_str(r#"{ "metadata": {}, "items": null }"#).unwrap();
@@ -570,7 +572,7 @@ mod tests {
         let delete_after = Some(fleetwright_api::Span::minutes(5));
         let options = DrainOptions { force: true, delete_after, ..DrainOptions::default() };
         let now: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
-        let (since, mut tries) = (now - SignedDuration::from_hours(1), Tries::default());
+        let (since, mut tries) = (now - SignedDuration::from_hours(1), EvictionAttempts::default());
         for deleted in [false, true] {
             let left = drain(client.clone(), "n", &options, since, &mut tries, now).await.unwrap().left;
             let pod = pods.get("web").await.unwrap();

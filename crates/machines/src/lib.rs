@@ -13,10 +13,10 @@
 mod drain;
 pub mod hosts;
 pub mod join;
-mod look;
 mod machine;
 mod memory;
 mod meters;
+mod observe;
 pub mod route;
 mod rules;
 mod server;
@@ -28,19 +28,19 @@ use std::time::Duration;
 
 use fleetwright_api::MachinePackageVersion;
 use fleetwright_kit::journal::Journal;
-use fleetwright_kit::{Budget, Cache, Change, Controller, Operator, Source, Waker, Whole};
+use fleetwright_kit::{Budget, Cache, Change, Controller, FullObject, Operator, Source, Waker};
 use fleetwright_plan::gate::Population;
 use fleetwright_transport::Transport;
 use kube::Api;
 use tokio::sync::OnceCell;
 
-pub use drain::{DrainPreview, Unseen, preview as preview_drain};
+pub use drain::{DrainPreview, ReadError, preview as preview_drain};
 use hosts::{Hosts, Limits};
 use join::Credentials;
-use look::{BY_LABEL, BY_NODE, BY_PHASE, BY_REFERENCE, Eyes, PHASES, machines, maps, references};
 use machine::Machines;
-use memory::Memories;
+use memory::MachineMemories;
 use meters::Meters;
+use observe::{BY_LABEL, BY_NODE, BY_PHASE, BY_REFERENCE, Caches, PHASES, machines, maps, references};
 pub use rules::{Rules, rules};
 use server::ServerVersion;
 pub use view::SecretView;
@@ -71,9 +71,9 @@ impl Default for Options {
 }
 
 /// Of how many a policy's percentage is.
-struct Fleet(Cache<MachineView>);
+struct MachinePopulation(Cache<MachineView>);
 
-impl Population for Fleet {
+impl Population for MachinePopulation {
     fn count(&self, label: Option<(&str, &str)>) -> Option<usize> {
         Some(match label {
             None => self.0.len(),
@@ -86,29 +86,29 @@ impl Population for Fleet {
 /// what is under way.
 pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transport>, options: Options) -> Hosts {
     let client = operator.client();
-    let eyes = Eyes {
+    let caches = Caches {
         machines: operator.cache(machines(client.clone(), namespace)),
         packages: operator.cache(
             Source::new(Api::namespaced(client.clone(), namespace))
-                .index(BY_REFERENCE, |_, package: &Whole<MachinePackageVersion>| references(&package.0)),
+                .index(BY_REFERENCE, |_, package: &FullObject<MachinePackageVersion>| references(&package.0)),
         ),
         secrets: operator.cache(Source::new(Api::namespaced(client.clone(), namespace))),
         maps: operator.cache(maps(client.clone(), namespace)),
         nodes: operator.cache(join::view::nodes(client)),
     };
-    let journal = Journal::add(operator, namespace, Fleet(eyes.machines.clone()));
+    let journal = Journal::add(operator, namespace, MachinePopulation(caches.machines.clone()));
     let waker = Waker::new();
     let (clock, random) = (operator.clock().clone(), operator.random().clone());
     let hosts = Hosts::with_random(transport, options.limits, clock, waker.clone(), random);
     let meters = Meters::new(operator.metrics());
     let credentials = Credentials::new();
-    let joining = join::add_on(operator, namespace, &credentials, &eyes.machines, &eyes.nodes, &eyes.maps);
+    let joining = join::add_on(operator, namespace, &credentials, &caches.machines, &caches.nodes, &caches.maps);
     let controller = Machines {
-        eyes: eyes.clone(),
+        caches: caches.clone(),
         joining: joining.clone(),
         hosts: hosts.clone(),
         journal: journal.clone(),
-        memories: Memories::default(),
+        memories: MachineMemories::default(),
         meters: meters.clone(),
         credentials,
         requester: operator.name().to_owned(),
@@ -118,11 +118,11 @@ pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transpor
         server: ServerVersion::default(),
     };
     let for_request = joining.clone();
-    let of = || eyes.clone();
+    let of = || caches.clone();
     let (for_node, for_package, for_secret, for_map, counted, alike) = (of(), of(), of(), of(), of(), of());
     let wakes = operator
         .controller(controller, options.machines)
-        .on(&eyes.machines, move |change: &Change<'_, MachineView>| {
+        .on(&caches.machines, move |change: &Change<'_, MachineView>| {
             for (_, name) in PHASES {
                 meters.phase(name, counted.machines.count(BY_PHASE, name));
             }
@@ -131,7 +131,7 @@ pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transpor
             keys.push(change.key.clone());
             keys
         })
-        .on(&eyes.nodes, move |change: &Change<'_, NodeView>| {
+        .on(&caches.nodes, move |change: &Change<'_, NodeView>| {
             // A heartbeat is nothing to look at a host for.
             if change.old.zip(change.new).is_some_and(|(old, new)| !old.differs(new)) {
                 return Vec::new();
@@ -141,9 +141,9 @@ pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transpor
         .on(&joining.requests, move |change| {
             change.new.map(|request| for_request.machines_of(request)).unwrap_or_default()
         })
-        .on(&eyes.packages, move |change| for_package.machines_with(&change.key.name))
-        .on(&eyes.secrets, move |change| for_secret.machines_referring(&format!("secret/{}", change.key.name)))
-        .on(&eyes.maps, move |change| for_map.machines_referring(&format!("configMap/{}", change.key.name)))
+        .on(&caches.packages, move |change| for_package.machines_with(&change.key.name))
+        .on(&caches.secrets, move |change| for_secret.machines_referring(&format!("secret/{}", change.key.name)))
+        .on(&caches.maps, move |change| for_map.machines_referring(&format!("configMap/{}", change.key.name)))
         .by(&waker);
     drop(journal.wake(wakes, window::KIND));
     hosts

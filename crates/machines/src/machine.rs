@@ -9,7 +9,7 @@ use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::journal::{Journal, JournalError, Progress};
 use fleetwright_kit::{Budget, Controller, Key, Next, Outages, Outcome, Pass, Remedy, StepError, View, WriteError};
 use fleetwright_plan::join::Binding;
-use fleetwright_plan::machine::{self, Act, Asked, Decision, Pods, Run, Wish};
+use fleetwright_plan::machine::{self, Act, Decision, ObservedScope, RemainingPods, StepRun, WindowRequest};
 use fleetwright_wire as wire;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
@@ -17,12 +17,12 @@ use kube::Api;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::drain::Unseen;
+use crate::drain::ReadError;
 use crate::hosts::{Hosts, Task};
 use crate::join::{Credentials, JoinError};
-use crate::look::{Eyes, Look};
-use crate::memory::Memories;
+use crate::memory::MachineMemories;
 use crate::meters::Meters;
+use crate::observe::{Caches, Observed};
 use crate::server::ServerVersion;
 use crate::view::{MachineView, NodeView, ThinNode};
 use crate::window::{WindowAct, existing, windows, wished};
@@ -31,16 +31,16 @@ use crate::{drain, join, route};
 /// What a person follows is written at most so often.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 /// A host that had no time is asked again soon.
-const BUSY: Duration = Duration::from_secs(1);
+const BUSY_REQUEUE: Duration = Duration::from_secs(1);
 
 /// Keeps machines.
 pub struct Machines {
-    pub eyes: Eyes,
+    pub caches: Caches,
     /// What joining looks at: certificates that were approved tell which Node is a machine's own.
-    pub joining: join::view::Eyes,
+    pub joining: join::view::JoinCaches,
     pub hosts: Hosts,
     pub journal: Journal,
-    pub memories: Memories,
+    pub memories: MachineMemories,
     pub meters: Meters,
     /// Bootstrap credentials of kubelets.
     pub credentials: Credentials,
@@ -56,15 +56,15 @@ pub struct Machines {
 }
 
 /// The uid of the namespace kube-system, which tells API servers apart: it is created with them, and never again.
-async fn cluster_id(pass: &Pass) -> Result<String, Unseen> {
+async fn cluster_id(pass: &Pass) -> Result<String, ReadError> {
     let name = "kube-system";
     let found = Api::<Namespace>::all(pass.client()).get(name).await;
-    let found = found.map_err(|error| Unseen::of(format!("Namespace {name}"), &error))?;
+    let found = found.map_err(|error| ReadError::of(format!("Namespace {name}"), &error))?;
     Ok(found.metadata.uid.unwrap_or_default())
 }
 
 /// Who asks a host for a change: the Machine, in the epoch that was seen, with the fencing token of this leader.
-fn claim(pass: &Pass, look: &Look) -> wire::Claim {
+fn claim(pass: &Pass, look: &Observed) -> wire::Claim {
     let mark = look.host.seen.as_ref().and_then(|(_, seen)| seen.owner.as_ref());
     wire::Claim { owner: look.identity.clone(), epoch: mark.map_or(0, |mark| mark.epoch), fence: pass.fence() }
 }
@@ -80,7 +80,7 @@ pub enum ActError {
     Window(#[from] JournalError),
     /// Nobody can say who is on the Node.
     #[error("draining: {0}")]
-    Pods(#[from] Unseen),
+    Pods(#[from] ReadError),
     /// The kubelet got no credential to join with.
     #[error("joining: {0}")]
     Join(#[from] JoinError),
@@ -102,8 +102,8 @@ impl StepError for ActError {
 
     fn remedy(&self) -> Remedy {
         match self {
-            Self::Write(error) => mended_elsewhere(error.remedy()),
-            Self::Window(error) => mended_elsewhere(error.remedy()),
+            Self::Write(error) => is_fixed_elsewhere(error.remedy()),
+            Self::Window(error) => is_fixed_elsewhere(error.remedy()),
             Self::Pods(error) => error.remedy(),
             Self::Join(error) => error.remedy(),
             Self::NotLeading(_) => Remedy::Retry,
@@ -112,9 +112,9 @@ impl StepError for ActError {
 }
 
 /// A refusal may be mended by a role, which nobody watches.
-fn mended_elsewhere(remedy: Remedy) -> Remedy {
+fn is_fixed_elsewhere(remedy: Remedy) -> Remedy {
     match remedy {
-        Remedy::Person => Remedy::Wait(Duration::from_secs(60)),
+        Remedy::NeedsPerson => Remedy::Wait(Duration::from_secs(60)),
         remedy => remedy,
     }
 }
@@ -130,16 +130,16 @@ impl StepError for ReportError {
     }
 
     fn remedy(&self) -> Remedy {
-        mended_elsewhere(self.0.remedy())
+        is_fixed_elsewhere(self.0.remedy())
     }
 }
 
 /// When to look again because of what was done.
 pub enum Done {
     /// What was done wakes us.
-    Wakes,
+    WokenLater,
     /// After that long.
-    Again(Duration),
+    Requeue(Duration),
     /// As the window says.
     Window(Progress),
     /// A step is asked for, and the status was written before: when to come back for either of them.
@@ -154,25 +154,25 @@ impl Controller for Machines {
     /// and the status.
     const BUDGET: Budget = Budget {
         reads: Journal::BUDGET.reads + drain::PAGES + 4,
-        writes: Journal::BUDGET.writes + drain::MOST as u32 + 4,
+        writes: Journal::BUDGET.writes + drain::MAX_EVICTIONS as u32 + 4,
     };
 
-    type Found = Arc<Look>;
-    type Valid = Arc<Look>;
+    type Found = Arc<Observed>;
+    type Valid = Arc<Observed>;
     type Decision = Decision;
     type Done = Done;
-    type DereferenceError = Unseen;
+    type DereferenceError = ReadError;
     type ValidateError = Infallible;
     type ActError = ActError;
     type ReportError = ReportError;
 
-    fn about(&self, key: &Key, found: Option<&Arc<Look>>) -> ObjectReference {
+    fn about(&self, key: &Key, found: Option<&Arc<Observed>>) -> ObjectReference {
         reference::<Machine>(key, found.and_then(|look| look.machine.0.metadata.uid.as_deref()))
     }
 
-    async fn dereference(&self, pass: &Pass) -> Result<Option<Arc<Look>>, Unseen> {
+    async fn dereference(&self, pass: &Pass) -> Result<Option<Arc<Observed>>, ReadError> {
         let key = pass.key();
-        let Some(machine) = self.eyes.machines.get(key) else {
+        let Some(machine) = self.caches.machines.get(key) else {
             self.hosts.forget(key);
             self.memories.forget(key);
             return Ok(None);
@@ -183,7 +183,8 @@ impl Controller for Machines {
         }
         // What was seen at another address, or why another way failed, says nothing of the host that is declared now. A visit that goes on ends first.
         let declared = route::declared(&machine.0);
-        let moved = |memory: &mut crate::memory::Memory| memory.declared.is_some() && memory.declared != declared;
+        let moved =
+            |memory: &mut crate::memory::MachineMemory| memory.declared.is_some() && memory.declared != declared;
         if self.memories.change(key, moved) && self.hosts.state(key).doing.is_none() {
             self.hosts.forget(key);
             self.memories.change(key, |memory| memory.declared = None);
@@ -197,28 +198,28 @@ impl Controller for Machines {
             self.meters.observed(took);
         }
         let identity = self.identity(pass, &machine).await?;
-        let cluster = self.eyes.cluster(&key.namespace);
-        let wanted = self.eyes.wanted(&machine, &cluster, &host);
+        let cluster = self.caches.cluster(&key.namespace);
+        let wanted = self.caches.wanted(&machine, &cluster, &host);
         let server = match &wanted {
             Ok(wanted) => self.server.of(pass, &machine, wanted).await?,
             Err(_) => None,
         };
-        let route = route::route(&machine.0, |name| self.eyes.secrets.get(&Key::new(&key.namespace, name)));
+        let route = route::route(&machine.0, |name| self.caches.secrets.get(&Key::new(&key.namespace, name)));
         let node = self.node(pass, &machine).await?;
         let certified = self.joining.certified(&machine);
         let binding = machine.bind(certified, node.as_deref());
         // A Node that an earlier version let join has the machine's certificate as well.
         let joined = matches!(&binding, Binding::Bound(bound) if bound.binding == Some(NodeBinding::Joined));
         let certified = certified.or_else(|| node.as_ref().filter(|_| joined).and_then(|node| node.created));
-        Ok(Some(Arc::new(Look {
+        Ok(Some(Arc::new(Observed {
             // Everything that is done to a Node goes by this: a Node that is not bound is not even known to the rest.
             node: node.filter(|_| matches!(binding, Binding::Bound(_))),
             binding,
             certified,
-            leaving: self.eyes.leaving(&machine, &host),
+            leaving: self.caches.leaving(&machine, &host),
             windows: windows(&self.journal, &self.requester, &key.name),
             route: route.map(Arc::new),
-            same_address: self.eyes.same_address(key, &machine),
+            same_address: self.caches.same_address(key, &machine),
             identity,
             fence: pass.fence(),
             wanted,
@@ -232,16 +233,16 @@ impl Controller for Machines {
         })))
     }
 
-    fn validate(&self, found: &Arc<Look>) -> Result<Arc<Look>, Infallible> {
+    fn validate(&self, found: &Arc<Observed>) -> Result<Arc<Observed>, Infallible> {
         // What is wrong with packages is part of the decision: the machine says so.
         Ok(Arc::clone(found))
     }
 
-    fn decide(&self, look: &Arc<Look>, now: Timestamp) -> Decision {
+    fn decide(&self, look: &Arc<Observed>, now: Timestamp) -> Decision {
         look.known(now, |known| machine::decide(known, now))
     }
 
-    async fn act(&self, pass: &Pass, look: &Arc<Look>, decision: &Decision) -> Result<Done, ActError> {
+    async fn act(&self, pass: &Pass, look: &Arc<Observed>, decision: &Decision) -> Result<Done, ActError> {
         if decision.withdraw
             && let Some((key, ..)) = &look.windows.open
         {
@@ -251,37 +252,37 @@ impl Controller for Machines {
             self.wish(pass, look, wish).await?;
         }
         match &decision.act {
-            Act::Rest => Ok(Done::Wakes),
+            Act::Nothing => Ok(Done::WokenLater),
             Act::Finalize => self.finalize(pass, look).await,
             Act::Observe(observe) => {
-                Ok(self.ask(pass, look, Asked::of(observe), Task::Observe(observe.as_ref().clone())))
+                Ok(self.ask(pass, look, ObservedScope::of(observe), Task::Observe(observe.as_ref().clone())))
             }
-            Act::Run(run) => {
+            Act::RunStep(run) => {
                 // Before the step, as a journal: who comes after a crash knows by it what has to prove itself, and what had failed.
                 let later = self.write(pass, look, &decision.status).await?;
-                let busy = matches!(self.run(pass, look, run).await?, Done::Again(_));
-                Ok(Done::Runs(busy.then_some(BUSY), later))
+                let busy = matches!(self.run(pass, look, run).await?, Done::Requeue(_));
+                Ok(Done::Runs(busy.then_some(BUSY_REQUEUE), later))
             }
             Act::Clean => {
                 self.leads(pass, "cleaning the host")?;
-                Ok(self.ask(pass, look, Asked::default(), Task::Clean { claim: claim(pass, look) }))
+                Ok(self.ask(pass, look, ObservedScope::default(), Task::Clean { claim: claim(pass, look) }))
             }
             Act::Release => {
                 self.leads(pass, "releasing the host")?;
-                Ok(self.ask(pass, look, Asked::default(), Task::Release { claim: claim(pass, look) }))
+                Ok(self.ask(pass, look, ObservedScope::default(), Task::Release { claim: claim(pass, look) }))
             }
             Act::Claim => {
                 self.leads(pass, "claiming the host")?;
-                Ok(self.ask(pass, look, Asked::default(), Task::Claim { claim: claim(pass, look) }))
+                Ok(self.ask(pass, look, ObservedScope::default(), Task::Claim { claim: claim(pass, look) }))
             }
             Act::Adopt { from } => {
                 self.leads(pass, "adopting the host")?;
                 let claim = claim(pass, look);
                 tracing::warn!(from = %from, to = %claim.owner, epoch = claim.epoch, "adopting the host");
-                Ok(self.ask(pass, look, Asked::default(), Task::Adopt { claim, from: from.clone() }))
+                Ok(self.ask(pass, look, ObservedScope::default(), Task::Adopt { claim, from: from.clone() }))
             }
-            Act::Ask(wish) => self.wish(pass, look, wish).await,
-            Act::Close => {
+            Act::RequestWindow(wish) => self.wish(pass, look, wish).await,
+            Act::CloseNode => {
                 let window = look.windows.open.as_ref().and_then(|(_, op, _)| op.0.metadata.uid.as_deref());
                 let patch = look.node.as_ref().zip(window).map(|(node, window)| node.close_patch(window));
                 let closed = self.patch_node(pass, look, patch).await;
@@ -298,7 +299,7 @@ impl Controller for Machines {
                 let drained = self.drain(pass, look).await;
                 drained.inspect_err(|error| self.hindered(pass, look, error))
             }
-            Act::Open => self.patch_node(pass, look, look.node.as_ref().map(|node| node.open_patch())).await,
+            Act::OpenNode => self.patch_node(pass, look, look.node.as_ref().map(|node| node.open_patch())).await,
             Act::Label { set, remove } => {
                 let patch = look.node.as_ref().map(|node| node.label_patch(set, remove));
                 self.patch_node(pass, look, patch).await
@@ -312,28 +313,28 @@ impl Controller for Machines {
                 let patch = look.node.as_ref().zip(provider_id).map(|(node, id)| node.provider_patch(id));
                 self.patch_node(pass, look, patch).await
             }
-            Act::End { open, well, text } => {
+            Act::EndWindow { open, well, text } => {
                 if *open {
                     self.patch_node(pass, look, look.node.as_ref().map(|node| node.open_patch())).await?;
                 }
-                let Some((_, operation, _)) = &look.windows.open else { return Ok(Done::Wakes) };
+                let Some((_, operation, _)) = &look.windows.open else { return Ok(Done::WokenLater) };
                 let act = WindowAct { intent: existing(operation), ended: Some((*well, text.clone())) };
                 Ok(Done::Window(self.journal.drive(pass, &act).await?))
             }
             Act::DeleteNode => self.delete_node(pass, look).await,
-            Act::LetGo { node } => {
+            Act::ReleaseMachine { node } => {
                 if *node {
                     self.delete_node(pass, look).await?;
                 }
-                self.let_go(pass, look).await
+                self.release_machine(pass, look).await
             }
         }
     }
 
-    async fn report(&self, pass: &Pass, look: &Arc<Look>, outcome: Outcome<'_, Self>) -> Result<Next, ReportError> {
-        let Outcome::Done { decision, done, .. } = outcome else { return Ok(Next::Rest) };
+    async fn report(&self, pass: &Pass, look: &Arc<Observed>, outcome: Outcome<'_, Self>) -> Result<Next, ReportError> {
+        let Outcome::Done { decision, done, .. } = outcome else { return Ok(Next::AwaitChange) };
         if matches!(done, Done::Gone) {
-            return Ok(Next::Rest);
+            return Ok(Next::AwaitChange);
         }
         let later = match done {
             Done::Runs(_, later) => *later,
@@ -344,36 +345,36 @@ impl Controller for Machines {
             self.hosts.hurry(pass.key());
         }
         let soon = match done {
-            Done::Again(after) | Done::Runs(Some(after), _) => Some(pass.now() + *after),
+            Done::Requeue(after) | Done::Runs(Some(after), _) => Some(pass.now() + *after),
             Done::Window(progress) => match progress.next() {
                 Next::At(at) => Some(at),
                 Next::After(after) => Some(pass.now() + after),
-                Next::Rest => None,
+                Next::AwaitChange => None,
             },
-            Done::Wakes | Done::Runs(None, _) | Done::Gone => None,
+            Done::WokenLater | Done::Runs(None, _) | Done::Gone => None,
         };
         let next = [decision.next, soon, later].into_iter().flatten().min();
-        Ok(next.map_or(Next::Rest, Next::At))
+        Ok(next.map_or(Next::AwaitChange, Next::At))
     }
 }
 
 impl Machines {
     /// The machine's Node. One that is missed is asked for: what is seen first after a start may be of a time before it joined, and without
     /// a Node nobody would be asked to leave.
-    async fn node(&self, pass: &Pass, machine: &MachineView) -> Result<Option<Arc<NodeView>>, Unseen> {
+    async fn node(&self, pass: &Pass, machine: &MachineView) -> Result<Option<Arc<NodeView>>, ReadError> {
         let name = machine.node();
-        let found = self.eyes.nodes.get(&Key::cluster(name));
+        let found = self.caches.nodes.get(&Key::cluster(name));
         let known = machine.0.status.as_ref().is_some_and(|status| status.node_ref.is_some());
         if found.is_some() || !known {
             return Ok(found);
         }
         let node = Api::<ThinNode>::all(pass.client()).get_opt(name).await;
-        let node = node.map_err(|error| Unseen::of(format!("Node {name}"), &error))?;
+        let node = node.map_err(|error| ReadError::of(format!("Node {name}"), &error))?;
         Ok(node.map(|node| Arc::new(NodeView::of(node))))
     }
 
     /// As whom the host of a machine knows it.
-    async fn identity(&self, pass: &Pass, machine: &MachineView) -> Result<wire::Owner, Unseen> {
+    async fn identity(&self, pass: &Pass, machine: &MachineView) -> Result<wire::Owner, ReadError> {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let meta = &machine.0.metadata;
         let mut owner = wire::Owner {
@@ -393,22 +394,22 @@ impl Machines {
     }
 
     /// Asks the host. When it answered, we are woken.
-    fn ask(&self, pass: &Pass, look: &Look, asked: Asked, task: Task) -> Done {
-        let Ok(route) = &look.route else { return Done::Wakes };
+    fn ask(&self, pass: &Pass, look: &Observed, asked: ObservedScope, task: Task) -> Done {
+        let Ok(route) = &look.route else { return Done::WokenLater };
         let place = route::place(&look.machine.0);
         let took = self.hosts.ask(pass.key(), Arc::clone(route), place, task);
         if !took {
-            return Done::Again(BUSY);
+            return Done::Requeue(BUSY_REQUEUE);
         }
         let edition = look.machine.edition();
         self.memories.change(pass.key(), |memory| {
             memory.ask(asked, edition, &look.host, pass.now());
             memory.declared = route::declared(&look.machine.0);
         });
-        Done::Wakes
+        Done::WokenLater
     }
 
-    async fn run(&self, pass: &Pass, look: &Look, run: &Run) -> Result<Done, ActError> {
+    async fn run(&self, pass: &Pass, look: &Observed, run: &StepRun) -> Result<Done, ActError> {
         self.leads(pass, &run.id)?;
         let mut step = run.step.clone();
         if run.needs_credential
@@ -432,10 +433,10 @@ impl Machines {
         let apply = wire::Apply { id: run.id.clone(), claim, step, within, unproven: run.unproven };
         tracing::info!(step = run.id, verb = ?apply.step.verb(), component = apply.step.component(), "running step");
         let task = Task::Apply { apply: Box::new(apply), then: run.then.clone() };
-        Ok(self.ask(pass, look, Asked::of(&run.then), task))
+        Ok(self.ask(pass, look, ObservedScope::of(&run.then), task))
     }
 
-    async fn wish(&self, pass: &Pass, look: &Look, wish: &Wish) -> Result<Done, ActError> {
+    async fn wish(&self, pass: &Pass, look: &Observed, wish: &WindowRequest) -> Result<Done, ActError> {
         let intent = wished(&self.journal, wish, &pass.key().name, look.machine.scopes());
         if let Some((key, operation, _)) = &look.windows.open
             && *key != self.journal.key(&intent)
@@ -449,16 +450,16 @@ impl Machines {
         Ok(Done::Window(self.journal.drive(pass, &WindowAct { intent, ended: None }).await?))
     }
 
-    async fn patch_node(&self, pass: &Pass, look: &Look, patch: Option<Value>) -> Result<Done, ActError> {
+    async fn patch_node(&self, pass: &Pass, look: &Observed, patch: Option<Value>) -> Result<Done, ActError> {
         if let Some(patch) = patch {
             let key = Key::cluster(look.machine.node());
-            pass.writer().json_patch(&self.eyes.nodes, &key, patch).await?;
+            pass.writer().json_patch(&self.caches.nodes, &key, patch).await?;
         }
-        Ok(Done::Wakes)
+        Ok(Done::WokenLater)
     }
 
-    async fn drain(&self, pass: &Pass, look: &Look) -> Result<Done, ActError> {
-        let Some((_, operation, _)) = &look.windows.open else { return Ok(Done::Wakes) };
+    async fn drain(&self, pass: &Pass, look: &Observed) -> Result<Done, ActError> {
+        let Some((_, operation, _)) = &look.windows.open else { return Ok(Done::WokenLater) };
         let window = operation.0.metadata.uid.clone().unwrap_or_default();
         let mut tries = look.memory.tries.clone();
         let since = operation.0.status.as_ref().and_then(|status| status.started_at).unwrap_or(pass.now());
@@ -471,44 +472,44 @@ impl Machines {
             memory.pods = Some((window, pods));
             memory.tries = tries;
         });
-        Ok(Done::Again(if none { Duration::ZERO } else { Duration::from_secs(2) }))
+        Ok(Done::Requeue(if none { Duration::ZERO } else { Duration::from_secs(2) }))
     }
 
     /// Records when closing the Node, or listing its pods, first failed in this window, so that the deadline of the drain applies.
-    fn hindered(&self, pass: &Pass, look: &Look, error: &ActError) {
+    fn hindered(&self, pass: &Pass, look: &Observed, error: &ActError) {
         let Some((_, operation, _)) = &look.windows.open else { return };
         let window = operation.0.metadata.uid.clone().unwrap_or_default();
         self.memories.change(pass.key(), |memory| {
             if memory.pods.as_ref().is_none_or(|(of, _)| *of != window) {
-                let pods = Pods { at: pass.now(), left: Vec::new(), hindered: Some(error.to_string()) };
+                let pods = RemainingPods { at: pass.now(), left: Vec::new(), hindered: Some(error.to_string()) };
                 memory.pods = Some((window, pods));
             }
         });
     }
 
-    async fn delete_node(&self, pass: &Pass, look: &Look) -> Result<Done, ActError> {
+    async fn delete_node(&self, pass: &Pass, look: &Observed) -> Result<Done, ActError> {
         if let Some(node) = &look.node {
             let key = Key::cluster(look.machine.node());
-            match pass.writer().delete(&self.eyes.nodes, &key, &node.uid, &node.version).await {
+            match pass.writer().delete(&self.caches.nodes, &key, &node.uid, &node.version).await {
                 Ok(()) | Err(WriteError::Gone(_)) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Done::Wakes)
+        Ok(Done::WokenLater)
     }
 
-    async fn finalize(&self, pass: &Pass, look: &Look) -> Result<Done, ActError> {
+    async fn finalize(&self, pass: &Pass, look: &Observed) -> Result<Done, ActError> {
         let meta = &look.machine.0.metadata;
         let test = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version });
         let add = match &meta.finalizers {
             Some(_) => json!({ "op": "add", "path": "/metadata/finalizers/-", "value": names::MACHINE_FINALIZER }),
             None => json!({ "op": "add", "path": "/metadata/finalizers", "value": [names::MACHINE_FINALIZER] }),
         };
-        pass.writer().json_patch(&self.eyes.machines, pass.key(), json!([test, add])).await?;
-        Ok(Done::Wakes)
+        pass.writer().json_patch(&self.caches.machines, pass.key(), json!([test, add])).await?;
+        Ok(Done::WokenLater)
     }
 
-    async fn let_go(&self, pass: &Pass, look: &Look) -> Result<Done, ActError> {
+    async fn release_machine(&self, pass: &Pass, look: &Observed) -> Result<Done, ActError> {
         let finalizers = look.machine.0.metadata.finalizers.iter().flatten();
         let Some(index) = finalizers.into_iter().position(|name| name == names::MACHINE_FINALIZER) else {
             return Ok(Done::Gone);
@@ -518,7 +519,7 @@ impl Machines {
             { "op": "test", "path": path, "value": names::MACHINE_FINALIZER },
             { "op": "remove", "path": path },
         ]);
-        match pass.writer().json_patch(&self.eyes.machines, pass.key(), patch).await {
+        match pass.writer().json_patch(&self.caches.machines, pass.key(), patch).await {
             Ok(()) | Err(WriteError::Gone(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -526,8 +527,8 @@ impl Machines {
     }
 
     /// Writes our part of the status, if it says something new. Answers when to come back for what was not worth a write yet.
-    async fn write(&self, pass: &Pass, look: &Look, new: &MachineStatus) -> Result<Option<Timestamp>, WriteError> {
-        let old = machine::ours(&look.machine.0);
+    async fn write(&self, pass: &Pass, look: &Observed, new: &MachineStatus) -> Result<Option<Timestamp>, WriteError> {
+        let old = machine::owned_status(&look.machine.0);
         // That a host was looked at and found as it was is no news, nor is another schedule, which would write to a whole fleet at once.
         let quiet = |status: &MachineStatus| MachineStatus { next_check: None, check_every: None, ..status.clone() };
         let (mut before, mut after) = (quiet(&old), quiet(new));
@@ -544,19 +545,19 @@ impl Machines {
             return Ok(soon);
         }
         let version = look.machine.0.metadata.resource_version.as_deref().unwrap_or_default();
-        let cached = self.eyes.machines.get(pass.key());
+        let cached = self.caches.machines.get(pass.key());
         // A write of this very pass, such as the finalizer's, made another version.
         let version = cached.as_ref().and_then(|now| now.0.metadata.resource_version.as_deref()).unwrap_or(version);
         let (current, desired) = (json!(old), json!(new));
-        pass.writer().apply_status(&self.eyes.machines, pass.key(), version, &current, desired).await?;
+        pass.writer().apply_status(&self.caches.machines, pass.key(), version, &current, desired).await?;
         self.memories.change(pass.key(), |memory| memory.wrote = Some(pass.now()));
-        self.tell(pass, look, &old, new).await;
+        self.publish_events(pass, look, &old, new).await;
         Ok(None)
     }
 
-    async fn tell(&self, pass: &Pass, look: &Look, old: &MachineStatus, new: &MachineStatus) {
+    async fn publish_events(&self, pass: &Pass, look: &Observed, old: &MachineStatus, new: &MachineStatus) {
         let about = reference::<Machine>(pass.key(), look.machine.0.metadata.uid.as_deref());
-        for told in machine::told(old, new) {
+        for told in machine::events_between(old, new) {
             let level = match told.level {
                 machine::Level::Normal => Level::Normal,
                 machine::Level::Warning => Level::Warning,

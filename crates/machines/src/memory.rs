@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use fleetwright_api::Ssh;
 use fleetwright_kit::Key;
-use fleetwright_plan::machine::{Asked, Pods};
+use fleetwright_plan::machine::{ObservedScope, RemainingPods};
 use fleetwright_wire::{ComponentSeen, Observation, StepRecord};
 use jiff::Timestamp;
 
-use crate::drain::Tries;
+use crate::drain::EvictionAttempts;
 use crate::hosts::HostState;
-use crate::view::Edition;
+use crate::view::SpecVersion;
 
 /// What is remembered of each machine. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Memories {
-    all: Arc<Mutex<HashMap<Key, Memory>>>,
+pub struct MachineMemories {
+    all: Arc<Mutex<HashMap<Key, MachineMemory>>>,
 }
 
 /// What was learnt from a host since it was last looked at.
 #[derive(Default)]
-pub struct News {
+pub struct HostNews {
     /// A step ended.
     pub step: Option<StepRecord>,
     /// It answered, and how long that took.
@@ -31,13 +31,13 @@ pub struct News {
 
 /// What is remembered of one machine.
 #[derive(Clone, Default)]
-pub struct Memory {
+pub struct MachineMemory {
     /// What its host was asked last.
-    pub asked: Asked,
+    pub asked: ObservedScope,
     /// When.
     pub asked_at: Option<Timestamp>,
     /// The edition of the Machine for which it was asked.
-    pub asked_for: Edition,
+    pub asked_for: SpecVersion,
     /// How its host was reached when it was asked last, as it was declared.
     pub declared: Option<(String, Ssh)>,
     /// The observation that there was when it was asked: an answer is another one.
@@ -51,27 +51,27 @@ pub struct Memory {
     /// How often in a row they failed, of the looks that ran them.
     pub failures: BTreeMap<String, u32>,
     /// Who was on its Node, in the window with that uid.
-    pub pods: Option<(String, Pods)>,
+    pub pods: Option<(String, RemainingPods)>,
     /// When each pod that was held back is asked again.
-    pub tries: Tries,
+    pub tries: EvictionAttempts,
     /// When its status was last written.
     pub wrote: Option<Timestamp>,
     /// Since when it is known.
     since: Option<Timestamp>,
 }
 
-impl Memories {
+impl MachineMemories {
     /// What is remembered of a machine, brought up to date with its host.
-    pub fn with(&self, key: &Key, host: &HostState, now: Timestamp) -> (Memory, News) {
+    pub fn with(&self, key: &Key, host: &HostState, now: Timestamp) -> (MachineMemory, HostNews) {
         let mut all = self.lock();
         let memory = all.entry(key.clone()).or_default();
         memory.since.get_or_insert(now);
-        let news = memory.hear(host, now);
+        let news = memory.update_from_host(host, now);
         (memory.clone(), news)
     }
 
     /// Changes what is remembered.
-    pub fn change<R>(&self, key: &Key, change: impl FnOnce(&mut Memory) -> R) -> R {
+    pub fn change<R>(&self, key: &Key, change: impl FnOnce(&mut MachineMemory) -> R) -> R {
         change(self.lock().entry(key.clone()).or_default())
     }
 
@@ -80,14 +80,14 @@ impl Memories {
         self.lock().remove(key);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Memory>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, MachineMemory>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Memory {
-    fn hear(&mut self, host: &HostState, now: Timestamp) -> News {
-        let mut news = News::default();
+impl MachineMemory {
+    fn update_from_host(&mut self, host: &HostState, now: Timestamp) -> HostNews {
+        let mut news = HostNews::default();
         if let Some((at, seen)) = &host.seen
             && !same(self.counted.as_ref(), seen)
         {
@@ -117,7 +117,7 @@ impl Memory {
     }
 
     /// Remembers what is asked.
-    pub fn ask(&mut self, asked: Asked, edition: Edition, host: &HostState, now: Timestamp) {
+    pub fn ask(&mut self, asked: ObservedScope, edition: SpecVersion, host: &HostState, now: Timestamp) {
         self.asked = asked;
         self.asked_at = Some(now);
         self.asked_for = edition;

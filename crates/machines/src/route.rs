@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use fleetwright_api::{HostKeyPolicy, Machine, Ssh};
-use fleetwright_transport::{Hop, Limits, Login, Route, Trust};
+use fleetwright_transport::{Hop, Login, Route, TransportLimits, Trust};
 
-use crate::hosts::Place;
+use crate::hosts::HostLocation;
 use crate::view::SecretView;
 
 /// The key of a Secret that holds the private key, as Kubernetes calls it.
@@ -91,14 +91,14 @@ pub fn route(machine: &Machine, secret: impl Fn(&str) -> Option<Arc<SecretView>>
         });
     }
     let host = Hop { address, port: ssh.port, user: ssh.user.clone(), login: own, trust };
-    Ok(Route { machine: name.to_owned(), host, jumps, limits: Limits::default() })
+    Ok(Route { machine: name.to_owned(), host, jumps, limits: TransportLimits::default() })
 }
 
 /// Where a machine stands, for the limits.
-pub(crate) fn place(machine: &Machine) -> Place {
+pub(crate) fn place(machine: &Machine) -> HostLocation {
     let hardware = &machine.spec.hardware;
     let word = |text: &Option<String>| text.as_deref().map(Arc::from);
-    Place { zone: word(&hardware.zone), rack: word(&hardware.rack) }
+    HostLocation { zone: word(&hardware.zone), rack: word(&hardware.rack) }
 }
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ use fleetwright_plan::skew::{self, Minor};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::version::Info;
 
-use crate::drain::Unseen;
+use crate::drain::ReadError;
 use crate::view::MachineView;
 
 /// What was read is asked for again after this long: an API server is upgraded under its clients.
-const LASTS: Duration = Duration::from_secs(30);
+const VERSION_TTL: Duration = Duration::from_secs(30);
 
 /// The last answer. Cheap to clone; clones share.
 #[derive(Clone, Default)]
@@ -33,7 +33,7 @@ impl ServerVersion {
         pass: &Pass,
         machine: &MachineView,
         wanted: &[Arc<Rendered>],
-    ) -> Result<Option<Minor>, Unseen> {
+    ) -> Result<Option<Minor>, ReadError> {
         let Some(kubelet) = wanted.iter().find(|one| one.package.component == KUBELET) else { return Ok(None) };
         let components = machine.0.status.as_ref().map(|status| status.components.as_slice()).unwrap_or_default();
         let settled = components.iter().any(|entry| {
@@ -46,7 +46,7 @@ impl ServerVersion {
         }
         let known = *self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, minor)) = known
-            && at + LASTS > pass.now()
+            && at + VERSION_TTL > pass.now()
         {
             return Ok(Some(minor));
         }
@@ -54,7 +54,7 @@ impl ServerVersion {
             (Ok(told), _) => minor(&told),
             // What was true a moment ago is better than a pass that cannot go on while the API server does not answer.
             (Err(_), Some((_, minor))) => return Ok(Some(minor)),
-            (Err(error), None) => return Err(Unseen::of("the version of the API server".to_owned(), &error)),
+            (Err(error), None) => return Err(ReadError::of("the version of the API server".to_owned(), &error)),
         };
         if let Some(minor) = minor {
             *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some((pass.now(), minor));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use fleetwright_api::{Machine, Taint, is_shared, names};
 use fleetwright_kit::View;
-use fleetwright_plan::join::{Binding, Joiner, RegisteredNode, bind};
-use fleetwright_plan::package::NoSecret;
+use fleetwright_plan::join::{Binding, JoiningMachine, RegisteredNode, bind};
+use fleetwright_plan::package::SecretUnavailable;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
@@ -22,7 +22,7 @@ use crate::join::view::address;
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The generation of a Machine's spec, and whether the Machine is being deleted.
-pub type Edition = (Option<i64>, bool);
+pub type SpecVersion = (Option<i64>, bool);
 
 /// A Machine, without what nobody reads.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ impl MachineView {
     }
 
     /// What of it a person edits.
-    pub fn edition(&self) -> Edition {
+    pub fn edition(&self) -> SpecVersion {
         (self.0.metadata.generation, self.0.metadata.deletion_timestamp.is_some())
     }
 
@@ -59,9 +59,9 @@ impl MachineView {
     }
 
     /// What joining looks at.
-    pub fn joiner(&self, certified: Option<Timestamp>) -> Joiner {
+    pub fn joiner(&self, certified: Option<Timestamp>) -> JoiningMachine {
         let Machine { metadata, spec, .. } = &self.0;
-        Joiner {
+        JoiningMachine {
             uid: metadata.uid.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             node: self.node().to_owned(),
@@ -424,24 +424,24 @@ impl SecretView {
     ///
     /// # Errors
     /// There is no such key, or it is not shared with the Machine.
-    pub fn content(&self, machine: &str, key: &str) -> Result<Vec<u8>, NoSecret> {
+    pub fn content(&self, machine: &str, key: &str) -> Result<Vec<u8>, SecretUnavailable> {
         if !is_shared(self.allowed.as_deref(), machine) {
-            return Err(NoSecret::NotShared);
+            return Err(SecretUnavailable::NotShared);
         }
-        self.data.get(key).map(|bytes| bytes.0.clone()).ok_or(NoSecret::Missing)
+        self.data.get(key).map(|bytes| bytes.0.clone()).ok_or(SecretUnavailable::Missing)
     }
 }
 
 /// What is kept of a ConfigMap: its contents.
 #[derive(Clone, Debug)]
-pub struct MapView {
+pub struct ConfigMapView {
     /// Text.
     pub data: BTreeMap<String, String>,
     /// Anything else.
     pub binary: BTreeMap<String, ByteString>,
 }
 
-impl View for MapView {
+impl View for ConfigMapView {
     type Object = ConfigMap;
 
     fn of(object: ConfigMap) -> Self {
@@ -449,7 +449,7 @@ impl View for MapView {
     }
 }
 
-impl MapView {
+impl ConfigMapView {
     /// A key of it.
     pub fn bytes(&self, key: &str) -> Option<Vec<u8>> {
         let text = self.data.get(key).map(|text| text.clone().into_bytes());

@@ -5,24 +5,24 @@ use std::sync::Arc;
 
 use fleetwright_api::{Disruption, OperationPhase, Target, condition, names};
 use fleetwright_kit::Key;
-use fleetwright_kit::journal::{Act, CachedOperation, Ending, Intent, Journal, OperationKey, Probed};
-use fleetwright_plan::machine::{GivenUp, Wish, level_of, operation_type};
+use fleetwright_kit::journal::{Act, CachedOperation, CallOutcome, Intent, Journal, OperationKey, ProbeResult};
+use fleetwright_plan::machine::{AbandonedWindows, WindowRequest, level_of, operation_type};
 use fleetwright_plan::operation;
 
 /// The kind that windows are about.
 pub const KIND: &str = "Machine";
 
 /// What is known of the windows of a machine.
-pub struct Windows {
+pub struct WindowJournal {
     /// The one that waits or is under way.
     pub open: Option<(Key, Arc<CachedOperation>, Disruption)>,
     /// Those that were given up, by what they were for.
-    pub given_up: BTreeMap<String, GivenUp>,
+    pub given_up: BTreeMap<String, AbandonedWindows>,
 }
 
 /// Looks at the windows of a machine.
-pub fn windows(journal: &Journal, requester: &str, machine: &str) -> Windows {
-    let mut found = Windows { open: None, given_up: BTreeMap::new() };
+pub fn windows(journal: &Journal, requester: &str, machine: &str) -> WindowJournal {
+    let mut found = WindowJournal { open: None, given_up: BTreeMap::new() };
     for (key, operation) in journal.of_target(KIND, machine) {
         let spec = &operation.0.spec;
         let Some(level) = level_of(&spec.type_).filter(|_| spec.requested_by == requester) else { continue };
@@ -55,7 +55,7 @@ pub fn base(fingerprint: &str) -> &str {
 }
 
 /// The intent of a window that is wished for: the first attempt that has not ended.
-pub fn wished(journal: &Journal, wish: &Wish, machine: &str, labels: BTreeMap<String, String>) -> Intent {
+pub fn wished(journal: &Journal, wish: &WindowRequest, machine: &str, labels: BTreeMap<String, String>) -> Intent {
     let mut intent = Intent {
         type_: operation_type(wish.level).to_owned(),
         target: Target { kind: KIND.to_owned(), name: machine.to_owned(), labels },
@@ -103,15 +103,15 @@ impl Act for WindowAct {
         self.intent.clone()
     }
 
-    async fn start(&self, _: &OperationKey) -> Ending {
-        Ending::Unknown("the window is open".to_owned())
+    async fn start(&self, _: &OperationKey) -> CallOutcome {
+        CallOutcome::Unknown("the window is open".to_owned())
     }
 
-    async fn probe(&self, _: &OperationKey) -> Probed {
+    async fn probe(&self, _: &OperationKey) -> ProbeResult {
         match &self.ended {
-            None => Probed::StillRunning,
-            Some((true, text)) => Probed::Succeeded(text.clone()),
-            Some((false, text)) => Probed::Failed(text.clone()),
+            None => ProbeResult::StillRunning,
+            Some((true, text)) => ProbeResult::Succeeded(text.clone()),
+            Some((false, text)) => ProbeResult::Failed(text.clone()),
         }
     }
 }

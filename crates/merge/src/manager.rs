@@ -127,7 +127,7 @@ pub fn update(req: &Request<'_>, live: Option<&Value>, new: &mut Value) -> Resul
 }
 
 /// The owners before a write.
-enum Start<'v> {
+enum StartingObject<'v> {
     /// Those of the live object.
     Live(&'v [Value]),
     /// Those that the client sent.
@@ -136,7 +136,7 @@ enum Start<'v> {
     Nobody,
 }
 
-impl Start<'_> {
+impl StartingObject<'_> {
     fn is_empty(&self) -> bool {
         match self {
             Self::Live(entries) => entries.is_empty(),
@@ -147,28 +147,33 @@ impl Start<'_> {
 }
 
 /// The owners before the write: the live object's, unless the client sent others or asked to forget them.
-fn starting_point<'v>(req: &Request<'_>, live: Option<&'v Value>, new: &Value) -> Start<'v> {
+fn starting_point<'v>(req: &Request<'_>, live: Option<&'v Value>, new: &Value) -> StartingObject<'v> {
     let before = entries(live);
     if req.subresource.is_none()
         && let Some(sent) = entries(Some(new))
     {
         if asks_for_reset(sent) {
-            return Start::Nobody;
+            return StartingObject::Nobody;
         }
         if before != Some(sent)
             && let Ok(managed) = Managed::decode(sent)
         {
-            return Start::Sent(managed);
+            return StartingObject::Sent(managed);
         }
     }
-    before.map_or(Start::Nobody, |entries| Start::Live(entries))
+    before.map_or(StartingObject::Nobody, |entries| StartingObject::Live(entries))
 }
 
 /// The owners after the write; none when nothing that anybody could own has changed.
-fn track_update(req: &Request<'_>, live: &Value, new: &Value, start: Start<'_>) -> Result<Option<Managed>, String> {
+fn track_update(
+    req: &Request<'_>,
+    live: &Value,
+    new: &Value,
+    start: StartingObject<'_>,
+) -> Result<Option<Managed>, String> {
     let changes = compare(req.ty(), live, new, req.built_in)?.without(&req.ignored());
     let mut managed = match start {
-        Start::Live(entries) => {
+        StartingObject::Live(entries) => {
             let paths = [&changes.added, &changes.modified, &changes.removed];
             let managed = Managed::decode_touched(entries, &paths, &req.id(Operation::Update))?;
             let all_known = managed.0.values().all(|owned| req.knows(&owned.api_version));
@@ -177,8 +182,8 @@ fn track_update(req: &Request<'_>, live: &Value, new: &Value, start: Start<'_>) 
             }
             managed
         }
-        Start::Sent(managed) => managed,
-        Start::Nobody => Managed::default(),
+        StartingObject::Sent(managed) => managed,
+        StartingObject::Nobody => Managed::default(),
     };
     record(req, &changes, &mut managed);
     managed.cap_updates();

@@ -21,7 +21,7 @@ pub struct Authority {
 
 /// What a leaf certificate is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Usage {
+pub enum LeafUsage {
     /// Presented by a TLS server.
     Server,
     /// Presented by a TLS client.
@@ -40,7 +40,7 @@ pub struct Leaf {
     /// Addresses under which a server is reached.
     pub ips: Vec<IpAddr>,
     /// What the certificate may be used for.
-    pub usages: Vec<Usage>,
+    pub usages: Vec<LeafUsage>,
     /// How long it is valid from now on.
     pub lifetime: Duration,
 }
@@ -53,7 +53,7 @@ impl Leaf {
             organizations: groups.into_iter().map(Into::into).collect(),
             dns_names: Vec::new(),
             ips: Vec::new(),
-            usages: vec![Usage::Client],
+            usages: vec![LeafUsage::Client],
             lifetime: YEAR,
         }
     }
@@ -69,7 +69,7 @@ impl Leaf {
             organizations: Vec::new(),
             dns_names: names.into_iter().map(Into::into).collect(),
             ips: ips.into_iter().collect(),
-            usages: vec![Usage::Server],
+            usages: vec![LeafUsage::Server],
             lifetime: YEAR,
         }
     }
@@ -77,14 +77,14 @@ impl Leaf {
 
 /// A certificate and its private key, both as PEM.
 #[derive(Clone)]
-pub struct Pair {
+pub struct PemPair {
     /// The certificate.
     pub cert_pem: String,
     /// The private key (PKCS #8).
     pub key_pem: String,
 }
 
-impl fmt::Debug for Pair {
+impl fmt::Debug for PemPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pair").field("cert_pem", &self.cert_pem).finish_non_exhaustive()
     }
@@ -177,7 +177,7 @@ impl Authority {
     ///
     /// # Errors
     /// When the key is of a kind that nobody uses, or a name is none.
-    pub fn sign(&self, request: &Request, usages: &[Usage], lifetime: Duration) -> Result<String, Error> {
+    pub fn sign(&self, request: &Request, usages: &[LeafUsage], lifetime: Duration) -> Result<String, Error> {
         let key = SubjectPublicKeyInfo::from_der(&request.key_der)?;
         let mut params = leaf(usages, lifetime);
         names(&mut params, &request.dns_names, &request.ips)?;
@@ -187,25 +187,25 @@ impl Authority {
     }
 
     /// Makes a key and signs a certificate for it.
-    pub fn issue(&self, leaf: Leaf) -> Result<Pair, Error> {
+    pub fn issue(&self, leaf: Leaf) -> Result<PemPair, Error> {
         let key = KeyPair::generate()?;
         let mut params = self::leaf(&leaf.usages, leaf.lifetime);
         names(&mut params, &leaf.dns_names, &leaf.ips)?;
         let cert = params.signed_by(&key, &self.issuer)?;
         let subject = der::name(&leaf.organizations, &leaf.common_name);
         let signed = der::with_subject(cert.der(), &subject, self.issuer.key())?;
-        Ok(Pair { cert_pem: der::to_pem("CERTIFICATE", &signed), key_pem: key.serialize_pem() })
+        Ok(PemPair { cert_pem: der::to_pem("CERTIFICATE", &signed), key_pem: key.serialize_pem() })
     }
 }
 
-fn leaf(usages: &[Usage], lifetime: Duration) -> CertificateParams {
+fn leaf(usages: &[LeafUsage], lifetime: Duration) -> CertificateParams {
     let mut params = validity(CertificateParams::default(), lifetime);
     params.distinguished_name = DistinguishedName::new();
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    let purpose = |usage: &Usage| match usage {
-        Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
-        Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
+    let purpose = |usage: &LeafUsage| match usage {
+        LeafUsage::Server => ExtendedKeyUsagePurpose::ServerAuth,
+        LeafUsage::Client => ExtendedKeyUsagePurpose::ClientAuth,
     };
     params.extended_key_usages = usages.iter().map(purpose).collect();
     params
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(request.dns_names, ["host-17"]);
         assert_eq!(request.ips, ["10.0.0.17".parse::<IpAddr>().unwrap()]);
         let authority = Authority::new("test").unwrap();
-        let signed = authority.sign(&request, &[Usage::Server], Duration::from_secs(3600)).unwrap();
+        let signed = authority.sign(&request, &[LeafUsage::Server], Duration::from_secs(3600)).unwrap();
         parsed(&signed, |cert| {
             assert_eq!(cert.subject().to_string(), "O=system:nodes, CN=system:node:host-17");
             assert_eq!(cert.public_key().raw, key.subject_public_key_info());

@@ -67,7 +67,7 @@ pub(crate) fn to_pem(label: &str, der: &[u8]) -> String {
 
 /// How much a certificate request says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct RequestSize {
     /// The attributes of its subject.
     pub subject: usize,
     /// The names of its extension `subjectAltName`.
@@ -77,11 +77,11 @@ pub(crate) struct Counts {
 /// Counts what a certificate request says; `None` if it has a form that readers understand differently. x509-parser stops at an attribute of a subject that it
 /// cannot read, leaves the rest out, and takes the first of several lists of extensions; others read on, or take another list. So all elements are here in
 /// their shortest form, no set is empty, nothing follows what is expected, and there is one list of extensions at most.
-pub(crate) fn counts(request: &[u8]) -> Option<Counts> {
+pub(crate) fn counts(request: &[u8]) -> Option<RequestSize> {
     let whole = only(elements(request)?)?;
     let [info, _algorithm, _signature] = children(whole, SEQUENCE)?[..] else { return None };
     let [_version, subject, _key, attributes] = children(info, SEQUENCE)?[..] else { return None };
-    let mut counts = Counts::default();
+    let mut counts = RequestSize::default();
     for set in children(subject, SEQUENCE)? {
         let pairs = children(set, SET).filter(|pairs| !pairs.is_empty())?;
         for pair in &pairs {

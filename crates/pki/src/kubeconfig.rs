@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 
-use crate::Pair;
+use crate::PemPair;
 
 /// How the user of a kubeconfig proves who they are.
 #[derive(Clone)]
@@ -22,8 +22,8 @@ pub enum Identity<'a> {
     Anonymous,
 }
 
-impl<'a> From<&'a Pair> for Identity<'a> {
-    fn from(pair: &'a Pair) -> Self {
+impl<'a> From<&'a PemPair> for Identity<'a> {
+    fn from(pair: &'a PemPair) -> Self {
         Self::Certificate { cert_pem: &pair.cert_pem, key_pem: &pair.key_pem }
     }
 }

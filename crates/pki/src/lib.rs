@@ -10,7 +10,7 @@ mod kubeconfig;
 mod request;
 mod seal;
 
-pub use authority::{Authority, Leaf, Pair, ServiceAccountKey, Usage};
+pub use authority::{Authority, Leaf, LeafUsage, PemPair, ServiceAccountKey};
 pub use certificate::Certificate;
 pub use files::write_private;
 pub use kubeconfig::{Identity, kubeconfig};

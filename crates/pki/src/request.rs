@@ -73,7 +73,7 @@ impl Request {
         let counts = der::counts(&pem.contents);
         let subject = info.subject.iter_attributes().count();
         let names = request.dns_names.len() + request.ips.len() + request.other_names.len();
-        if counts != Some(der::Counts { subject, names }) {
+        if counts != Some(der::RequestSize { subject, names }) {
             return Err(malformed("ambiguous encoding".to_owned()));
         }
         Ok(request)

@@ -57,7 +57,7 @@ pub struct Policy<'a> {
 
 /// A place behind the gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PolicySlot {
     /// The policy that gives it.
     pub policy: String,
     /// What is to be recorded in the policy's status.
@@ -68,11 +68,11 @@ pub struct Place {
 
 /// The gate's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum GateAnswer {
     /// It may start once its places are recorded.
     Granted {
         /// In the order of the policies' names, in which all must take them: so that no two wait for each other.
-        places: Vec<Place>,
+        places: Vec<PolicySlot>,
         /// Which rules let it pass, and at what count, such as `drains: 2 of 5 in zone=z1`.
         by: String,
     },
@@ -84,7 +84,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// In one word.
-    pub why: Why,
+    pub why: RefusalReason,
     /// By which policy; none if it is for the lack of one.
     pub by: Option<String>,
     /// What is always said of this refusal. The counts are left out, so that a text that was written stays true.
@@ -99,7 +99,7 @@ pub struct Refusal {
 
 /// Why an operation must wait, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum RefusalReason {
     /// No policy names its type.
     NoMatchingPolicy,
     /// The policy is new or changed, and its counts do not follow yet.
@@ -114,7 +114,7 @@ pub enum Why {
     LimitReached,
 }
 
-impl Why {
+impl RefusalReason {
     /// As a condition's reason.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -131,7 +131,7 @@ impl Why {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.rule)?;
-        if self.why == Why::LimitReached {
+        if self.why == RefusalReason::LimitReached {
             write!(f, "; {} of {} when checked", self.count, self.limit)?;
         }
         if let Some(until) = self.until {
@@ -149,14 +149,14 @@ pub fn judge<'a>(
     request: Request<'_>,
     policies: impl IntoIterator<Item = Policy<'a>>,
     population: &dyn Population,
-) -> Verdict {
+) -> GateAnswer {
     let mut policies: Vec<_> =
         policies.into_iter().filter(|policy| policy.spec.operations.iter().any(|name| name == request.type_)).collect();
     policies.sort_by_key(|policy| policy.name);
     if policies.is_empty() {
         let rule = format!("no OperationPolicy for operations of type {}: create one that limits them", request.type_);
-        return Verdict::Refused(Refusal {
-            why: Why::NoMatchingPolicy,
+        return GateAnswer::Refused(Refusal {
+            why: RefusalReason::NoMatchingPolicy,
             by: None,
             rule,
             count: 0,
@@ -172,23 +172,23 @@ pub fn judge<'a>(
                 places.push(place);
                 by.push(text);
             }
-            Err(refusal) => return Verdict::Refused(refusal),
+            Err(refusal) => return GateAnswer::Refused(refusal),
         }
     }
-    Verdict::Granted { places, by: by.join("; ") }
+    GateAnswer::Granted { places, by: by.join("; ") }
 }
 
-fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) -> Result<(Place, String), Refusal> {
+fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) -> Result<(PolicySlot, String), Refusal> {
     let name = policy.name;
     let refuse = |why, rule, count, limit| Refusal { why, by: Some(name.to_owned()), rule, count, limit, until: None };
     // The holders were recorded under the scope of the generation that was observed: under another they count nothing.
     if policy.generation.is_none() || policy.status.observed_generation != policy.generation {
         let rule = format!("OperationPolicy {name} is new or was modified: waiting until its counts are updated");
-        return Err(refuse(Why::PolicyNotObserved, rule, 0, 0));
+        return Err(refuse(RefusalReason::PolicyNotObserved, rule, 0, 0));
     }
     if condition(&policy.status.conditions, names::ACCEPTED).is_none_or(|accepted| accepted.status != Status::True) {
         let rule = format!("OperationPolicy {name} is not accepted: see its condition {}", names::ACCEPTED);
-        return Err(refuse(Why::PolicyNotAccepted, rule, 0, 0));
+        return Err(refuse(RefusalReason::PolicyNotAccepted, rule, 0, 0));
     }
     let label = match &policy.spec.scope {
         None => None,
@@ -200,7 +200,7 @@ fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) ->
                      change the policy",
                     scope.by
                 );
-                return Err(refuse(Why::ScopeLabelMissing, rule, 0, 0));
+                return Err(refuse(RefusalReason::ScopeLabelMissing, rule, 0, 0));
             }
         },
     };
@@ -219,7 +219,7 @@ fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) ->
                     "OperationPolicy {name} allows {} of the machines{inside}, but the number of machines is not known yet",
                     policy.spec.max
                 );
-                return Err(refuse(Why::TargetCountUnknown, rule, 0, 0));
+                return Err(refuse(RefusalReason::TargetCountUnknown, rule, 0, 0));
             }
         },
     };
@@ -234,15 +234,15 @@ fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) ->
     if !held && others >= limit {
         let rule =
             format!("OperationPolicy {name} allows {}{inside} at a time, and the limit is reached", policy.spec.max);
-        return Err(refuse(Why::LimitReached, rule, others, limit));
+        return Err(refuse(RefusalReason::LimitReached, rule, others, limit));
     }
     let all = policy.status.holders.len();
     if !held && all >= MOST_HOLDERS {
         let rule = format!("OperationPolicy {name} can track {MOST_HOLDERS} at a time, and the limit is reached");
-        return Err(refuse(Why::LimitReached, rule, all, MOST_HOLDERS));
+        return Err(refuse(RefusalReason::LimitReached, rule, all, MOST_HOLDERS));
     }
     let text = format!("{name}: {} of {limit}{inside}", others + 1);
-    Ok((Place { policy: name.to_owned(), holder, held }, text))
+    Ok((PolicySlot { policy: name.to_owned(), holder, held }, text))
 }
 
 /// The policy's holders when that one takes its place.
@@ -259,7 +259,7 @@ pub fn release(status: &OperationPolicyStatus, operation: &str) -> Vec<Holder> {
 
 /// An operation, as far as a policy's counts depend on it.
 #[derive(Clone, Copy, Debug)]
-pub struct Counted<'a> {
+pub struct ActiveOperation<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its uid.
@@ -281,13 +281,13 @@ pub struct Counted<'a> {
 /// Holders named in `unsure` stay as they are, and while there are any, a change of the policy is not observed.
 pub fn keep_true(
     policy: Policy<'_>,
-    operations: &[Counted<'_>],
+    operations: &[ActiveOperation<'_>],
     unsure: &BTreeSet<String>,
     now: Timestamp,
 ) -> OperationPolicyStatus {
     let spec = policy.spec;
     let named = |type_: &str| spec.operations.iter().any(|name| name == type_);
-    let place = |operation: &Counted<'_>| Holder {
+    let place = |operation: &ActiveOperation<'_>| Holder {
         operation: operation.name.to_owned(),
         uid: operation.uid.to_owned(),
         scope: spec.scope.as_ref().and_then(|scope| operation.labels.get(&scope.by)).cloned().unwrap_or_default(),

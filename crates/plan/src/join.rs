@@ -44,7 +44,7 @@ pub fn token_of(username: &str) -> Option<&str> {
 }
 
 /// What stands for the authorities that machines join with: another whenever another one signs, or others are trusted. The one that signs comes first.
-pub fn trusts(bundle: &str) -> String {
+pub fn bundle_digest(bundle: &str) -> String {
     crate::cluster::digest(bundle.trim(), 8)
 }
 
@@ -87,7 +87,7 @@ impl Requestor {
 
 /// A request for a certificate.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct SigningRequest<'a> {
     /// Who should sign.
     pub signer: &'a str,
     /// What the certificate should be good for.
@@ -98,7 +98,7 @@ pub struct Asked<'a> {
 
 /// What is known of the machine that asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Joiner {
+pub struct JoiningMachine {
     /// Its name.
     pub name: String,
     /// Its uid.
@@ -117,9 +117,9 @@ pub struct Joiner {
 
 /// What is known around it.
 #[derive(Clone, Copy)]
-pub struct Around<'a> {
+pub struct JoinContext<'a> {
     /// The machine that asks; none if there is none any more.
-    pub machine: Option<&'a Joiner>,
+    pub machine: Option<&'a JoiningMachine>,
     /// Other machines that say their Node has the same name.
     pub rivals: &'a [String],
     /// The Node of the machine's name, and whether it is bound to the machine.
@@ -130,9 +130,9 @@ pub struct Around<'a> {
 
 /// What to do with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SigningDecision {
     /// It is none of our business.
-    LeftAlone,
+    Ignored,
     /// It matches the machine.
     Approved {
         /// For people.
@@ -153,17 +153,17 @@ pub enum Verdict {
 }
 
 /// What to do with a request of that requestor.
-pub fn decide(requestor: &Requestor, asked: &Asked<'_>, around: &Around<'_>) -> Verdict {
-    use Verdict::LeftAlone;
+pub fn decide(requestor: &Requestor, asked: &SigningRequest<'_>, around: &JoinContext<'_>) -> SigningDecision {
+    use SigningDecision::Ignored;
     let serving = match asked.signer {
         CLIENT_SIGNER => false,
         SERVING_SIGNER => true,
-        _ => return LeftAlone,
+        _ => return Ignored,
     };
     let machine = match (requestor, around.machine) {
-        (Requestor::Other, _) => return LeftAlone,
+        (Requestor::Other, _) => return Ignored,
         // A node without a machine is somebody else's.
-        (Requestor::Node { .. }, None) => return LeftAlone,
+        (Requestor::Node { .. }, None) => return Ignored,
         (Requestor::Token { .. }, None) => {
             return denied("MachineNotFound", "the Machine of this bootstrap token no longer exists".to_owned());
         }
@@ -194,30 +194,32 @@ pub fn decide(requestor: &Requestor, asked: &Asked<'_>, around: &Around<'_>) -> 
             shown(around.rivals),
             machine.node
         );
-        return Verdict::Waits { message };
+        return SigningDecision::Waits { message };
     }
     if machine.paused {
         let message =
             format!("Machine {} is paused: set spec.paused to false to approve its certificate request", machine.name);
-        return Verdict::Waits { message };
+        return SigningDecision::Waits { message };
     }
     let what = if serving { "serving certificate" } else { "client certificate" };
-    Verdict::Approved { message: format!("{what} of Machine {} for its Node {}", machine.name, machine.node) }
+    SigningDecision::Approved { message: format!("{what} of Machine {} for its Node {}", machine.name, machine.node) }
 }
 
-fn denied(reason: &'static str, message: String) -> Verdict {
-    Verdict::Denied { reason, message }
+fn denied(reason: &'static str, message: String) -> SigningDecision {
+    SigningDecision::Denied { reason, message }
 }
 
 /// A Node of the machine's name that is not bound to the machine is somebody else's: its name is not given away, and its own requests are
 /// left to others.
-fn refuse_foreign(requestor: &Requestor, machine: &Joiner, node: &Binding) -> Option<Verdict> {
-    let Joiner { name, node: node_name, .. } = machine;
+fn refuse_foreign(requestor: &Requestor, machine: &JoiningMachine, node: &Binding) -> Option<SigningDecision> {
+    let JoiningMachine { name, node: node_name, .. } = machine;
     match (requestor, node) {
         (Requestor::Token { .. }, Binding::Foreign) => Some(denied(NOT_BOUND, not_bound(name, node_name))),
-        (Requestor::Node { .. }, Binding::Foreign) => Some(Verdict::Waits { message: not_bound(name, node_name) }),
+        (Requestor::Node { .. }, Binding::Foreign) => {
+            Some(SigningDecision::Waits { message: not_bound(name, node_name) })
+        }
         // The holder of a certificate that was not requested with this machine's token.
-        (Requestor::Node { .. }, Binding::Missing) if !machine.certified => Some(Verdict::LeftAlone),
+        (Requestor::Node { .. }, Binding::Missing) if !machine.certified => Some(SigningDecision::Ignored),
         _ => None,
     }
 }
@@ -225,11 +227,11 @@ fn refuse_foreign(requestor: &Requestor, machine: &Joiner, node: &Binding) -> Op
 /// What is wrong with the request itself, if anything.
 fn refuse(
     requestor: &Requestor,
-    asked: &Asked<'_>,
-    machine: &Joiner,
+    asked: &SigningRequest<'_>,
+    machine: &JoiningMachine,
     serving: bool,
-    around: &Around<'_>,
-) -> Option<Verdict> {
+    around: &JoinContext<'_>,
+) -> Option<SigningDecision> {
     // A token is good for one thing: the node's first certificate. Everything after that the node asks for itself.
     if serving && matches!(requestor, Requestor::Token { .. }) {
         let message =
@@ -277,7 +279,7 @@ fn wrong_usages(usages: &[String], serving: bool) -> Option<String> {
     ))
 }
 
-fn unwanted_names(request: &Request) -> Option<Verdict> {
+fn unwanted_names(request: &Request) -> Option<SigningDecision> {
     let message =
         "a client certificate must have no subject alternative names: remove DNS names, IP addresses and others";
     request.has_names().then(|| denied("InvalidSubjectAltNames", message.to_owned()))
@@ -286,7 +288,7 @@ fn unwanted_names(request: &Request) -> Option<Verdict> {
 /// A serving certificate names the machine's Node and the addresses that the machine declares. What the Node says of itself in
 /// `status.addresses` does not count: the node writes it. What is reserved is refused even if it is declared: who may write Machines must not
 /// get a certificate of the API server or of another kubelet.
-fn wrong_names(request: &Request, machine: &Joiner, around: &Around<'_>) -> Option<Verdict> {
+fn wrong_names(request: &Request, machine: &JoiningMachine, around: &JoinContext<'_>) -> Option<SigningDecision> {
     if !request.other_names.is_empty() {
         let message = format!("only DNS names and IP addresses are allowed, not {}", shown(&request.other_names));
         return Some(denied("InvalidSubjectAltNames", message));

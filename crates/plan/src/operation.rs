@@ -1,7 +1,7 @@
 //! The life of an operation: what its driver does next, and what is written down about it.
 //!
 //! An act is started by the process whose token is in `status.startedBy`, and only once. Everybody else, and that process after a
-//! restart, asks the world what became of it ([`Probed`]) and, if the world cannot tell, a person ([`Said`]).
+//! restart, asks the world what became of it ([`ProbeResult`]) and, if the world cannot tell, a person ([`ManualOutcome`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::gate::Refusal;
 
 /// What this process remembers of the attempt that `status.startedBy` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum AttemptState {
     /// The attempt is another process's, or one of ours before a restart.
     Foreign,
     /// It is ours, and the act was not started yet.
@@ -23,12 +23,12 @@ pub enum Memory {
     /// The act was started, and what became of the call was lost.
     Lost,
     /// The call that started the act came back.
-    Ended(Ending),
+    Ended(CallOutcome),
 }
 
 /// What the call that started an act came back with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum CallOutcome {
     /// It is done; what a person should know about it.
     Done(String),
     /// It ended badly, and nothing of it goes on.
@@ -39,7 +39,7 @@ pub enum Ending {
 
 /// What the world says about an act that was started, or was about to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Probed {
+pub enum ProbeResult {
     /// It is done.
     Succeeded(String),
     /// It ended badly, and nothing of it goes on.
@@ -51,23 +51,23 @@ pub enum Probed {
     /// The world could not be asked now. It is asked again.
     NoAnswer(String),
     /// The world cannot tell, now or later. A person must.
-    CannotKnow(String),
+    Unknowable(String),
 }
 
 /// What a person says became of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum ManualOutcome {
     /// Nothing.
-    Nothing,
+    Unset,
     /// It ended well, because.
     Succeeded(String),
     /// It ended badly, because.
     Failed(String),
     /// Something that is not understood; what is wrong with it.
-    Nonsense(String),
+    Invalid(String),
 }
 
-impl Said {
+impl ManualOutcome {
     /// Reads the annotations of an operation.
     pub fn read(annotations: &BTreeMap<String, String>) -> Self {
         let because = || match annotations.get(names::OUTCOME_REASON).map(|text| text.trim()) {
@@ -75,12 +75,12 @@ impl Said {
             Some(text) => format!("resolved manually: {}", cut(text)),
         };
         match annotations.get(names::OUTCOME).map(String::as_str) {
-            None => Self::Nothing,
+            None => Self::Unset,
             Some("Succeeded") => Self::Succeeded(because()),
             Some("Failed") => Self::Failed(because()),
             Some(other) => {
                 let other: String = other.chars().take(64).collect();
-                Self::Nonsense(format!(
+                Self::Invalid(format!(
                     "invalid annotation {}={other:?}: set it to Succeeded or Failed (and the reason in {})",
                     names::OUTCOME,
                     names::OUTCOME_REASON
@@ -92,9 +92,9 @@ impl Said {
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum OperationStep {
     /// Ask the gate.
-    Ask,
+    AskGate,
     /// Write that we start it.
     Claim,
     /// Start the act.
@@ -104,13 +104,13 @@ pub enum Step {
     /// Write down what the act came back with.
     Record(Box<OperationStatus>),
     /// Write down what a person said.
-    Hear(Box<OperationStatus>),
+    RecordManualOutcome(Box<OperationStatus>),
     /// The act is being started by this process.
     Wait,
     /// Wait for a person.
     WaitForPerson,
     /// Nothing: it ended.
-    Over,
+    Ended,
 }
 
 /// Says what to do next about an operation.
@@ -118,23 +118,33 @@ pub enum Step {
 /// A person's word ends what nobody else ends: an operation in the phase `Unknown`, and one that is asked after. It also keeps
 /// from being started what was not started yet. It does not interrupt an act that this process is starting, whose outcome
 /// is about to be known.
-pub fn next(status: &OperationStatus, memory: &Memory, said: &Said, now: Timestamp) -> Step {
-    let record = |phase, text: &str| Step::Record(Box::new(end(status, phase, ENDED, text, now)));
-    let hear = |status| Step::Hear(Box::new(status));
+pub fn next(status: &OperationStatus, memory: &AttemptState, said: &ManualOutcome, now: Timestamp) -> OperationStep {
+    let record = |phase, text: &str| OperationStep::Record(Box::new(end(status, phase, ENDED, text, now)));
+    let hear = |status| OperationStep::RecordManualOutcome(Box::new(status));
     match (status.phase, memory) {
-        (OperationPhase::Pending, _) => Step::Ask,
-        (OperationPhase::Granted, _) => Step::Claim,
-        (OperationPhase::Succeeded | OperationPhase::Failed, _) => Step::Over,
-        (OperationPhase::Running, Memory::Starting) => Step::Wait,
-        (OperationPhase::Running, Memory::Ended(Ending::Done(text))) => record(OperationPhase::Succeeded, text),
-        (OperationPhase::Running, Memory::Ended(Ending::Failed(text))) => record(OperationPhase::Failed, text),
+        (OperationPhase::Pending, _) => OperationStep::AskGate,
+        (OperationPhase::Granted, _) => OperationStep::Claim,
+        (OperationPhase::Succeeded | OperationPhase::Failed, _) => OperationStep::Ended,
+        (OperationPhase::Running, AttemptState::Starting) => OperationStep::Wait,
+        (OperationPhase::Running, AttemptState::Ended(CallOutcome::Done(text))) => {
+            record(OperationPhase::Succeeded, text)
+        }
+        (OperationPhase::Running, AttemptState::Ended(CallOutcome::Failed(text))) => {
+            record(OperationPhase::Failed, text)
+        }
         (OperationPhase::Running | OperationPhase::Unknown, memory) => match said {
-            Said::Succeeded(because) => hear(end(status, OperationPhase::Succeeded, MANUALLY_RESOLVED, because, now)),
-            Said::Failed(because) => hear(end(status, OperationPhase::Failed, MANUALLY_RESOLVED, because, now)),
-            _ if status.phase == OperationPhase::Running && *memory == Memory::Claimed => Step::Start,
-            _ if status.phase == OperationPhase::Running => Step::Probe,
-            Said::Nonsense(wrong) => ask_person(status, INVALID_OUTCOME, wrong, now).map_or(Step::WaitForPerson, hear),
-            Said::Nothing => Step::WaitForPerson,
+            ManualOutcome::Succeeded(because) => {
+                hear(end(status, OperationPhase::Succeeded, MANUALLY_RESOLVED, because, now))
+            }
+            ManualOutcome::Failed(because) => {
+                hear(end(status, OperationPhase::Failed, MANUALLY_RESOLVED, because, now))
+            }
+            _ if status.phase == OperationPhase::Running && *memory == AttemptState::Claimed => OperationStep::Start,
+            _ if status.phase == OperationPhase::Running => OperationStep::Probe,
+            ManualOutcome::Invalid(wrong) => {
+                ask_person(status, INVALID_OUTCOME, wrong, now).map_or(OperationStep::WaitForPerson, hear)
+            }
+            ManualOutcome::Unset => OperationStep::WaitForPerson,
         },
     }
 }
@@ -193,16 +203,16 @@ pub fn claimed(status: &OperationStatus, token: &str, now: Timestamp) -> Operati
 ///
 /// What never began is recorded as failed and not started in place: the process that claimed it may have been paused right
 /// before the start, and go on. A new operation has a new key, by which the world can tell the two apart.
-pub fn probed(status: &OperationStatus, probed: &Probed, now: Timestamp) -> Option<OperationStatus> {
+pub fn probed(status: &OperationStatus, probed: &ProbeResult, now: Timestamp) -> Option<OperationStatus> {
     match probed {
-        Probed::Succeeded(text) => Some(end(status, OperationPhase::Succeeded, PROBED, text, now)),
-        Probed::Failed(text) => Some(end(status, OperationPhase::Failed, PROBED, text, now)),
-        Probed::NeverStarted => {
+        ProbeResult::Succeeded(text) => Some(end(status, OperationPhase::Succeeded, PROBED, text, now)),
+        ProbeResult::Failed(text) => Some(end(status, OperationPhase::Failed, PROBED, text, now)),
+        ProbeResult::NeverStarted => {
             let text = "it was claimed but never started, according to the target";
             Some(end(status, OperationPhase::Failed, NEVER_STARTED, text, now))
         }
-        Probed::StillRunning => None,
-        Probed::NoAnswer(text) => {
+        ProbeResult::StillRunning => None,
+        ProbeResult::NoAnswer(text) => {
             // Once, not for each time that it is asked: the text may differ a little each time.
             let said = condition(&status.conditions, names::OUTCOME_KNOWN).is_some_and(|old| old.reason == NO_RESPONSE);
             (!said).then(|| {
@@ -212,7 +222,7 @@ pub fn probed(status: &OperationStatus, probed: &Probed, now: Timestamp) -> Opti
                 status
             })
         }
-        Probed::CannotKnow(text) => ask_person(status, MANUAL_RESOLUTION_REQUIRED, text, now),
+        ProbeResult::Unknowable(text) => ask_person(status, MANUAL_RESOLUTION_REQUIRED, text, now),
     }
 }
 

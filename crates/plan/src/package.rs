@@ -1,7 +1,7 @@
 //! Package versions: what is wrong with one, and what it means for one machine.
 
 mod check;
-mod places;
+mod paths;
 mod quoting;
 mod render;
 mod set;
@@ -21,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 pub use check::check;
 pub use quoting::unquoted_values;
 pub use render::render;
-pub use set::{Member, SetFinding, check_set};
+pub use set::{PackageMember, SetFinding, check_set};
 pub(crate) use template::rendered;
 
 /// Something about a package version that a person should know.
@@ -50,7 +50,7 @@ pub struct Values<'a> {
 
 /// Why a Secret's content is not to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoSecret {
+pub enum SecretUnavailable {
     /// The Secret, or the key in it, does not exist.
     Missing,
     /// The Secret does not name the Machine in its annotation [`names::ALLOWED_MACHINES`](fleetwright_api::names::ALLOWED_MACHINES).
@@ -63,7 +63,7 @@ pub trait Lookup {
     ///
     /// # Errors
     /// It does not exist, or it is not shared with the Machine.
-    fn secret(&self, machine: &str, name: &str, key: &str) -> Result<Vec<u8>, NoSecret>;
+    fn secret(&self, machine: &str, name: &str, key: &str) -> Result<Vec<u8>, SecretUnavailable>;
     /// The key of a ConfigMap; none if one of both does not exist.
     fn config_map(&self, name: &str, key: &str) -> Option<Vec<u8>>;
 }
@@ -86,16 +86,16 @@ pub struct Rendered {
     /// Conditions of the Node that must be True for it to be healthy.
     pub node_conditions: Vec<String>,
     /// Times, as declared.
-    pub times: Times,
+    pub times: StepTimeouts,
     /// One of its files holds a bootstrap credential, to be filled in right before it is installed.
     pub needs_credential: bool,
-    /// The authorities that it joins with ([`join::trusts`](crate::join::trusts)), if it does and has them in a file, so that it is another one with others.
+    /// The authorities that it joins with ([`join::trusts`](crate::join::bundle_digest)), if it does and has them in a file, so that it is another one with others.
     pub trusts: Option<String>,
 }
 
 /// Times, as declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
+pub struct StepTimeouts {
     /// One step on the host.
     pub apply: std::time::Duration,
     /// Until all pods have left.
@@ -134,7 +134,7 @@ pub enum RenderErrorKind {
     /// The owner of the Secret that it refers to, which is not shared with the machine.
     NotShared,
     /// Nobody: it needs another package version.
-    Wrong,
+    Invalid,
 }
 
 /// The most inputs that are told apart; the others count as one.

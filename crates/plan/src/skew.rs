@@ -3,7 +3,7 @@
 //! Kubernetes' own policy: a kubelet is never newer than its API server, and at most three minors older.
 
 /// The most minors that a kubelet may be older than its API server.
-pub const OLDEST: u32 = 3;
+pub const MAX_KUBELET_SKEW: u32 = 3;
 
 /// A minor of Kubernetes: `(1, 36)`.
 pub type Minor = (u32, u32);
@@ -13,7 +13,7 @@ pub type Minor = (u32, u32);
 pub enum Skew {
     /// It is of a newer minor.
     TooNew,
-    /// It is more than [`OLDEST`] minors older.
+    /// It is more than [`MAX_KUBELET_SKEW`] minors older.
     TooOld,
 }
 
@@ -50,7 +50,7 @@ pub fn skew(kubelet: &str, server: Minor) -> Option<Skew> {
     if kubelet > server {
         return Some(Skew::TooNew);
     }
-    (kubelet.0 < server.0 || kubelet.1.saturating_add(OLDEST) < server.1).then_some(Skew::TooOld)
+    (kubelet.0 < server.0 || kubelet.1.saturating_add(MAX_KUBELET_SKEW) < server.1).then_some(Skew::TooOld)
 }
 
 #[cfg(test)]

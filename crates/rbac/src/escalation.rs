@@ -5,9 +5,9 @@
 
 use serde_json::Value;
 
+use crate::messages::{quote, quote_list};
 use crate::policy::{RoleRef, text};
 use crate::rule::missing_lines;
-use crate::words::{quote, quote_list};
 use crate::{Attributes, GROUP, Policy, Rule, User};
 
 /// Why a role or binding may not be written.

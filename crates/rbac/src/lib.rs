@@ -5,9 +5,9 @@
 
 mod aggregate;
 mod escalation;
+mod messages;
 mod policy;
 mod rule;
-mod words;
 
 pub mod bootstrap;
 
@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 
 pub use aggregate::aggregate;
 pub use escalation::{Refusal, RoleWrite};
+pub use messages::{forbidden_message, forbidden_reason, quote, quote_list};
 pub use policy::{Decision, Policy, Rules};
 pub use rule::Rule;
-pub use words::{forbidden_message, forbidden_reason, quote, quote_list};
 
 /// The API group of roles and bindings.
 pub const GROUP: &str = "rbac.authorization.k8s.io";

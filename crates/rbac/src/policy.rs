@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::words::quote;
+use crate::messages::quote;
 use crate::{Attributes, GROUP, Rule, User, bootstrap, service_account_username};
 
 /// The answer to "may they?". What is not allowed was not denied either: nobody had an opinion.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Attributes;
-use crate::words::quote_list;
+use crate::messages::quote_list;
 
 /// A rule of a Role or ClusterRole. Rules only add; nothing is ever denied by one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -6,23 +6,23 @@ use std::sync::Arc;
 use fleetwright_api::{Condition, ReadinessGates, Status, condition, names};
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::{Budget, Cache, Controller, Key, Next, Outcome, Pass, Remedy, StepError, WriteError};
-use fleetwright_plan::readiness::net::Counts;
-use fleetwright_plan::readiness::select::NotASelector;
-use fleetwright_plan::readiness::verdict::tell_net;
+use fleetwright_plan::readiness::safety_net::ScopeCounts;
+use fleetwright_plan::readiness::selector::InvalidSelector;
+use fleetwright_plan::readiness::verdict::net_message;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::{Value, json};
 
-use crate::board::{Board, Totals};
+use crate::fleet_state::{FleetState, Totals};
 use crate::view::GatesView;
 
 /// So many scopes are told of in a condition.
-const TOLD: usize = 10;
+const MAX_LISTED_SCOPES: usize = 10;
 
 /// Keeps the status of ReadinessGates.
 pub struct Summaries {
     pub gates: Cache<GatesView>,
-    pub board: Board,
+    pub board: FleetState,
 }
 
 /// Gates and what is counted for them.
@@ -30,7 +30,7 @@ pub struct Found {
     name: Arc<str>,
     view: Arc<GatesView>,
     totals: Totals,
-    holding: Vec<(Arc<str>, Counts)>,
+    holding: Vec<(Arc<str>, ScopeCounts)>,
 }
 
 /// Why gates select nobody.
@@ -38,7 +38,7 @@ pub struct Found {
 pub enum ValidateError {
     /// The selector is not understood.
     #[error("{0}; the gates select no Machine until the selector is corrected")]
-    Selector(NotASelector),
+    Selector(InvalidSelector),
 }
 
 impl StepError for ValidateError {
@@ -47,7 +47,7 @@ impl StepError for ValidateError {
     }
 
     fn remedy(&self) -> Remedy {
-        Remedy::Person
+        Remedy::NeedsPerson
     }
 }
 
@@ -97,7 +97,7 @@ impl Controller for Summaries {
             Outcome::Done { .. } => (Status::True, "Accepted", "the gates are active".to_owned()),
             Outcome::Failed { trouble, .. } => (Status::False, trouble.reason, trouble.source.to_string()),
         };
-        let holding = tell_holding(found);
+        let holding = holding_condition(found);
         let before =
             condition(&found.view.status.conditions, names::SAFETY_NET_ACTIVE).map(|condition| condition.status);
         let conditions = [(names::ACCEPTED, accepted), (names::SAFETY_NET_ACTIVE, holding.clone())]
@@ -119,7 +119,7 @@ impl Controller for Summaries {
                 pass.events().publish(&about, Level::Warning, "SafetyNetActivated", &message, &began).await;
             }
         }
-        Ok(Next::Rest)
+        Ok(Next::AwaitChange)
     }
 }
 
@@ -138,18 +138,18 @@ impl Found {
     }
 }
 
-fn tell_holding(found: &Found) -> (Status, &'static str, String) {
+fn holding_condition(found: &Found) -> (Status, &'static str, String) {
     if found.holding.is_empty() {
         return (Status::False, "WithinLimits", "the safety net keeps no machine open".to_owned());
     }
     let told: Vec<String> = found
         .holding
         .iter()
-        .take(TOLD)
+        .take(MAX_LISTED_SCOPES)
         .map(|(scope, counts)| {
             format!(
                 "{}: {} of {} machines in service kept open ({} failing, {} closed, limit {})",
-                tell_net(&found.name, scope),
+                net_message(&found.name, scope),
                 counts.held,
                 counts.size,
                 counts.failing,
@@ -158,7 +158,7 @@ fn tell_holding(found: &Found) -> (Status, &'static str, String) {
             )
         })
         .collect();
-    let more = found.holding.len().saturating_sub(TOLD);
+    let more = found.holding.len().saturating_sub(MAX_LISTED_SCOPES);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     (Status::True, "ClosureLimitReached", format!("{}{more}", told.join("; ")))
 }

@@ -10,11 +10,11 @@
 //! Caveats: a Machine that is deleted no longer says anything about its Node: our taint, if it is there, stays, because nobody is left to
 //! say that the Node is ready. It is removed by hand, or goes with the Node.
 
-mod board;
+mod fleet_state;
 mod gates;
-mod look;
 mod machine;
 mod meters;
+mod observe;
 mod rules;
 mod view;
 mod why;
@@ -28,11 +28,11 @@ use kube::Api;
 pub use rules::{Rules, rules};
 pub use why::{WhyInput, why};
 
-use board::Board;
+use fleet_state::FleetState;
 use gates::Summaries;
-use look::{ALL, BY_MACHINE, BY_NODE, Eyes};
 use machine::{Machines, claims, wake_for_gates, wake_for_machine, wake_for_report};
 use meters::Meters;
+use observe::{ALL, BY_MACHINE, BY_NODE, Caches};
 
 /// The name of the controller of machines.
 pub const NAME: &str = "readiness";
@@ -64,7 +64,7 @@ pub fn add(operator: &mut Operator, namespace: &str) {
 /// As [`add`], run otherwise.
 pub fn add_with(operator: &mut Operator, namespace: &str, options: Options) {
     let client = operator.client();
-    let eyes = Eyes {
+    let caches = Caches {
         machines: operator.cache(
             Source::new(Api::namespaced(client.clone(), namespace))
                 .index(BY_NODE, |_, machine: &view::MachineView| vec![machine.node.to_string()]),
@@ -80,24 +80,24 @@ pub fn add_with(operator: &mut Operator, namespace: &str, options: Options) {
     };
     let meters = Meters::new(operator.metrics());
     let (wake_machines, wake_gates) = (Waker::new(), Waker::new());
-    let board = Board::new(namespace, eyes.clone(), wake_machines.clone(), wake_gates.clone(), meters.clone());
+    let board = FleetState::new(namespace, caches.clone(), wake_machines.clone(), wake_gates.clone(), meters.clone());
     let namespace: Arc<str> = namespace.into();
 
-    let machines = Machines { eyes: eyes.clone(), board: board.clone(), meters };
-    let of = |eyes: &Eyes| eyes.clone();
-    let (for_machine, for_node, for_gates) = (of(&eyes), of(&eyes), of(&eyes));
+    let machines = Machines { caches: caches.clone(), board: board.clone(), meters };
+    let of = |caches: &Caches| caches.clone();
+    let (for_machine, for_node, for_gates) = (of(&caches), of(&caches), of(&caches));
     let _ = operator
         .controller(machines, options.machines)
-        .on(&eyes.machines, move |change| wake_for_machine(&for_machine, change))
-        .on(&eyes.nodes, move |change| claims(&for_node, &change.key.name))
-        .on(&eyes.reports, move |change| wake_for_report(&namespace, change))
-        .on(&eyes.gates, move |change| wake_for_gates(&for_gates, change))
+        .on(&caches.machines, move |change| wake_for_machine(&for_machine, change))
+        .on(&caches.nodes, move |change| claims(&for_node, &change.key.name))
+        .on(&caches.reports, move |change| wake_for_report(&namespace, change))
+        .on(&caches.gates, move |change| wake_for_gates(&for_gates, change))
         .by(&wake_machines);
 
-    let summaries = Summaries { gates: eyes.gates.clone(), board };
+    let summaries = Summaries { gates: caches.gates.clone(), board };
     let _ = operator
         .controller(summaries, options.gates)
-        .on(&eyes.gates, |change| vec![change.key.clone()])
+        .on(&caches.gates, |change| vec![change.key.clone()])
         .by(&wake_gates);
 }
 

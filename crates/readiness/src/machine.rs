@@ -9,25 +9,25 @@ use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::{
     Budget, Change, Controller, Key, Next, Outcome as Ended, Pass, Remedy, StepError, View, WriteError,
 };
-use fleetwright_plan::readiness::verdict::{Turn, reason};
+use fleetwright_plan::readiness::verdict::{NodeAction, reason};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use kube::{Api, ResourceExt};
 
-use crate::board::Board;
-use crate::look::{BY_NODE, Eyes, Look, NodeLook, Outcome};
+use crate::fleet_state::FleetState;
 use crate::meters::Meters;
+use crate::observe::{BY_NODE, Caches, NodeDecision, Observed, ObservedNode};
 use crate::view::{GatesView, MachineView, NodeView, ReportView};
 
 /// A held machine looks by itself so often whether there is room: should nobody have woken it, it is not forgotten.
-const HELD: Duration = Duration::from_secs(60);
+const HELD_REQUEUE: Duration = Duration::from_secs(60);
 /// When a person must change something, it may be something that nobody watches, such as a role.
-const REFUSED: Duration = Duration::from_secs(60);
+const REFUSED_REQUEUE: Duration = Duration::from_secs(60);
 
 /// Keeps machines.
 pub struct Machines {
-    pub eyes: Eyes,
-    pub board: Board,
+    pub caches: Caches,
+    pub board: FleetState,
     pub meters: Meters,
 }
 
@@ -36,7 +36,7 @@ pub struct Machines {
 pub enum DereferenceError {
     /// The API server did not show it.
     #[error("deep check: cannot read {what}: {source}")]
-    Unseen {
+    ReadFailed {
         /// What.
         what: String,
         /// Why.
@@ -92,7 +92,7 @@ impl StepError for ReportError {
         let Self::Status(error) = self;
         // There is nobody to tell that a machine was deleted meanwhile; a refusal may be mended by a role that nobody watches.
         match error.remedy() {
-            Remedy::Person => Remedy::Wait(REFUSED),
+            Remedy::NeedsPerson => Remedy::Wait(REFUSED_REQUEUE),
             remedy => remedy,
         }
     }
@@ -103,9 +103,9 @@ impl Controller for Machines {
     /// Reads: the Machine and the Node, in a deep check only. Writes: the taint and the verdict.
     const BUDGET: Budget = Budget { reads: 2, writes: 2 };
 
-    type Found = Look;
-    type Valid = Look;
-    type Decision = Outcome;
+    type Found = Observed;
+    type Valid = Observed;
+    type Decision = NodeDecision;
     type Done = ();
 
     type DereferenceError = DereferenceError;
@@ -113,37 +113,37 @@ impl Controller for Machines {
     type ActError = ActError;
     type ReportError = ReportError;
 
-    fn about(&self, key: &Key, found: Option<&Look>) -> ObjectReference {
+    fn about(&self, key: &Key, found: Option<&Observed>) -> ObjectReference {
         reference::<Machine>(key, found.map(|look| &*look.machine.uid))
     }
 
-    async fn dereference(&self, pass: &Pass) -> Result<Option<Look>, DereferenceError> {
+    async fn dereference(&self, pass: &Pass) -> Result<Option<Observed>, DereferenceError> {
         if pass.deep() {
             self.look_past_the_caches(pass).await?;
         }
-        let look = self.eyes.look(pass.key());
+        let look = self.caches.look(pass.key());
         if look.is_none() {
-            self.tell_orphans(pass).await;
+            self.publish_orphans(pass).await;
         }
         Ok(look)
     }
 
-    fn validate(&self, found: &Look) -> Result<Look, Infallible> {
+    fn validate(&self, found: &Observed) -> Result<Observed, Infallible> {
         // What depends on other objects is part of the verdict, and gates that are not understood select nobody.
         Ok(found.clone())
     }
 
-    fn decide(&self, look: &Look, now: Timestamp) -> Outcome {
+    fn decide(&self, look: &Observed, now: Timestamp) -> NodeDecision {
         self.board.decide(look, now)
     }
 
-    async fn act(&self, pass: &Pass, look: &Look, outcome: &Outcome) -> Result<(), ActError> {
+    async fn act(&self, pass: &Pass, look: &Observed, outcome: &NodeDecision) -> Result<(), ActError> {
         let Some(turn) = outcome.decision.turn else { return Ok(()) };
         let Some(patch) = look.patch(turn, pass.now()) else { return Ok(()) };
-        pass.writer().json_patch(&self.eyes.nodes, &Key::cluster(&look.machine.node), patch).await?;
+        pass.writer().json_patch(&self.caches.nodes, &Key::cluster(&look.machine.node), patch).await?;
         let done = match turn {
-            Turn::Open => "opened",
-            Turn::Close => "closed",
+            NodeAction::Open => "opened",
+            NodeAction::Close => "closed",
         };
         tracing::info!(
             node = &*look.machine.node,
@@ -154,24 +154,24 @@ impl Controller for Machines {
         Ok(())
     }
 
-    async fn report(&self, pass: &Pass, look: &Look, ended: Ended<'_, Self>) -> Result<Next, ReportError> {
+    async fn report(&self, pass: &Pass, look: &Observed, ended: Ended<'_, Self>) -> Result<Next, ReportError> {
         let (outcome, failed) = match ended {
             Ended::Done { decision, .. } => (decision.clone(), false),
-            Ended::Failed { trouble, decision: Some(decision), .. } if trouble.remedy == Remedy::Person => {
-                (not_done(look, decision, trouble.reason, &trouble.to_string(), pass.now()), true)
+            Ended::Failed { trouble, decision: Some(decision), .. } if trouble.remedy == Remedy::NeedsPerson => {
+                (taint_failed_message(look, decision, trouble.reason, &trouble.to_string(), pass.now()), true)
             }
             // It is tried again soon: what was not done is not said, and what was said stays.
-            Ended::Failed { .. } => return Ok(Next::Rest),
+            Ended::Failed { .. } => return Ok(Next::AwaitChange),
         };
-        let (current, desired) = (look.current_status(), Look::desired_status(&outcome));
-        pass.writer().apply_status(&self.eyes.machines, pass.key(), &look.machine.version, &current, desired).await?;
-        self.tell_people(pass, look, &outcome).await;
+        let (current, desired) = (look.current_status(), Observed::desired_status(&outcome));
+        pass.writer().apply_status(&self.caches.machines, pass.key(), &look.machine.version, &current, desired).await?;
+        self.publish_node_event(pass, look, &outcome).await;
         if failed {
-            return Ok(Next::After(REFUSED));
+            return Ok(Next::After(REFUSED_REQUEUE));
         }
-        let held = outcome.decision.held.then(|| pass.now() + HELD);
+        let held = outcome.decision.held.then(|| pass.now() + HELD_REQUEUE);
         let next = [outcome.decision.next, held].into_iter().flatten().min();
-        Ok(next.map_or(Next::Rest, Next::At))
+        Ok(next.map_or(Next::AwaitChange, Next::At))
     }
 }
 
@@ -180,36 +180,36 @@ impl Machines {
         let key = pass.key();
         let machines: Api<<MachineView as View>::Object> = Api::namespaced(pass.client(), &key.namespace);
         let live = machines.get_opt(&key.name).await;
-        let live = live.map_err(|source| DereferenceError::Unseen { what: format!("Machine {key}"), source })?;
-        let cached = self.eyes.machines.get(key);
+        let live = live.map_err(|source| DereferenceError::ReadFailed { what: format!("Machine {key}"), source })?;
+        let cached = self.caches.machines.get(key);
         let version = live.as_ref().and_then(ResourceExt::resource_version);
         if cached.as_ref().map(|cached| &*cached.version) != version.as_deref() {
             self.meters.behind("Machine");
         }
         // One that is gone is taken away by the watch alone: only the watch knows that it does not come back.
         let Some(live) = live else { return Ok(()) };
-        self.eyes.machines.written(live);
-        let Some(machine) = self.eyes.machines.get(key) else { return Ok(()) };
+        self.caches.machines.written(live);
+        let Some(machine) = self.caches.machines.get(key) else { return Ok(()) };
         let name = &*machine.node;
         let nodes: Api<<NodeView as View>::Object> = Api::all(pass.client());
         let live = nodes.get_opt(name).await;
-        let live = live.map_err(|source| DereferenceError::Unseen { what: format!("Node {name}"), source })?;
-        let cached = self.eyes.nodes.get(&Key::cluster(name));
+        let live = live.map_err(|source| DereferenceError::ReadFailed { what: format!("Node {name}"), source })?;
+        let cached = self.caches.nodes.get(&Key::cluster(name));
         let version = live.as_ref().and_then(ResourceExt::resource_version);
         if cached.as_ref().map(|cached| &*cached.version) != version.as_deref() {
             self.meters.behind("Node");
         }
         if let Some(live) = live {
-            self.eyes.nodes.written(live);
+            self.caches.nodes.written(live);
         }
         Ok(())
     }
 
     /// Reports on a machine that does not exist.
-    async fn tell_orphans(&self, pass: &Pass) {
+    async fn publish_orphans(&self, pass: &Pass) {
         let key = pass.key();
-        let reports = self.eyes.reports.by(crate::look::BY_MACHINE, &key.name);
-        self.board.gone(&key.name, reports.len(), pass.now());
+        let reports = self.caches.reports.by(crate::observe::BY_MACHINE, &key.name);
+        self.board.machine_deleted(&key.name, reports.len(), pass.now());
         for (report, view) in reports {
             let about = reference::<ConfigMap>(&report, Some(&view.uid));
             let message = format!(
@@ -222,7 +222,7 @@ impl Machines {
         }
     }
 
-    async fn tell_people(&self, pass: &Pass, look: &Look, outcome: &Outcome) {
+    async fn publish_node_event(&self, pass: &Pass, look: &Observed, outcome: &NodeDecision) {
         let valid = outcome.conditions.iter().find(|condition| condition.type_ == names::REPORTS_VALID);
         let since = valid.map(|condition| condition.last_transition_time.to_string()).unwrap_or_default();
         for refused in &outcome.refused {
@@ -231,11 +231,11 @@ impl Machines {
             let about = reference::<ConfigMap>(&key, Some(&view.uid));
             pass.events().publish(&about, Level::Warning, "ReportInvalid", &refused.why, &since).await;
         }
-        if let NodeLook::Taken(by) = &look.node {
+        if let ObservedNode::Taken(by) = &look.node {
             let about = reference::<Machine>(pass.key(), Some(&look.machine.uid));
             pass.events().publish(&about, Level::Warning, reason::NODE_CONFLICT, &outcome.decision.message, by).await;
         }
-        if let NodeLook::NotBound = &look.node {
+        if let ObservedNode::NotBound = &look.node {
             let about = reference::<Machine>(pass.key(), Some(&look.machine.uid));
             let message = &outcome.decision.message;
             pass.events().publish(&about, Level::Warning, reason::NODE_NOT_BOUND, message, "").await;
@@ -244,12 +244,18 @@ impl Machines {
 }
 
 /// What to say when the Node could not be opened or closed: what it is, why it is not what it should be.
-fn not_done(look: &Look, outcome: &Outcome, reason: &str, trouble: &str, now: Timestamp) -> Outcome {
+fn taint_failed_message(
+    look: &Observed,
+    outcome: &NodeDecision,
+    reason: &str,
+    trouble: &str,
+    now: Timestamp,
+) -> NodeDecision {
     let mut outcome = outcome.clone();
     let was = look.machine.condition(names::SCHEDULABLE).map_or(Status::Unknown, |kept| kept.status);
     let (should, status) = match outcome.decision.turn {
-        Some(Turn::Open) => ("open", Status::False),
-        Some(Turn::Close) | None => ("closed", was),
+        Some(NodeAction::Open) => ("open", Status::False),
+        Some(NodeAction::Close) | None => ("closed", was),
     };
     let message = format!("the Node should be {should}, but {trouble}; {}", outcome.decision.message);
     outcome.decision.bootstrapped = look.machine.bootstrapped.clone();
@@ -262,21 +268,21 @@ fn not_done(look: &Look, outcome: &Outcome, reason: &str, trouble: &str, now: Ti
 }
 
 /// Whom a change of a machine concerns: itself, and others that claim the same Node.
-pub fn wake_for_machine(eyes: &Eyes, change: &Change<'_, MachineView>) -> Vec<Key> {
+pub fn wake_for_machine(caches: &Caches, change: &Change<'_, MachineView>) -> Vec<Key> {
     let mut keys = vec![change.key.clone()];
     let of = |view: Option<&Arc<MachineView>>| view.map(|view| (view.node.clone(), view.bound.clone()));
     let (old, new) = (of(change.old), of(change.new));
     if old != new {
         for (node, _) in [&old, &new].into_iter().flatten() {
-            keys.extend(claims(eyes, node).into_iter().filter(|key| key != change.key));
+            keys.extend(claims(caches, node).into_iter().filter(|key| key != change.key));
         }
     }
     keys
 }
 
 /// The machines that claim a Node.
-pub fn claims(eyes: &Eyes, node: &str) -> Vec<Key> {
-    eyes.machines.by(BY_NODE, node).into_iter().map(|(key, _)| key).collect()
+pub fn claims(caches: &Caches, node: &str) -> Vec<Key> {
+    caches.machines.by(BY_NODE, node).into_iter().map(|(key, _)| key).collect()
 }
 
 /// The machine that a report is about, and the one that it was about before.
@@ -288,7 +294,7 @@ pub fn wake_for_report(namespace: &Arc<str>, change: &Change<'_, ReportView>) ->
 }
 
 /// The machines that gates select, or did before, if anything but their status changed.
-pub fn wake_for_gates(eyes: &Eyes, change: &Change<'_, GatesView>) -> Vec<Key> {
+pub fn wake_for_gates(caches: &Caches, change: &Change<'_, GatesView>) -> Vec<Key> {
     if let (Some(old), Some(new)) = (change.old, change.new)
         && old.spec == new.spec
         && old.changed == new.changed
@@ -297,6 +303,6 @@ pub fn wake_for_gates(eyes: &Eyes, change: &Change<'_, GatesView>) -> Vec<Key> {
     }
     let selects =
         |machine: &MachineView| [change.old, change.new].into_iter().flatten().any(|gates| gates.selects(machine));
-    let keys = eyes.machines.keys().into_iter();
-    keys.filter(|key| eyes.machines.get(key).is_some_and(|machine| selects(&machine))).collect()
+    let keys = caches.machines.keys().into_iter();
+    keys.filter(|key| caches.machines.get(key).is_some_and(|machine| selects(&machine))).collect()
 }

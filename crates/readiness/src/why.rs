@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fleetwright_api::{Machine, MachineStatus, ReadinessGates, condition, names};
 use fleetwright_kit::View;
 use fleetwright_plan::explain::{self, Explanation, Schedulability, node_name};
-use fleetwright_plan::readiness::net::Full;
+use fleetwright_plan::readiness::safety_net::FullNet;
 use fleetwright_plan::readiness::verdict::reason;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::look::{Look, NodeLook};
+use crate::observe::{Observed, ObservedNode};
 use crate::view::{GatesView, MachineView, NodeView, ReportView};
 
 /// What `fleetwright why machine/NAME` looks at, fetched live.
@@ -34,7 +34,7 @@ pub struct WhyInput {
 /// Why a machine is or is not schedulable, and what is wrong with its host: decided from these objects as the operator would. None if they do not have
 /// the shape of this version.
 pub fn why(input: &WhyInput, now: Timestamp) -> Option<Explanation> {
-    let look = look(input)?;
+    let look = observe(input)?;
     let conditions = input.machine.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let written = condition(conditions, names::SCHEDULABLE);
     let selecting = |gates: &&ReadinessGates| look.gates.iter().any(|(name, _)| **name == gates.name_any());
@@ -42,8 +42,8 @@ pub fn why(input: &WhyInput, now: Timestamp) -> Option<Explanation> {
     let mut explanation = look.judge(now, |seen, copies, judgement| {
         // Whether the safety net holds it depends on all other machines; the operator recorded it if it does.
         let held = written.is_some_and(|written| written.reason == reason::SAFETY_NET);
-        let full: Vec<Full> =
-            if held { look.places().into_iter().map(|place| Full { place }).collect() } else { Vec::new() };
+        let full: Vec<FullNet> =
+            if held { look.places().into_iter().map(|place| FullNet { place }).collect() } else { Vec::new() };
         let decision = &judgement.decide(seen, &full, now);
         let input = Schedulability { machine: &input.machine, gates: &gates, seen, copies, judgement, decision };
         explain::schedulability(&input, now)
@@ -53,7 +53,7 @@ pub fn why(input: &WhyInput, now: Timestamp) -> Option<Explanation> {
 }
 
 /// The same views as the operator has, of live objects.
-fn look(input: &WhyInput) -> Option<Look> {
+fn observe(input: &WhyInput) -> Option<Observed> {
     fn view<V: View>(object: &impl Serialize) -> Option<V> {
         let object = serde_json::from_value(serde_json::to_value(object).ok()?).ok()?;
         Some(V::of(object))
@@ -65,10 +65,10 @@ fn look(input: &WhyInput) -> Option<Look> {
     let claims = input.machines.iter().filter(|other| node_name(other) == &*machine.node && bound(other));
     let owner = claims.min_by_key(|other| (other.creation_timestamp(), other.name_any())).map(ResourceExt::name_any);
     let node = match (&input.node, owner) {
-        (None, _) => NodeLook::Missing,
-        (Some(_), Some(owner)) if owner != name => NodeLook::Taken(owner.into()),
-        (Some(_), None) => NodeLook::NotBound,
-        (Some(node), _) => NodeLook::Here(Arc::new(view::<NodeView>(node)?)),
+        (None, _) => ObservedNode::Missing,
+        (Some(_), Some(owner)) if owner != name => ObservedNode::Taken(owner.into()),
+        (Some(_), None) => ObservedNode::NotBound,
+        (Some(node), _) => ObservedNode::Found(Arc::new(view::<NodeView>(node)?)),
     };
     let mut gates = Vec::new();
     for object in &input.gates {
@@ -81,7 +81,7 @@ fn look(input: &WhyInput) -> Option<Look> {
     for object in &input.reports {
         reports.push((Arc::from(object.name_any()), Arc::new(view::<ReportView>(object)?)));
     }
-    Some(Look { name: name.into(), machine: Arc::new(machine), node, gates, reports })
+    Some(Observed { name: name.into(), machine: Arc::new(machine), node, gates, reports })
 }
 
 #[cfg(test)]

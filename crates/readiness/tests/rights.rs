@@ -10,9 +10,9 @@ use anyhow::{Context, Result, ensure};
 use fleetwright_api::{Machine, ReadinessGates, crds, is_true, names};
 use fleetwright_kit::leader::Lease;
 use fleetwright_kit::{Operator, Settings};
-use fleetwright_lab::{Kind, Target, define};
+use fleetwright_lab::{ServerKind, Target, define};
 use fleetwright_readiness::{Options, Rules, add_with, rules};
-use fleetwright_rig::layer::not_streaming;
+use fleetwright_rig::layer::without_streaming_lists;
 use fleetwright_rig::rights::{CLUSTER, Right, grant_everywhere, grant_in, rights, without};
 use fleetwright_rig::{Call, Recorder};
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 
 /// What a person would notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Feat {
+enum UserOutcome {
     /// The operator leads.
     Leads,
     /// And goes on leading.
@@ -50,33 +50,33 @@ enum Feat {
     HandsOver,
 }
 
-const ALL: [Feat; 9] = [
-    Feat::Leads,
-    Feat::Renews,
-    Feat::Opens,
-    Feat::Closes,
-    Feat::Verdict,
-    Feat::Counts,
-    Feat::Tells,
-    Feat::Checks,
-    Feat::HandsOver,
+const ALL: [UserOutcome; 9] = [
+    UserOutcome::Leads,
+    UserOutcome::Renews,
+    UserOutcome::Opens,
+    UserOutcome::Closes,
+    UserOutcome::Verdict,
+    UserOutcome::Counts,
+    UserOutcome::Tells,
+    UserOutcome::Checks,
+    UserOutcome::HandsOver,
 ];
 
 /// What cannot happen without that right.
-fn missed(missing: &Right) -> Option<Feat> {
+fn missed(missing: &Right) -> Option<UserOutcome> {
     Some(match (missing.resource.as_str(), missing.verb.as_str()) {
-        ("leases", "get" | "create") => Feat::Leads,
-        ("leases", "update") => Feat::Renews,
+        ("leases", "get" | "create") => UserOutcome::Leads,
+        ("leases", "update") => UserOutcome::Renews,
         // Another way takes longer: that it is refused is all there is to see.
         ("leases", "watch") => return None,
-        ("machines" | "nodes", "get") => Feat::Checks,
-        ("machines" | "nodes" | "readinessgates" | "configmaps", "list") => Feat::Opens,
+        ("machines" | "nodes", "get") => UserOutcome::Checks,
+        ("machines" | "nodes" | "readinessgates" | "configmaps", "list") => UserOutcome::Opens,
         // Lists are read again and again instead, ever more rarely.
         ("machines" | "nodes" | "readinessgates" | "configmaps", "watch") => return None,
-        ("nodes", "patch") => Feat::Opens,
-        ("machines/status", "patch") => Feat::Verdict,
-        ("readinessgates/status", "patch") => Feat::Counts,
-        ("events", "create") => Feat::Tells,
+        ("nodes", "patch") => UserOutcome::Opens,
+        ("machines/status", "patch") => UserOutcome::Verdict,
+        ("readinessgates/status", "patch") => UserOutcome::Counts,
+        ("events", "create") => UserOutcome::Tells,
         other => panic!("nobody says what {other:?} is for"),
     })
 }
@@ -98,17 +98,17 @@ where
 }
 
 /// A namespace with a fleet of one machine, a user with rights, and two operators of that user.
-struct Place {
+struct Installation {
     admin: Client,
     namespace: String,
     recorder: Recorder,
     deep: Arc<AtomicBool>,
-    feats: Mutex<BTreeSet<Feat>>,
+    feats: Mutex<BTreeSet<UserOutcome>>,
     /// The right that is not given.
     missing: Option<Right>,
 }
 
-impl Place {
+impl Installation {
     fn all<K: Resource<Scope = ClusterResourceScope, DynamicType = ()>>(&self) -> Api<K> {
         Api::all(self.admin.clone())
     }
@@ -149,8 +149,8 @@ impl Place {
         let mut clients = Vec::new();
         for _ in 0..2 {
             let client = target.client_as(&user, &[]).await?;
-            let client = if older { not_streaming(client) } else { client };
-            clients.push(place.recorder.around(client));
+            let client = if older { without_streaming_lists(client) } else { client };
+            clients.push(place.recorder.wrap(client));
         }
         place.fleet().await?;
         Ok((Arc::new(place), clients))
@@ -226,11 +226,11 @@ impl Place {
         Ok((spec.holder_identity.unwrap_or_default(), renewed))
     }
 
-    fn reached(&self, feat: Feat) {
+    fn reached(&self, feat: UserOutcome) {
         self.feats.lock().unwrap().insert(feat);
     }
 
-    fn feats(&self) -> BTreeSet<Feat> {
+    fn feats(&self) -> BTreeSet<UserOutcome> {
         self.feats.lock().unwrap().clone()
     }
 
@@ -245,23 +245,25 @@ impl Place {
             stops.push(stop);
             if identity == "first" {
                 let me = &self;
-                me.wait(Feat::Leads, || async { Ok(me.lease().await?.0 == "first") }).await?;
+                me.wait(UserOutcome::Leads, || async { Ok(me.lease().await?.0 == "first") }).await?;
             }
         }
         let me = &self;
         let begun = self.lease().await?.1;
         let (a, b, c, d, e) = tokio::join!(
-            me.wait(Feat::Renews, || async { Ok(!me.lease().await?.1.is_empty() && me.lease().await?.1 != begun) }),
-            me.wait(Feat::Opens, || async { Ok(!me.closed().await?) }),
-            me.wait(Feat::Verdict, || async {
+            me.wait(UserOutcome::Renews, || async {
+                Ok(!me.lease().await?.1.is_empty() && me.lease().await?.1 != begun)
+            }),
+            me.wait(UserOutcome::Opens, || async { Ok(!me.closed().await?) }),
+            me.wait(UserOutcome::Verdict, || async {
                 let machine = me.api::<Machine>().get("m").await?;
                 Ok(is_true(&machine.status.unwrap_or_default().conditions, names::SCHEDULABLE))
             }),
-            me.wait(Feat::Counts, || async {
+            me.wait(UserOutcome::Counts, || async {
                 let gates = me.api::<ReadinessGates>().get("workers").await?;
                 Ok(gates.status.unwrap_or_default().machines == 1)
             }),
-            me.wait(Feat::Tells, || async {
+            me.wait(UserOutcome::Tells, || async {
                 let events = me.api::<Event>().list(&ListParams::default()).await?;
                 Ok(events.iter().any(|event| event.reason.as_deref() == Some("ReportInvalid")))
             }),
@@ -269,18 +271,18 @@ impl Place {
         for done in [a, b, c, d, e] {
             done?;
         }
-        me.wait(Feat::Checks, || async { Ok(me.deep.load(Ordering::SeqCst)) }).await?;
-        if self.feats().contains(&Feat::Opens) {
+        me.wait(UserOutcome::Checks, || async { Ok(me.deep.load(Ordering::SeqCst)) }).await?;
+        if self.feats().contains(&UserOutcome::Opens) {
             self.ready("False").await?;
-            me.wait(Feat::Closes, || async { me.closed().await }).await?;
+            me.wait(UserOutcome::Closes, || async { me.closed().await }).await?;
         }
         stops[0].send_replace(true);
-        me.wait(Feat::HandsOver, || async { Ok(me.lease().await?.0 == "second") }).await?;
+        me.wait(UserOutcome::HandsOver, || async { Ok(me.lease().await?.0 == "second") }).await?;
         running.shutdown().await;
         Ok(())
     }
 
-    async fn wait<F: Future<Output = Result<bool>>>(&self, feat: Feat, happened: impl Fn() -> F) -> Result<()> {
+    async fn wait<F: Future<Output = Result<bool>>>(&self, feat: UserOutcome, happened: impl Fn() -> F) -> Result<()> {
         let started = Instant::now();
         loop {
             if happened().await? {
@@ -342,7 +344,7 @@ async fn allowed(client: &Client, namespace: &str, rules: &[PolicyRule]) -> Resu
 }
 
 async fn one(target: &Target, number: usize, missing: Option<Right>, older: bool) -> Result<()> {
-    let (place, clients) = Place::new(target, number, missing.as_ref(), older).await?;
+    let (place, clients) = Installation::new(target, number, missing.as_ref(), older).await?;
     place.clone().play(clients).await?;
     let (feats, refused) = (place.feats(), place.refused());
     let Some(missing) = missing else {
@@ -365,7 +367,7 @@ async fn one(target: &Target, number: usize, missing: Option<Right>, older: bool
     Ok(())
 }
 
-async fn all_rights_are_needed_and_no_others(kind: Kind) {
+async fn all_rights_are_needed_and_no_others(kind: ServerKind) {
     let target = Arc::new(Target::start(kind).await.unwrap());
     define(&target.admin(), &crds()).await.unwrap();
     one(&target, 0, None, false).await.unwrap();
@@ -396,10 +398,10 @@ async fn all_rights_are_needed_and_no_others(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_right_is_needed_and_no_other() {
-    all_rights_are_needed_and_no_others(Kind::Embedded).await;
+    all_rights_are_needed_and_no_others(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_right_is_needed_and_no_other_on_real() {
-    all_rights_are_needed_and_no_others(Kind::Real).await;
+    all_rights_are_needed_and_no_others(ServerKind::Real).await;
 }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_api::Target;
-use fleetwright_kit::cache::Whole;
+use fleetwright_kit::cache::FullObject;
 use fleetwright_kit::events::reference;
-use fleetwright_kit::journal::{Act, Ending, Intent, Journal, JournalError, OperationKey, Probed, Progress};
+use fleetwright_kit::journal::{Act, CallOutcome, Intent, Journal, JournalError, OperationKey, ProbeResult, Progress};
 use fleetwright_kit::{
     Budget, Cache, Change, Clock, Controller, Key, Next, Operator, Options, Outcome, Pass, Remedy, Settings, Source,
     StepError, WriteError,
@@ -30,7 +30,7 @@ pub const DELIVER: &str = "Deliver";
 /// It takes nothing under a key that it was asked about before. Without that, a courier that is paused on the doorstep would deliver
 /// when it goes on, although another was told that nothing had come, and sent a second one.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct DeliveryLog {
     file: PathBuf,
     takes: Duration,
     clock: Clock,
@@ -39,7 +39,7 @@ pub struct Place {
 /// The word for a key that nothing is taken under any more.
 const CLOSED: &str = "closed";
 
-impl Place {
+impl DeliveryLog {
     /// The file, and how long a delivery takes.
     pub fn new(file: &Path, takes: Duration, clock: Clock) -> Self {
         Self { file: file.to_owned(), takes, clock }
@@ -100,7 +100,7 @@ fn words(text: &str) -> Vec<[String; 3]> {
 }
 
 /// An operator that delivers the parcels of a namespace.
-pub fn operator(settings: Settings, namespace: &str, place: Place) -> Operator {
+pub fn operator(settings: Settings, namespace: &str, place: DeliveryLog) -> Operator {
     let mut operator = Operator::new(settings);
     let journal = Journal::add(&mut operator, namespace, ());
     let maps = || Api::<ConfigMap>::namespaced(operator.client(), namespace);
@@ -111,7 +111,7 @@ pub fn operator(settings: Settings, namespace: &str, place: Place) -> Operator {
     let options = Options { workers: 4, ..Options::default() };
     let wakes = operator.controller(courier, options);
     let wakes = wakes.on(&parcels, |change| vec![change.key.clone()]);
-    let wakes = wakes.on(&receipts, |change: &Change<'_, Whole<ConfigMap>>| {
+    let wakes = wakes.on(&receipts, |change: &Change<'_, FullObject<ConfigMap>>| {
         let parcel = change.key.name.strip_suffix("-receipt");
         parcel.map(|parcel| Key::new(&change.key.namespace, parcel)).into_iter().collect()
     });
@@ -120,16 +120,16 @@ pub fn operator(settings: Settings, namespace: &str, place: Place) -> Operator {
 }
 
 struct Courier {
-    parcels: Cache<Whole<ConfigMap>>,
-    receipts: Cache<Whole<ConfigMap>>,
+    parcels: Cache<FullObject<ConfigMap>>,
+    receipts: Cache<FullObject<ConfigMap>>,
     journal: Journal,
-    place: Place,
+    place: DeliveryLog,
 }
 
 /// A parcel and its receipt.
 struct Found {
-    parcel: Arc<Whole<ConfigMap>>,
-    receipt: Option<Arc<Whole<ConfigMap>>>,
+    parcel: Arc<FullObject<ConfigMap>>,
+    receipt: Option<Arc<FullObject<ConfigMap>>>,
 }
 
 /// What the decision relies on.
@@ -149,15 +149,15 @@ enum Decision {
 /// The parcel says nothing that can be delivered.
 #[derive(Debug, thiserror::Error)]
 #[error("ConfigMap {0}: data.contents: is missing; write what is to be delivered")]
-struct Empty(String);
+struct NoContents(String);
 
-impl StepError for Empty {
+impl StepError for NoContents {
     fn reason(&self) -> &'static str {
         "NoContents"
     }
 
     fn remedy(&self) -> Remedy {
-        Remedy::Person
+        Remedy::NeedsPerson
     }
 }
 
@@ -170,7 +170,7 @@ impl Controller for Courier {
     type Decision = Decision;
     type Done = Option<Progress>;
     type DereferenceError = std::convert::Infallible;
-    type ValidateError = Empty;
+    type ValidateError = NoContents;
     type ActError = JournalError;
     type ReportError = WriteError;
 
@@ -183,9 +183,9 @@ impl Controller for Courier {
         Ok(parcel.map(|parcel| Found { parcel, receipt: self.receipts.get(&receipt_of(pass.key())) }))
     }
 
-    fn validate(&self, found: &Found) -> Result<Valid, Empty> {
+    fn validate(&self, found: &Found) -> Result<Valid, NoContents> {
         let contents = field(&found.parcel.0, "contents").filter(|contents| !contents.is_empty());
-        let contents = contents.ok_or_else(|| Empty(Key::of(&found.parcel.0).to_string()))?;
+        let contents = contents.ok_or_else(|| NoContents(Key::of(&found.parcel.0).to_string()))?;
         // A receipt of other contents says nothing about these.
         let receipt = found.receipt.as_ref().map(|receipt| &receipt.0);
         let receipt = receipt.filter(|receipt| field(receipt, "contents") == Some(contents));
@@ -209,7 +209,7 @@ impl Controller for Courier {
     }
 
     async fn report(&self, pass: &Pass, found: &Found, outcome: Outcome<'_, Self>) -> Result<Next, WriteError> {
-        let Outcome::Done { valid, done: Some(progress), .. } = outcome else { return Ok(Next::Rest) };
+        let Outcome::Done { valid, done: Some(progress), .. } = outcome else { return Ok(Next::AwaitChange) };
         let (state, attempt) = match progress {
             Progress::Succeeded(_) => ("Delivered", valid.attempt),
             Progress::NeverStarted | Progress::Failed(_) => ("Again", valid.attempt + 1),
@@ -235,7 +235,7 @@ impl Controller for Courier {
                 pass.writer().json_patch(&self.receipts, &key, patch).await?;
             }
         }
-        Ok(Next::Rest)
+        Ok(Next::AwaitChange)
     }
 }
 
@@ -249,7 +249,7 @@ fn field<'a>(map: &'a ConfigMap, name: &str) -> Option<&'a str> {
 
 /// Bringing one parcel.
 struct Delivery<'a> {
-    place: &'a Place,
+    place: &'a DeliveryLog,
     parcel: &'a str,
     contents: &'a str,
     attempt: u32,
@@ -266,19 +266,19 @@ impl Act for Delivery<'_> {
         }
     }
 
-    async fn start(&self, key: &OperationKey) -> Ending {
+    async fn start(&self, key: &OperationKey) -> CallOutcome {
         match self.place.deliver(key, self.parcel, self.contents).await {
-            Ok(()) => Ending::Done("delivered".into()),
+            Ok(()) => CallOutcome::Done("delivered".into()),
             // Whether the line was written, the file must say.
-            Err(error) => Ending::Unknown(error.to_string()),
+            Err(error) => CallOutcome::Unknown(error.to_string()),
         }
     }
 
-    async fn probe(&self, key: &OperationKey) -> Probed {
+    async fn probe(&self, key: &OperationKey) -> ProbeResult {
         match self.place.ask(key) {
-            Ok(true) => Probed::Succeeded("it was delivered".into()),
-            Ok(false) => Probed::NeverStarted,
-            Err(error) => Probed::NoAnswer(error.to_string()),
+            Ok(true) => ProbeResult::Succeeded("it was delivered".into()),
+            Ok(false) => ProbeResult::NeverStarted,
+            Err(error) => ProbeResult::NoAnswer(error.to_string()),
         }
     }
 }

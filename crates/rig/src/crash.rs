@@ -12,7 +12,7 @@ use kube::client::Body;
 use tokio::sync::watch;
 
 use crate::Call;
-use crate::layer::{Answered, Layer, around, forward};
+use crate::layer::{CallResult, Layer, forward, wrap};
 
 /// On which side of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,20 +32,20 @@ impl fmt::Display for Side {
     }
 }
 
-/// What makes two calls the same one for [`Points`].
-type Word = Box<dyn Fn(&Call) -> String + Send + Sync>;
+/// What makes two calls the same one for [`CallMatcher`].
+type CallKey = Box<dyn Fn(&Call) -> String + Send + Sync>;
 
 /// Calls at each of which an operator is stopped dead, each once, in whatever order they come: as often as it was started again, it goes a call further.
 ///
 /// A call is known by a word, and by how many with that word got through before it. So each is met, although every life makes other calls before it.
-pub struct Points {
+pub struct CallMatcher {
     side: Side,
-    word: Word,
+    word: CallKey,
     left: BTreeMap<String, BTreeSet<usize>>,
     passed: HashMap<String, usize>,
 }
 
-impl Points {
+impl CallMatcher {
     /// At these calls, and on this side of them. `word` says which calls are the same.
     pub fn new(side: Side, word: impl Fn(&Call) -> String + Send + Sync + 'static, calls: &[Call]) -> Self {
         let mut left: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
@@ -68,8 +68,8 @@ impl Points {
     }
 
     /// Whether that call is held, and on which side of it: it gets through all the same.
-    pub(crate) fn meet_late(&mut self, call: &Call) -> Option<Side> {
-        let met = self.meet(call);
+    pub(crate) fn on_delayed_call(&mut self, call: &Call) -> Option<Side> {
+        let met = self.on_call(call);
         if met == Some(Side::Before) {
             *self.passed.entry((self.word)(call)).or_default() += 1;
         }
@@ -77,7 +77,7 @@ impl Points {
     }
 
     /// Whether it happens at that call, and on which side.
-    pub(crate) fn meet(&mut self, call: &Call) -> Option<Side> {
+    pub(crate) fn on_call(&mut self, call: &Call) -> Option<Side> {
         let word = (self.word)(call);
         let passed = self.passed.entry(word.clone()).or_default();
         let struck = self.left.get_mut(&word).is_some_and(|numbers| numbers.remove(&*passed));
@@ -88,13 +88,13 @@ impl Points {
     }
 }
 
-enum Place {
+enum CrashPoint {
     Never,
     Call(usize, Side),
-    Each(Points),
+    Each(CallMatcher),
 }
 
-impl From<Option<(usize, Side)>> for Place {
+impl From<Option<(usize, Side)>> for CrashPoint {
     fn from(at: Option<(usize, Side)>) -> Self {
         at.map_or(Self::Never, |(call, side)| Self::Call(call, side))
     }
@@ -102,18 +102,18 @@ impl From<Option<(usize, Side)>> for Place {
 
 /// Counts the calls of an operator and, at one of them, lets nothing through any more and says so.
 ///
-/// Caveat: it cannot stop the operator itself. Who holds it waits for [`Crash::happened`] and then ends the operator's runtime.
+/// Caveat: it cannot stop the operator itself. Who holds it waits for [`Crash::wait_for_crash`] and then ends the operator's runtime.
 #[derive(Clone)]
 pub struct Crash {
-    fuse: Arc<Fuse>,
+    state: Arc<CrashState>,
 }
 
-struct Fuse {
-    at: Mutex<Place>,
+struct CrashState {
+    at: Mutex<CrashPoint>,
     armed: AtomicBool,
     calls: AtomicUsize,
     /// Nothing is let through.
-    blown: AtomicBool,
+    has_crashed: AtomicBool,
     happened: watch::Sender<Option<Call>>,
 }
 
@@ -129,93 +129,93 @@ impl Crash {
     }
 
     fn new(at: Option<(usize, Side)>) -> Self {
-        let (armed, blown) = (AtomicBool::new(true), AtomicBool::new(false));
+        let (armed, has_crashed) = (AtomicBool::new(true), AtomicBool::new(false));
         let (calls, happened) = (AtomicUsize::new(0), watch::Sender::new(None));
-        Self { fuse: Arc::new(Fuse { at: Mutex::new(at.into()), armed, calls, blown, happened }) }
+        Self { state: Arc::new(CrashState { at: Mutex::new(at.into()), armed, calls, has_crashed, happened }) }
     }
 
     /// Once more, at the `call`-th call from now on, counted from 0; or never again, and only counts.
-    pub fn again(&self, at: Option<(usize, Side)>) {
+    pub fn crash_at(&self, at: Option<(usize, Side)>) {
         self.place(at.into());
     }
 
     /// Again and again, at each of these calls from now on.
-    pub fn at_each(&self, points: Points) {
-        self.place(Place::Each(points));
+    pub fn crash_at_each(&self, points: CallMatcher) {
+        self.place(CrashPoint::Each(points));
     }
 
-    /// Those of [`at_each`](Self::at_each) that were not met yet: their word, and how many with it came before.
-    pub fn left(&self) -> Vec<(String, usize)> {
-        match &*self.fuse.at() {
-            Place::Never | Place::Call(..) => Vec::new(),
-            Place::Each(points) => {
+    /// Those of [`crash_at_each`](Self::crash_at_each) that were not met yet: their word, and how many with it came before.
+    pub fn remaining_calls(&self) -> Vec<(String, usize)> {
+        match &*self.state.at() {
+            CrashPoint::Never | CrashPoint::Call(..) => Vec::new(),
+            CrashPoint::Each(points) => {
                 let all = points.left.iter();
                 all.flat_map(|(word, numbers)| numbers.iter().map(|number| (word.clone(), *number))).collect()
             }
         }
     }
 
-    fn place(&self, place: Place) {
-        *self.fuse.at() = place;
-        self.fuse.calls.store(0, Ordering::SeqCst);
-        self.fuse.happened.send_replace(None);
+    fn place(&self, place: CrashPoint) {
+        *self.state.at() = place;
+        self.state.calls.store(0, Ordering::SeqCst);
+        self.state.happened.send_replace(None);
         self.arm();
     }
 
     /// Whether it has happened, and the operator has not been started again.
-    pub(crate) fn blown(&self) -> bool {
-        self.fuse.blown()
+    pub(crate) fn has_crashed(&self) -> bool {
+        self.state.has_crashed()
     }
 
     /// The operator was ended, and another one may begin.
-    pub fn heal(&self) {
-        self.fuse.blown.store(false, Ordering::SeqCst);
+    pub fn reset(&self) {
+        self.state.has_crashed.store(false, Ordering::SeqCst);
     }
 
     /// Calls count from here on.
     pub fn arm(&self) {
-        self.fuse.armed.store(true, Ordering::SeqCst);
+        self.state.armed.store(true, Ordering::SeqCst);
     }
 
     /// Calls count not before [`arm`](Self::arm).
     pub fn disarm(&self) {
-        self.fuse.armed.store(false, Ordering::SeqCst);
+        self.state.armed.store(false, Ordering::SeqCst);
     }
 
     /// Puts it around an operator's client.
-    pub fn around(&self, client: Client) -> Client {
-        around(client, self.fuse.clone())
+    pub fn wrap(&self, client: Client) -> Client {
+        wrap(client, self.state.clone())
     }
 
     /// How many calls were made.
     pub fn calls(&self) -> usize {
-        self.fuse.calls.load(Ordering::SeqCst)
+        self.state.calls.load(Ordering::SeqCst)
     }
 
     /// The call at which it happened, if it has.
-    pub fn at_call(&self) -> Option<Call> {
-        self.fuse.happened.borrow().clone()
+    pub fn crashed_call(&self) -> Option<Call> {
+        self.state.happened.borrow().clone()
     }
 
-    /// Returns when it has happened, and nobody has [`heal`](Self::heal)ed it.
-    pub async fn happened(&self) {
-        let mut happened = self.fuse.happened.subscribe();
+    /// Returns when it has happened, and nobody has [`reset`](Self::reset) it.
+    pub async fn wait_for_crash(&self) {
+        let mut happened = self.state.happened.subscribe();
         // The sender lives in what we borrow.
-        let _ = happened.wait_for(|_| self.fuse.blown()).await;
+        let _ = happened.wait_for(|_| self.state.has_crashed()).await;
     }
 }
 
-impl Fuse {
-    fn blown(&self) -> bool {
-        self.blown.load(Ordering::SeqCst)
+impl CrashState {
+    fn has_crashed(&self) -> bool {
+        self.has_crashed.load(Ordering::SeqCst)
     }
 
-    fn blow(&self, call: Call) {
-        self.blown.store(true, Ordering::SeqCst);
+    fn record_crash(&self, call: Call) {
+        self.has_crashed.store(true, Ordering::SeqCst);
         self.happened.send_replace(Some(call));
     }
 
-    fn at(&self) -> MutexGuard<'_, Place> {
+    fn at(&self) -> MutexGuard<'_, CrashPoint> {
         self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -223,35 +223,35 @@ impl Fuse {
     fn strikes(&self, number: usize, call: &Call) -> Option<Side> {
         let mut at = self.at();
         match &mut *at {
-            Place::Call(wanted, side) if *wanted == number => {
+            CrashPoint::Call(wanted, side) if *wanted == number => {
                 let side = *side;
-                *at = Place::Never;
+                *at = CrashPoint::Never;
                 Some(side)
             }
             // What does not get through does not count.
-            Place::Each(points) if !self.blown() => points.meet(call),
-            Place::Never | Place::Call(..) | Place::Each(_) => None,
+            CrashPoint::Each(points) if !self.has_crashed() => points.on_call(call),
+            CrashPoint::Never | CrashPoint::Call(..) | CrashPoint::Each(_) => None,
         }
     }
 }
 
-impl Layer for Fuse {
-    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, Answered> {
+impl Layer for CrashState {
+    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult> {
         let armed = self.armed.load(Ordering::SeqCst);
         let number = if armed { self.calls.fetch_add(1, Ordering::SeqCst) } else { usize::MAX };
         Box::pin(async move {
             match self.strikes(number, &call) {
-                Some(Side::Before) => self.blow(call),
+                Some(Side::Before) => self.record_crash(call),
                 Some(Side::After) => {
                     let answer = forward(&inner, request).await;
-                    self.blow(call);
+                    self.record_crash(call);
                     // A watch that was opened is dropped with its answer.
                     drop(answer);
                 }
-                _ if self.blown() => {}
+                _ if self.has_crashed() => {}
                 _ => {
                     let answer = forward(&inner, request).await;
-                    if !self.blown() {
+                    if !self.has_crashed() {
                         return answer;
                     }
                 }

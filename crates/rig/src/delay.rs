@@ -9,8 +9,8 @@ use http::Request;
 use kube::Client;
 use kube::client::Body;
 
-use crate::layer::{Answered, Layer, around, forward};
-use crate::{Call, Points, Side};
+use crate::layer::{CallResult, Layer, forward, wrap};
+use crate::{Call, CallMatcher, Side};
 
 /// Holds calls of an operator for a while instead of stopping the operator dead at them: [`Side::Before`] the server sees the call, or
 /// [`Side::After`] the server has done it. All other calls are made meanwhile. Cheap to clone.
@@ -26,7 +26,7 @@ struct Latch {
 
 #[derive(Default)]
 struct State {
-    at: Option<(Points, Duration)>,
+    at: Option<(CallMatcher, Duration)>,
     held: Vec<Call>,
 }
 
@@ -37,7 +37,7 @@ impl Delay {
     }
 
     /// Holds these calls for that long, counted from now on, and no others any more.
-    pub fn hold(&self, points: Points, time: Duration) {
+    pub fn hold(&self, points: CallMatcher, time: Duration) {
         *self.latch.state() = State { at: Some((points, time)), held: Vec::new() };
     }
 
@@ -52,8 +52,8 @@ impl Delay {
     }
 
     /// Puts it around an operator's client.
-    pub fn around(&self, client: Client) -> Client {
-        around(client, self.latch.clone())
+    pub fn wrap(&self, client: Client) -> Client {
+        wrap(client, self.latch.clone())
     }
 }
 
@@ -66,14 +66,14 @@ impl Latch {
     fn meet(&self, call: &Call) -> Option<(Side, Duration)> {
         let mut state = self.state();
         let (points, time) = state.at.as_mut()?;
-        let (side, time) = (points.meet_late(call)?, *time);
+        let (side, time) = (points.on_delayed_call(call)?, *time);
         state.held.push(call.clone());
         Some((side, time))
     }
 }
 
 impl Layer for Latch {
-    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, Answered> {
+    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult> {
         let met = self.meet(&call);
         Box::pin(async move {
             if let Some((Side::Before, time)) = met {
@@ -119,8 +119,8 @@ mod tests {
             });
             let clock = Clock::manual(Timestamp::UNIX_EPOCH);
             let delay = Delay::new(clock.clone());
-            let client = delay.around(Client::new(server, "default"));
-            delay.hold(Points::nth(side, ToString::to_string, "get configmaps a/b", 1), Duration::from_secs(5));
+            let client = delay.wrap(Client::new(server, "default"));
+            delay.hold(CallMatcher::nth(side, ToString::to_string, "get configmaps a/b", 1), Duration::from_secs(5));
             client.send(request()).await.unwrap();
             let held = tokio::spawn({
                 let client = client.clone();

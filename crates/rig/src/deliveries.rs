@@ -14,8 +14,8 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, CustomResourceExt, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::courier::{self, Place};
-use crate::{Life, Outfit, Scenario, Stage};
+use crate::courier::{self, DeliveryLog};
+use crate::{Harness, OperatorContext, OperatorInstance, Scenario};
 
 /// The courier, from parcels to receipts.
 pub struct Deliveries {
@@ -78,34 +78,34 @@ impl Scenario for Deliveries {
         vec![Operation::crd(), OperationPolicy::crd()]
     }
 
-    fn operator(&self, outfit: Outfit, outside: &Path) -> Life {
-        let place = Place::new(&Self::file(outside), Duration::from_secs(2), outfit.clock.clone());
+    fn operator(&self, context: OperatorContext, outside: &Path) -> OperatorInstance {
+        let place = DeliveryLog::new(&Self::file(outside), Duration::from_secs(2), context.clock.clone());
         let lease = Lease {
-            namespace: outfit.namespace.clone(),
+            namespace: context.namespace.clone(),
             name: "courier".into(),
-            identity: outfit.identity.clone(),
+            identity: context.identity.clone(),
             duration: Duration::from_secs(15),
         };
-        let settings = Settings { lease: Some(lease), ..outfit.settings("courier") };
-        let operator = courier::operator(settings, &outfit.namespace, place);
-        Life::of(operator, &outfit)
+        let settings = Settings { lease: Some(lease), ..context.settings("courier") };
+        let operator = courier::operator(settings, &context.namespace, place);
+        OperatorInstance::of(operator, &context)
     }
 
-    async fn play(&self, stage: &Stage) -> Result<()> {
-        let (maps, policies) = (stage.api::<ConfigMap>(), stage.api::<OperationPolicy>());
+    async fn perform(&self, harness: &Harness) -> Result<()> {
+        let (maps, policies) = (harness.api::<ConfigMap>(), harness.api::<OperationPolicy>());
         policies.create(&PostParams::default(), &Self::policy()).await?;
         for parcel in self.parcels {
             maps.create(&PostParams::default(), &Self::parcel(parcel, "letters")).await?;
         }
-        stage.start().await?;
-        stage.settle("all parcels are delivered", || Self::reached(&maps, &policies)).await?;
+        harness.start().await?;
+        harness.settle("all parcels are delivered", || Self::reached(&maps, &policies)).await?;
         let changed = Patch::Merge(json!({ "data": { "contents": "flowers" } }));
         maps.patch(self.parcels[0], &PatchParams::default(), &changed).await?;
-        stage.settle("what changed is delivered anew", || Self::reached(&maps, &policies)).await
+        harness.settle("what changed is delivered anew", || Self::reached(&maps, &policies)).await
     }
 
-    async fn end(&self, stage: &Stage) -> Result<Value> {
-        let mut maps = stage.snapshot::<ConfigMap>().await?;
+    async fn final_state(&self, harness: &Harness) -> Result<Value> {
+        let mut maps = harness.snapshot::<ConfigMap>().await?;
         for map in maps.as_object_mut().into_iter().flat_map(serde_json::Map::values_mut) {
             // How many attempts it took is chance; that it was one more than failed is not said here.
             map["data"].as_object_mut().map(|data| data.remove("attempt"));
@@ -113,7 +113,7 @@ impl Scenario for Deliveries {
         // What never began is written down as failed and tried anew, so that these differ; but only one succeeds for each.
         let mut succeeded: BTreeMap<String, usize> = BTreeMap::new();
         let mut open = Vec::new();
-        for operation in stage.api::<Operation>().list(&ListParams::default()).await? {
+        for operation in harness.api::<Operation>().list(&ListParams::default()).await? {
             let act = operation.spec.fingerprint.split('.').next().unwrap_or_default();
             let act = format!("{} {act}", operation.spec.target.name);
             match operation.status.as_ref().map(|status| status.phase).unwrap_or_default() {
@@ -122,12 +122,12 @@ impl Scenario for Deliveries {
                 phase => open.push(format!("{act}: {phase:?}")),
             }
         }
-        let policies = stage.snapshot::<OperationPolicy>().await?;
+        let policies = harness.snapshot::<OperationPolicy>().await?;
         Ok(json!({ "maps": maps, "succeeded": succeeded, "open": open, "policies": policies }))
     }
 
-    fn acts(&self, stage: &Stage) -> Result<Vec<String>> {
-        let delivered = Place::delivered(&Self::file(stage.outside()))?;
+    fn side_effects(&self, harness: &Harness) -> Result<Vec<String>> {
+        let delivered = DeliveryLog::delivered(&Self::file(harness.external_dir()))?;
         let mut acts: Vec<String> =
             delivered.into_iter().map(|[_, parcel, contents]| format!("{parcel} {contents}")).collect();
         acts.sort();

@@ -19,34 +19,34 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 /// An answer's body, streamed.
 pub type Reply = UnsyncBoxBody<Bytes, BoxError>;
 /// What comes of a call: an answer, or none.
-pub type Answered = Result<Response<Reply>, BoxError>;
+pub type CallResult = Result<Response<Reply>, BoxError>;
 
 /// Sees every call of a client and decides what becomes of it.
 pub trait Layer: Send + Sync + 'static {
     /// Answers the call, usually by [`forward`]ing it.
-    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, Answered>;
+    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult>;
 }
 
 /// Makes each call as another user, whom the client may impersonate.
-struct ActingAs(HeaderValue);
+struct Impersonation(HeaderValue);
 
-impl Layer for ActingAs {
-    fn call(self: Arc<Self>, _: Call, mut request: Request<Body>, inner: Client) -> BoxFuture<'static, Answered> {
+impl Layer for Impersonation {
+    fn call(self: Arc<Self>, _: Call, mut request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult> {
         request.headers_mut().insert("impersonate-user", self.0.clone());
         Box::pin(async move { forward(&inner, request).await })
     }
 }
 
 /// A client that acts as that user, with no rights but the user's. The client must be allowed to impersonate, as administrators are.
-pub fn acting_as(inner: Client, user: &'static str) -> Client {
-    around(inner, Arc::new(ActingAs(HeaderValue::from_static(user))))
+pub fn impersonating(inner: Client, user: &'static str) -> Client {
+    wrap(inner, Arc::new(Impersonation(HeaderValue::from_static(user))))
 }
 
 /// A server that does not stream lists, as older ones do not.
-struct Older;
+struct WithoutStreamingLists;
 
-impl Layer for Older {
-    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, Answered> {
+impl Layer for WithoutStreamingLists {
+    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult> {
         Box::pin(async move {
             if call.verb == "watch" && request.uri().query().unwrap_or_default().contains("sendInitialEvents=true") {
                 let message = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
@@ -58,14 +58,14 @@ impl Layer for Older {
 }
 
 /// A client of a server that does not stream lists: only there it needs the right to list what it watches.
-pub fn not_streaming(inner: Client) -> Client {
-    around(inner, Arc::new(Older))
+pub fn without_streaming_lists(inner: Client) -> Client {
+    wrap(inner, Arc::new(WithoutStreamingLists))
 }
 
 /// Puts a layer around a client.
 ///
 /// Assumptions: called in the runtime in which the client will be used, as every making of a client.
-pub fn around(inner: Client, layer: Arc<impl Layer>) -> Client {
+pub fn wrap(inner: Client, layer: Arc<impl Layer>) -> Client {
     let namespace = inner.default_namespace().to_owned();
     let service = tower::service_fn(move |request| layer.clone().call(Call::of(&request), request, inner.clone()));
     Client::new(service, namespace)
@@ -75,7 +75,7 @@ pub fn around(inner: Client, layer: Arc<impl Layer>) -> Client {
 ///
 /// # Errors
 /// No answer came.
-pub async fn forward(inner: &Client, request: Request<Body>) -> Answered {
+pub async fn forward(inner: &Client, request: Request<Body>) -> CallResult {
     let response = inner.send(request).await?;
     Ok(response.map(|body| body.map_err(BoxError::from).boxed_unsync()))
 }

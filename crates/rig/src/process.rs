@@ -64,7 +64,7 @@ impl Process {
     pub fn pause(&self) -> Result<()> {
         self.signal("STOP")?;
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !self.stands_still() {
+        while !self.is_stopped() {
             if Instant::now() > deadline {
                 bail!("process {} does not stop", self.id());
             }
@@ -85,7 +85,7 @@ impl Process {
     ///
     /// # Errors
     /// It is gone.
-    pub fn ask_to_end(&self) -> Result<()> {
+    pub fn terminate(&self) -> Result<()> {
         self.signal("TERM")
     }
 
@@ -111,7 +111,7 @@ impl Process {
     }
 
     /// Whether all its threads are stopped.
-    fn stands_still(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.id())).map(|tasks| tasks.flatten().collect::<Vec<_>>());
         let stopped = |path: &Path| {
             let stat = fs::read_to_string(path.join("stat")).unwrap_or_default();

@@ -72,11 +72,11 @@ async fn serve(listener: TcpListener, client: Client) {
 async fn connection(stream: TcpStream, client: Client) {
     // Events are small and must not wait for company.
     let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request| pass(request, client.clone()));
+    let service = service_fn(move |request| forward_request(request, client.clone()));
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-async fn pass(request: Request<Incoming>, client: Client) -> Result<Response<Reply>, BoxError> {
+async fn forward_request(request: Request<Incoming>, client: Client) -> Result<Response<Reply>, BoxError> {
     let (mut parts, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
     // They belong to the connection that ends here. The client's own base is added when it sends.

@@ -12,7 +12,7 @@ use kube::Client;
 use kube::client::Body;
 
 use crate::Call;
-use crate::layer::{Answered, Layer, around, forward};
+use crate::layer::{CallResult, Layer, forward, wrap};
 
 /// One call and its answer.
 #[derive(Clone, Debug)]
@@ -51,8 +51,8 @@ struct Log {
 
 impl Recorder {
     /// Records the calls of a client.
-    pub fn around(&self, client: Client) -> Client {
-        around(client, self.log.clone())
+    pub fn wrap(&self, client: Client) -> Client {
+        wrap(client, self.log.clone())
     }
 
     /// All calls so far, in the order in which they were made.
@@ -115,7 +115,7 @@ impl Drop for Open {
 }
 
 impl Layer for Log {
-    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, Answered> {
+    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult> {
         let index = {
             let mut records = self.records();
             records.push(Record { call, at: Instant::now(), code: None, broken: false });

@@ -98,7 +98,7 @@ pub fn without(place: &str, rules: &[PolicyRule], missing: Option<&Right>) -> Ve
 ///
 /// # Errors
 /// A call for which nobody gives a right, or rights that are not missed.
-pub fn judge(
+pub fn check_rights(
     given: &[Right],
     calls: impl IntoIterator<Item = Call>,
     place: impl Fn(&Call) -> &'static str,
@@ -216,7 +216,7 @@ mod tests {
         let calls = paths.iter().map(|(method, path)| {
             Call::of(&http::Request::builder().method(*method).uri(*path).body(()).expect("a request"))
         });
-        judge(&rights("namespace", &rules()), calls, |_| "namespace", |_| false)
+        check_rights(&rights("namespace", &rules()), calls, |_| "namespace", |_| false)
     }
 
     const WATCH: (&str, &str) = ("GET", "/api/v1/namespaces/a/pods?watch=true");
@@ -239,7 +239,7 @@ mod tests {
         let calls = [WATCH, PATCH].map(|(method, path)| {
             Call::of(&http::Request::builder().method(method).uri(path).body(()).expect("a request"))
         });
-        let twice = judge(&given, calls, |_| "namespace", |_| false).unwrap_err().to_string();
+        let twice = check_rights(&given, calls, |_| "namespace", |_| false).unwrap_err().to_string();
         assert!(twice.contains("pods"), "{twice}");
     }
 

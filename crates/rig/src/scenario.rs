@@ -13,18 +13,18 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::stage::{Life, Outfit, Pace, Setup};
-use crate::{Crash, Ground, Rates, Side, Stage, Trouble, World};
+use crate::harness::{OperatorContext, OperatorInstance, Setup, TimeMode};
+use crate::{Crash, FaultInjector, FaultRates, Harness, Side, TestEnv, TestServer};
 
 /// How many runs at the same time. They wait more than they compute.
 const AT_ONCE: usize = 4;
 /// How long a run goes on, in virtual time, after it has reached its end and what comes late has come.
-const AFTERMATH: Duration = Duration::from_secs(45);
+const OBSERVED_AFTER_END: Duration = Duration::from_secs(45);
 
 /// Something an operator does from beginning to end.
 ///
-/// Expected flow: [`play`](Self::play) makes the objects, calls [`Stage::start`], and [`Stage::settle`]s after each change;
-/// then [`end`](Self::end) and [`acts`](Self::acts) say what came of it. Both must be the same in every run.
+/// Expected flow: [`perform`](Self::perform) makes the objects, calls [`Harness::start`], and [`Harness::settle`]s after each change;
+/// then [`final_state`](Self::final_state) and [`side_effects`](Self::side_effects) say what came of it. Both must be the same in every run.
 pub trait Scenario: Send + Sync + 'static {
     /// Its name in messages.
     const NAME: &'static str;
@@ -33,29 +33,29 @@ pub trait Scenario: Send + Sync + 'static {
     fn kinds(&self) -> Vec<CustomResourceDefinition>;
 
     /// How time passes.
-    fn pace(&self) -> Pace {
+    fn time_mode(&self) -> TimeMode {
         // Whole seconds, as Kubernetes keeps them, and not the time of day: nobody may confuse the two.
-        Pace::FromTimerToTimer("2030-01-01T00:00:00Z".parse().unwrap_or_default())
+        TimeMode::Virtual("2030-01-01T00:00:00Z".parse().unwrap_or_default())
     }
 
     /// Makes the operator. Called in the operator's own runtime, for each of its lives. `outside` is the folder that is the
     /// world outside.
-    fn operator(&self, outfit: Outfit, outside: &std::path::Path) -> Life;
+    fn operator(&self, context: OperatorContext, outside: &std::path::Path) -> OperatorInstance;
 
-    /// Whether crashes begin with the first call. If not, [`play`](Self::play) says from where on, by `stage.crash().arm()`: what comes before
+    /// Whether crashes begin with the first call. If not, [`perform`](Self::perform) says from where on, by `harness.crash().arm()`: what comes before
     /// is another scenario's.
     fn crashes_from_the_start(&self) -> bool {
         true
     }
 
     /// What happens.
-    fn play(&self, stage: &Stage) -> impl Future<Output = Result<()>> + Send;
+    fn perform(&self, harness: &Harness) -> impl Future<Output = Result<()>> + Send;
 
-    /// What there is in the end, without what may differ; see [`Stage::snapshot`].
-    fn end(&self, stage: &Stage) -> impl Future<Output = Result<Value>> + Send;
+    /// What there is in the end, without what may differ; see [`Harness::snapshot`].
+    fn final_state(&self, harness: &Harness) -> impl Future<Output = Result<Value>> + Send;
 
     /// What happened outside, in an order that does not depend on chance.
-    fn acts(&self, stage: &Stage) -> Result<Vec<String>>;
+    fn side_effects(&self, harness: &Harness) -> Result<Vec<String>>;
 }
 
 /// How a run is disturbed.
@@ -66,11 +66,11 @@ pub enum Disturbance {
     /// The operator stops dead at that call.
     Crash(usize, Side),
     /// Seeded trouble, and an API server that is gone for a while, some time after the start.
-    Trouble {
+    Faults {
         /// The seed.
         seed: u64,
         /// How much.
-        rates: Rates,
+        rates: FaultRates,
         /// When the server goes away and for how long.
         gone: Option<(Duration, Duration)>,
     },
@@ -78,16 +78,16 @@ pub enum Disturbance {
 
 /// What came of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Came {
+pub struct RunResult {
     /// The end state.
     pub end: Value,
     /// The acts.
-    pub acts: Vec<String>,
+    pub side_effects: Vec<String>,
 }
 
 /// What came of all runs of a scenario.
 #[derive(Debug, Default)]
-pub struct Verdict {
+pub struct ScenarioReport {
     /// How many were disturbed, as intended.
     pub disturbed: usize,
     /// How many ended before the disturbance could happen.
@@ -95,19 +95,19 @@ pub struct Verdict {
     /// How many troubles struck, by name.
     pub troubles: std::collections::BTreeMap<&'static str, usize>,
     /// How often operators were started.
-    pub lives: usize,
+    pub starts: usize,
     /// What went wrong, a text for each run.
     pub failures: Vec<String>,
 }
 
-impl Verdict {
+impl ScenarioReport {
     /// Panics with all that went wrong. For tests.
     pub fn unwrap(&self) {
-        assert!(self.failures.is_empty(), "{} runs went wrong:\n\n{}", self.failures.len(), self.told());
+        assert!(self.failures.is_empty(), "{} runs went wrong:\n\n{}", self.failures.len(), self.format_failures());
     }
 
     /// The failures, the first few whole; all of them in a file that is named when they are many.
-    fn told(&self) -> String {
+    fn format_failures(&self) -> String {
         let all = self.failures.join("\n\n");
         if self.failures.len() <= 3 {
             return all;
@@ -122,11 +122,11 @@ impl Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for ScenarioReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let survived = (self.disturbed + self.missed).saturating_sub(self.failures.len());
         write!(f, "{survived} of {} runs came to the same end", self.disturbed + self.missed)?;
-        write!(f, ", {} were not reached by their disturbance, {} lives", self.missed, self.lives)?;
+        write!(f, ", {} were not reached by their disturbance, {} lives", self.missed, self.starts)?;
         let parts: Vec<String> = self.troubles.iter().map(|(name, count)| format!("{count} {name}")).collect();
         if parts.is_empty() { Ok(()) } else { write!(f, "; {}", parts.join(", ")) }
     }
@@ -136,39 +136,46 @@ impl fmt::Display for Verdict {
 ///
 /// # Errors
 /// The scenario's own, with the story of the run.
-pub async fn run<S: Scenario>(scenario: &Arc<S>, ground: &Ground, how: Disturbance) -> Result<(Came, Arc<Stage>)> {
-    run_by(scenario, ground, how, scenario.pace()).await
+pub async fn run<S: Scenario>(
+    scenario: &Arc<S>,
+    test_server: &TestServer,
+    how: Disturbance,
+) -> Result<(RunResult, Arc<Harness>)> {
+    run_by(scenario, test_server, how, scenario.time_mode()).await
 }
 
 /// Runs it once, in real time: for what never comes to rest, so that virtual time would stand still.
 ///
 /// # Errors
 /// As [`run`].
-pub async fn run_in_real_time<S: Scenario>(scenario: &Arc<S>, ground: &Ground) -> Result<(Came, Arc<Stage>)> {
-    run_by(scenario, ground, Disturbance::None, Pace::Real).await
+pub async fn run_in_real_time<S: Scenario>(
+    scenario: &Arc<S>,
+    test_server: &TestServer,
+) -> Result<(RunResult, Arc<Harness>)> {
+    run_by(scenario, test_server, Disturbance::None, TimeMode::Real).await
 }
 
 async fn run_by<S: Scenario>(
     scenario: &Arc<S>,
-    ground: &Ground,
+    test_server: &TestServer,
     how: Disturbance,
-    pace: Pace,
-) -> Result<(Came, Arc<Stage>)> {
+    pace: TimeMode,
+) -> Result<(RunResult, Arc<Harness>)> {
     let clock = match pace {
-        Pace::FromTimerToTimer(start) => Clock::manual(start),
-        Pace::Hurried(_) => Clock::manual(Timestamp::now()),
-        Pace::Real => Clock::system(),
+        TimeMode::Virtual(start) => Clock::manual(start),
+        TimeMode::Accelerated(_) => Clock::manual(Timestamp::now()),
+        TimeMode::Real => Clock::system(),
     };
-    let hurried = Some(&clock).filter(|_| matches!(pace, Pace::Hurried(_)));
-    let world = World::with_time(ground, &scenario.kinds(), hurried).await?;
+    let hurried = Some(&clock).filter(|_| matches!(pace, TimeMode::Accelerated(_)));
+    let env = TestEnv::with_time(test_server, &scenario.kinds(), hurried).await?;
     let start = clock.now();
     let (crash, trouble) = match how {
         Disturbance::None => (Crash::never(), None),
         Disturbance::Crash(call, side) => (Crash::at(call, side), None),
-        Disturbance::Trouble { seed, rates, gone } => {
-            let trouble = Trouble::new(seed, rates, clock.clone(), world.namespace());
+        Disturbance::Faults { seed, rates, gone } => {
+            let trouble = FaultInjector::new(seed, rates, clock.clone(), env.namespace());
             if let Some((after, lasts)) = gone {
-                trouble.server_gone(start.checked_add(after)?, lasts);
+                trouble.start_outage(start.checked_add(after)?, lasts);
             }
             (Crash::never(), Some(trouble))
         }
@@ -177,140 +184,164 @@ async fn run_by<S: Scenario>(
         crash.disarm();
     }
     let outside = tempfile::Builder::new().prefix("fleetwright-rig-").tempdir()?;
-    let birth = {
+    let factory = {
         let (scenario, outside) = (scenario.clone(), outside.path().to_owned());
-        Arc::new(move |outfit| scenario.operator(outfit, &outside))
+        Arc::new(move |context| scenario.operator(context, &outside))
     };
-    let late = trouble.as_ref().map(Trouble::longest);
-    let setup = Setup { world, clock, pace, quiet: ground.quiet(), crash, trouble, birth, outside };
-    let stage = Stage::new(setup);
-    let came = async {
-        scenario.play(&stage).await?;
+    let late = trouble.as_ref().map(FaultInjector::max_delay);
+    let setup = Setup { env, clock, pace, quiet: test_server.quiet(), crash, trouble, factory, outside };
+    let harness = Harness::new(setup);
+    let result = async {
+        scenario.perform(&harness).await?;
         // Where time takes its time, only what is late is waited for.
-        if late.is_some() || matches!(pace, Pace::FromTimerToTimer(_)) {
-            stage.linger(AFTERMATH + late.unwrap_or_default()).await?;
+        if late.is_some() || matches!(pace, TimeMode::Virtual(_)) {
+            harness.run_for(OBSERVED_AFTER_END + late.unwrap_or_default()).await?;
         }
-        anyhow::Ok(Came { end: scenario.end(&stage).await?, acts: scenario.acts(&stage)? })
+        anyhow::Ok(RunResult {
+            end: scenario.final_state(&harness).await?,
+            side_effects: scenario.side_effects(&harness)?,
+        })
     };
-    let came = came.await;
-    stage.kill().await;
-    Ok((came?, stage))
+    let result = result.await;
+    harness.kill().await;
+    Ok((result?, harness))
 }
 
 /// Stops the operator dead just before and just after each of its calls, starts it again, and compares the end and the acts with
 /// those of an undisturbed run.
 ///
 /// # Errors
-/// The undisturbed run fails. What goes wrong in the others is in the verdict.
-pub async fn crash_at_every_call<S: Scenario>(scenario: S, ground: &Ground) -> Result<Verdict> {
+/// The undisturbed run fails. What goes wrong in the others is in the report.
+pub async fn crash_at_every_call<S: Scenario>(scenario: S, test_server: &TestServer) -> Result<ScenarioReport> {
     let (scenario, began) = (Arc::new(scenario), Instant::now());
-    let (expected, stage) = run(&scenario, ground, Disturbance::None).await.context("the undisturbed run")?;
-    let (calls, once) = (stage.crash().calls(), began.elapsed());
-    drop(stage);
+    let (expected, harness) = run(&scenario, test_server, Disturbance::None).await.context("the undisturbed run")?;
+    let (calls, once) = (harness.crash().calls(), began.elapsed());
+    drop(harness);
     let runs = (0..calls).flat_map(|call| [Side::Before, Side::After].map(|side| Disturbance::Crash(call, side)));
-    let verdict = compare(&scenario, ground, expected, runs.collect()).await;
-    let name = format!("{} on {}", S::NAME, ground.name());
+    let report = compare(&scenario, test_server, expected, runs.collect()).await;
+    let name = format!("{} on {}", S::NAME, test_server.name());
     let took = began.elapsed();
     eprintln!(
-        "rig: {name}: crashed before and after each of {calls} calls: {verdict}; once in {once:.1?}, all in {took:.1?}"
+        "rig: {name}: crashed before and after each of {calls} calls: {report}; once in {once:.1?}, all in {took:.1?}"
     );
-    Ok(verdict)
+    Ok(report)
 }
 
 /// Runs it with each of the seeds, and compares the end and the acts with those of an undisturbed run. In every second run the
 /// API server is gone for a minute, too.
 ///
 /// # Errors
-/// The undisturbed run fails. What goes wrong in the others is in the verdict.
-pub async fn under_trouble<S: Scenario>(scenario: S, ground: &Ground, seeds: &[u64], rates: &Rates) -> Result<Verdict> {
+/// The undisturbed run fails. What goes wrong in the others is in the report.
+pub async fn under_faults<S: Scenario>(
+    scenario: S,
+    test_server: &TestServer,
+    seeds: &[u64],
+    rates: &FaultRates,
+) -> Result<ScenarioReport> {
     let scenario = Arc::new(scenario);
-    let (expected, _) = run(&scenario, ground, Disturbance::None).await.context("the undisturbed run")?;
+    let (expected, _) = run(&scenario, test_server, Disturbance::None).await.context("the undisturbed run")?;
     let minute = Duration::from_secs(60);
-    let runs = seeds.iter().map(|&seed| Disturbance::Trouble {
+    let runs = seeds.iter().map(|&seed| Disturbance::Faults {
         seed,
         rates: rates.clone(),
         gone: (seed % 2 == 0).then(|| (Duration::from_millis(seed % 40 * 250), minute)),
     });
-    let verdict = compare(&scenario, ground, expected, runs.collect()).await;
-    eprintln!("rig: {} on {}: {} seeds: {verdict}", S::NAME, ground.name(), seeds.len());
-    Ok(verdict)
+    let report = compare(&scenario, test_server, expected, runs.collect()).await;
+    eprintln!("rig: {} on {}: {} seeds: {report}", S::NAME, test_server.name(), seeds.len());
+    Ok(report)
 }
 
-async fn compare<S: Scenario>(scenario: &Arc<S>, ground: &Ground, expected: Came, runs: Vec<Disturbance>) -> Verdict {
+async fn compare<S: Scenario>(
+    scenario: &Arc<S>,
+    test_server: &TestServer,
+    expected: RunResult,
+    runs: Vec<Disturbance>,
+) -> ScenarioReport {
     let room = Arc::new(Semaphore::new(AT_ONCE));
     let expected = Arc::new(expected);
     let mut tasks = JoinSet::new();
     for how in runs {
-        let (scenario, ground, room, expected) = (scenario.clone(), ground.clone(), room.clone(), expected.clone());
+        let (scenario, test_server, room, expected) =
+            (scenario.clone(), test_server.clone(), room.clone(), expected.clone());
         tasks.spawn(async move {
             // Never closed.
             let _turn = room.acquire().await;
-            one(&scenario, &ground, &expected, how).await
+            one(&scenario, &test_server, &expected, how).await
         });
     }
-    let mut verdict = Verdict::default();
+    let mut report = ScenarioReport::default();
     while let Some(done) = tasks.join_next().await {
         match done {
-            Ok(one) => one.add_to(&mut verdict),
-            Err(panic) => verdict.failures.push(format!("the scenario panicked: {panic}")),
+            Ok(one) => one.add_to(&mut report),
+            Err(panic) => report.failures.push(format!("the scenario panicked: {panic}")),
         }
     }
-    verdict.failures.sort();
-    verdict
+    report.failures.sort();
+    report
 }
 
-struct One {
+struct ComparedRun {
     reached: bool,
-    lives: usize,
+    starts: usize,
     troubles: std::collections::BTreeMap<&'static str, usize>,
     failure: Option<String>,
 }
 
-impl One {
-    fn add_to(self, verdict: &mut Verdict) {
+impl ComparedRun {
+    fn add_to(self, report: &mut ScenarioReport) {
         if self.reached {
-            verdict.disturbed += 1;
+            report.disturbed += 1;
         } else {
-            verdict.missed += 1;
+            report.missed += 1;
         }
-        verdict.lives += self.lives;
+        report.starts += self.starts;
         for (name, count) in self.troubles {
-            *verdict.troubles.entry(name).or_default() += count;
+            *report.troubles.entry(name).or_default() += count;
         }
-        verdict.failures.extend(self.failure);
+        report.failures.extend(self.failure);
     }
 }
 
-async fn one<S: Scenario>(scenario: &Arc<S>, ground: &Ground, expected: &Came, how: Disturbance) -> One {
+async fn one<S: Scenario>(
+    scenario: &Arc<S>,
+    test_server: &TestServer,
+    expected: &RunResult,
+    how: Disturbance,
+) -> ComparedRun {
     let name = match &how {
         Disturbance::None => "undisturbed".to_owned(),
         Disturbance::Crash(call, side) => format!("crash {side} call {call}"),
-        Disturbance::Trouble { seed, .. } => format!("RIG_SEED={seed}"),
+        Disturbance::Faults { seed, .. } => format!("RIG_SEED={seed}"),
     };
     let crash = matches!(how, Disturbance::Crash(..));
-    let (came, stage) = match run(scenario, ground, how).await {
+    let (result, harness) = match run(scenario, test_server, how).await {
         Ok(ran) => ran,
         Err(error) => {
-            let failure = Some(format!("{} on {}, {name}: {error:#}", S::NAME, ground.name()));
-            return One { reached: true, lives: 0, troubles: Default::default(), failure };
+            let failure = Some(format!("{} on {}, {name}: {error:#}", S::NAME, test_server.name()));
+            return ComparedRun { reached: true, starts: 0, troubles: Default::default(), failure };
         }
     };
-    let at = stage.crash().at_call().map(|call| format!(" ({call})")).unwrap_or_default();
-    let troubles = stage.trouble().map(Trouble::counts).unwrap_or_default();
-    let reached = if crash { stage.crash().at_call().is_some() } else { !troubles.is_empty() };
-    let failure = differs(expected, &came).map(|how| {
-        format!("{} on {}, {name}{at}: {how}\nlast calls:\n{}", S::NAME, ground.name(), stage.recorder().tail(60))
+    let at = harness.crash().crashed_call().map(|call| format!(" ({call})")).unwrap_or_default();
+    let troubles = harness.fault_injector().map(FaultInjector::counts).unwrap_or_default();
+    let reached = if crash { harness.crash().crashed_call().is_some() } else { !troubles.is_empty() };
+    let failure = describe_difference(expected, &result).map(|how| {
+        format!(
+            "{} on {}, {name}{at}: {how}\nlast calls:\n{}",
+            S::NAME,
+            test_server.name(),
+            harness.recorder().tail(60)
+        )
     });
-    One { reached, lives: stage.lives(), troubles, failure }
+    ComparedRun { reached, starts: harness.starts(), troubles, failure }
 }
 
 /// How the two differ, if they do.
-fn differs(expected: &Came, came: &Came) -> Option<String> {
-    if came.acts != expected.acts {
-        return Some(format!("the acts were {:#?}\nbut undisturbed {:#?}", came.acts, expected.acts));
+fn describe_difference(expected: &RunResult, result: &RunResult) -> Option<String> {
+    if result.side_effects != expected.side_effects {
+        return Some(format!("the acts were {:#?}\nbut undisturbed {:#?}", result.side_effects, expected.side_effects));
     }
-    if came.end != expected.end {
-        return Some(format!("the end was {:#}\nbut undisturbed {:#}", came.end, expected.end));
+    if result.end != expected.end {
+        return Some(format!("the end was {:#}\nbut undisturbed {:#}", result.end, expected.end));
     }
     None
 }

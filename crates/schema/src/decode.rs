@@ -38,8 +38,8 @@ pub fn typed(schema: &Schema, value: &mut Value) -> Result<Vec<String>, String> 
 pub fn typed_as(schema: &Schema, value: &mut Value, go_name: &str) -> Result<Vec<String>, String> {
     let mut decoder = Decoder { unknown: Vec::new() };
     let name = schema.type_name.as_deref().map_or(go_name, bare);
-    let mut place = Place { path: String::new(), field: String::new(), owner: name.to_owned() };
-    decoder.node(schema, value, &mut place)?;
+    let mut location = FieldLocation { path: String::new(), field: String::new(), owner: name.to_owned() };
+    decoder.node(schema, value, &mut location)?;
     Ok(decoder.unknown)
 }
 
@@ -48,8 +48,8 @@ fn bare(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
-/// The two spellings of a place: unknown fields carry indices and keys (`list[0].x`), type errors do not (`list.x`).
-struct Place {
+/// The two spellings of a location: unknown fields carry indices and keys (`list[0].x`), type errors do not (`list.x`).
+struct FieldLocation {
     path: String,
     field: String,
     /// The struct that the field belongs to.
@@ -64,7 +64,7 @@ enum Step<'a> {
     Item(usize),
 }
 
-impl Place {
+impl FieldLocation {
     fn below<T>(&mut self, step: Step<'_>, act: impl FnOnce(&mut Self) -> T) -> T {
         let (path, field) = (self.path.len(), self.field.len());
         match step {
@@ -94,21 +94,21 @@ struct Decoder {
 }
 
 impl Decoder {
-    fn mismatch(&self, found: &str, place: &Place, wanted: &str) -> String {
-        if place.field.is_empty() {
+    fn mismatch(&self, found: &str, location: &FieldLocation, wanted: &str) -> String {
+        if location.field.is_empty() {
             return format!("json: cannot unmarshal {found} into Go value of type {wanted}");
         }
-        let (owner, field) = (&place.owner, &place.field);
+        let (owner, field) = (&location.owner, &location.field);
         format!("json: cannot unmarshal {found} into Go struct field {owner}.{field} of type {wanted}")
     }
 
-    fn node(&mut self, schema: &Schema, value: &mut Value, place: &mut Place) -> Result<(), String> {
+    fn node(&mut self, schema: &Schema, value: &mut Value, location: &mut FieldLocation) -> Result<(), String> {
         if schema.int_or_string {
             return match value {
                 Value::String(_) => Ok(()),
                 Value::Number(n) if n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => Ok(()),
-                Value::Number(n) => Err(self.mismatch(&format!("number {}", text::number(n)), place, "int32")),
-                other => Err(self.mismatch(go_kind(other), place, "int32")),
+                Value::Number(n) => Err(self.mismatch(&format!("number {}", text::number(n)), location, "int32")),
+                other => Err(self.mismatch(go_kind(other), location, "int32")),
             };
         }
         if schema.format.as_deref() == Some("quantity") {
@@ -123,8 +123,8 @@ impl Decoder {
         }
         match (schema.ty, &mut *value) {
             (None, _) => Ok(()),
-            (Some(Type::Object), Value::Object(fields)) => self.object(schema, fields, place),
-            (Some(Type::Array), Value::Array(items)) => self.array(schema, items, place),
+            (Some(Type::Object), Value::Object(fields)) => self.object(schema, fields, location),
+            (Some(Type::Array), Value::Array(items)) => self.array(schema, items, location),
             (Some(Type::String), Value::String(_)) => string(schema, value),
             (Some(Type::Boolean), Value::Bool(_)) | (Some(Type::Number), Value::Number(_)) => Ok(()),
             (Some(Type::Integer), Value::Number(n)) => {
@@ -135,19 +135,25 @@ impl Decoder {
                 if fits {
                     Ok(())
                 } else {
-                    Err(self.mismatch(&format!("number {}", text::number(n)), place, &go_type(schema)))
+                    Err(self.mismatch(&format!("number {}", text::number(n)), location, &go_type(schema)))
                 }
             }
-            (_, found) => Err(self.mismatch(go_kind(found), place, &go_type(schema))),
+            (_, found) => Err(self.mismatch(go_kind(found), location, &go_type(schema))),
         }
     }
 
-    fn object(&mut self, schema: &Schema, fields: &mut Map<String, Value>, place: &mut Place) -> Result<(), String> {
+    fn object(
+        &mut self,
+        schema: &Schema,
+        fields: &mut Map<String, Value>,
+        location: &mut FieldLocation,
+    ) -> Result<(), String> {
         if schema.properties.is_empty() && schema.additional.is_none() {
             // A map of anything, or a type that holds raw JSON.
             return Ok(());
         }
-        let owner = schema.type_name.as_deref().map(|name| std::mem::replace(&mut place.owner, bare(name).to_owned()));
+        let owner =
+            schema.type_name.as_deref().map(|name| std::mem::replace(&mut location.owner, bare(name).to_owned()));
         let mut failure = None;
         fields.retain(|name, field| {
             if failure.is_some() {
@@ -155,7 +161,7 @@ impl Decoder {
             }
             let Some(of) = schema.properties.get(name).or(schema.additional.as_ref()) else {
                 if !schema.preserve_unknown {
-                    self.unknown.push(text::child(&place.path, name));
+                    self.unknown.push(text::child(&location.path, name));
                 }
                 return schema.preserve_unknown;
             };
@@ -166,26 +172,26 @@ impl Decoder {
                 return true;
             }
             let step = if is_entry { Step::Entry(name) } else { Step::Field(name) };
-            if let Err(why) = place.below(step, |place| self.node(of, field, place)) {
+            if let Err(why) = location.below(step, |location| self.node(of, field, location)) {
                 failure = Some(why);
                 return true;
             }
             is_entry || !is_empty(of, field) || schema.required.contains(name)
         });
         if let Some(owner) = owner {
-            place.owner = owner;
+            location.owner = owner;
         }
         failure.map_or(Ok(()), Err)
     }
 
-    fn array(&mut self, schema: &Schema, items: &mut [Value], place: &mut Place) -> Result<(), String> {
+    fn array(&mut self, schema: &Schema, items: &mut [Value], location: &mut FieldLocation) -> Result<(), String> {
         let Some(of) = &schema.items else { return Ok(()) };
         for (at, item) in items.iter_mut().enumerate() {
             if item.is_null() {
                 *item = zero(of);
                 continue;
             }
-            place.below(Step::Item(at), |place| self.node(of, item, place))?;
+            location.below(Step::Item(at), |location| self.node(of, item, location))?;
         }
         Ok(())
     }

@@ -13,14 +13,14 @@ pub struct Step {
 
 /// A path that exists in a schema, and the schema that it leads to.
 #[derive(Clone, Debug)]
-pub struct Found<'a> {
+pub struct ResolvedPath<'a> {
     /// The steps from the schema's root.
     pub steps: Vec<Step>,
     /// What the path points at; none inside a map of anything.
     pub schema: Option<&'a Schema>,
 }
 
-impl Found<'_> {
+impl ResolvedPath<'_> {
     /// The path as errors print it (`spec.map[key]`).
     pub fn path(&self, parent: &str) -> String {
         self.steps.iter().fold(parent.to_owned(), |path, step| {
@@ -33,10 +33,10 @@ impl Found<'_> {
 ///
 /// # Errors
 /// Why the path is not one that leads to a field.
-pub fn resolve<'a>(path: &str, schema: &'a Schema, allow_brackets: bool) -> Result<Found<'a>, String> {
+pub fn resolve<'a>(path: &str, schema: &'a Schema, allow_brackets: bool) -> Result<ResolvedPath<'a>, String> {
     let tokens = tokens(path);
     let mut tokens = tokens.iter().map(String::as_str);
-    let mut found = Found { steps: Vec::new(), schema: Some(schema) };
+    let mut found = ResolvedPath { steps: Vec::new(), schema: Some(schema) };
     while let Some(token) = tokens.next() {
         let end = || "unexpected end of JSON path".to_owned();
         match token {
@@ -63,7 +63,7 @@ pub fn resolve<'a>(path: &str, schema: &'a Schema, allow_brackets: bool) -> Resu
     Ok(found)
 }
 
-fn step(found: &mut Found<'_>, name: &str) -> Result<(), String> {
+fn step(found: &mut ResolvedPath<'_>, name: &str) -> Result<(), String> {
     let invalid = || "does not refer to a valid field".to_owned();
     let schema = found.schema.ok_or_else(invalid)?;
     let is_key = schema.properties.is_empty();

@@ -14,7 +14,7 @@ use serde_json::{Map, Number, Value};
 pub fn parse(bytes: &[u8], limit_depth: usize) -> Result<(Value, Vec<String>), String> {
     let mut parser = Parser { bytes, at: 0, depth: 0, limit_depth, duplicates: Vec::new() };
     parser.skip_space();
-    let value = parser.value(&Place::Root)?;
+    let value = parser.value(&ParsePath::Root)?;
     parser.skip_space();
     if parser.peek().is_some() {
         return Err(parser.unexpected("after top-level value"));
@@ -23,13 +23,13 @@ pub fn parse(bytes: &[u8], limit_depth: usize) -> Result<(Value, Vec<String>), S
 }
 
 /// Where the parser is, linked towards the root so that a path costs nothing until it is asked for.
-enum Place<'a> {
+enum ParsePath<'a> {
     Root,
-    Field(&'a Place<'a>, &'a str),
-    Item(&'a Place<'a>, usize),
+    Field(&'a ParsePath<'a>, &'a str),
+    Item(&'a ParsePath<'a>, usize),
 }
 
-impl Place<'_> {
+impl ParsePath<'_> {
     fn write(&self, out: &mut String) {
         match self {
             Self::Root => {}
@@ -85,7 +85,7 @@ impl Parser<'_> {
         }
     }
 
-    fn value(&mut self, place: &Place<'_>) -> Result<Value, String> {
+    fn value(&mut self, place: &ParsePath<'_>) -> Result<Value, String> {
         match self.peek() {
             Some(b'{') => self.nested(|parser| parser.object(place)),
             Some(b'[') => self.nested(|parser| parser.array(place)),
@@ -110,7 +110,7 @@ impl Parser<'_> {
         Ok(value)
     }
 
-    fn object(&mut self, place: &Place<'_>) -> Result<Value, String> {
+    fn object(&mut self, place: &ParsePath<'_>) -> Result<Value, String> {
         let mut fields = Map::new();
         if self.peek() == Some(b'}') {
             self.at += 1;
@@ -127,7 +127,7 @@ impl Parser<'_> {
             }
             self.at += 1;
             self.skip_space();
-            let here = Place::Field(place, &name);
+            let here = ParsePath::Field(place, &name);
             let value = self.value(&here)?;
             if fields.contains_key(&name) {
                 let mut path = String::new();
@@ -152,14 +152,14 @@ impl Parser<'_> {
         }
     }
 
-    fn array(&mut self, place: &Place<'_>) -> Result<Value, String> {
+    fn array(&mut self, place: &ParsePath<'_>) -> Result<Value, String> {
         let mut items = Vec::new();
         if self.peek() == Some(b']') {
             self.at += 1;
             return Ok(Value::Array(items));
         }
         loop {
-            items.push(self.value(&Place::Item(place, items.len()))?);
+            items.push(self.value(&ParsePath::Item(place, items.len()))?);
             self.skip_space();
             match self.peek() {
                 Some(b',') => {

@@ -19,7 +19,7 @@ pub fn validate_update(schema: &Schema, new: &Value, old: &Value, path: &str) ->
 }
 
 /// A mistake before it has its full path.
-struct Mistake {
+struct ValidationError {
     /// Where, below the validated value; none for mistakes that the real server reports without a field.
     at: Option<String>,
     ty: ErrorType,
@@ -30,7 +30,7 @@ struct Mistake {
 /// Mistakes, and how many checks were done: of several alternatives, the one with the most is reported.
 #[derive(Default)]
 struct Outcome {
-    mistakes: Vec<Mistake>,
+    mistakes: Vec<ValidationError>,
     checks: usize,
 }
 
@@ -41,13 +41,13 @@ impl Outcome {
     }
 
     fn add(&mut self, at: &str, ty: ErrorType, value: impl Into<Value>, detail: impl Into<String>) {
-        let mistake = Mistake { at: Some(at.to_owned()), ty, value: Some(value.into()), detail: detail.into() };
+        let mistake = ValidationError { at: Some(at.to_owned()), ty, value: Some(value.into()), detail: detail.into() };
         self.mistakes.push(mistake);
     }
 
     fn add_unplaced(&mut self, detail: String) {
         let value = Some(Value::String(String::new()));
-        self.mistakes.push(Mistake { at: None, ty: ErrorType::Invalid, value, detail });
+        self.mistakes.push(ValidationError { at: None, ty: ErrorType::Invalid, value, detail });
     }
 
     fn is_valid(&self) -> bool {
@@ -282,7 +282,7 @@ fn check_string(schema: &Schema, value: &str, at: &str) -> Outcome {
     let length = || value.chars().count() as u64;
     if let Some(max) = schema.max_length.filter(|max| length() > *max) {
         let too_long = FieldError::too_long(at, max);
-        outcome.mistakes.push(Mistake {
+        outcome.mistakes.push(ValidationError {
             at: Some(at.to_owned()),
             ty: too_long.ty,
             value: None,
@@ -519,7 +519,7 @@ fn check_fields(schema: &Schema, fields: &Map<String, Value>, at: &str, was: Opt
     }
     for name in &schema.required {
         if !fields.contains_key(name) {
-            outcome.mistakes.push(Mistake {
+            outcome.mistakes.push(ValidationError {
                 at: Some(format!("{at}.{name}")),
                 ty: ErrorType::Required,
                 value: None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::{Faults, Fleet, Spoilt};
+use crate::{BrokenUnit, Faults, Fleet};
 
 /// The package version of the kubelet that every machine begins with.
 pub const KUBELET: &str = "kubelet-1.36.4";
@@ -219,8 +219,8 @@ pub fn hosts(fleet: &Fleet, machines: usize) {
 
 /// A host, which does not come up with the bad version.
 pub fn host(fleet: &Fleet, address: &str) {
-    static SPOILT: LazyLock<Arc<[Spoilt]>> = LazyLock::new(|| {
-        Arc::from([Spoilt {
+    static SPOILT: LazyLock<Arc<[BrokenUnit]>> = LazyLock::new(|| {
+        Arc::from([BrokenUnit {
             unit: "kubelet.service".to_owned(),
             path: format!("{}/kubelet/current", fleetwright_wire::OPT),
             contains: "1.37.2".to_owned(),

@@ -16,7 +16,7 @@ use crate::link::SimLink;
 
 /// How fast a fleet is. The default takes no time at all, but for a boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct FleetTiming {
     /// From here to a host and back.
     pub latency: Duration,
     /// How long a step takes, in the middle of it.
@@ -25,7 +25,7 @@ pub struct Pace {
     pub boot: Duration,
 }
 
-impl Default for Pace {
+impl Default for FleetTiming {
     fn default() -> Self {
         Self { latency: Duration::ZERO, step: Duration::ZERO, boot: Duration::from_secs(20) }
     }
@@ -39,7 +39,7 @@ pub struct Fleet {
 
 pub(crate) struct Inner {
     pub(crate) clock: Clock,
-    pub(crate) pace: Mutex<Pace>,
+    pub(crate) timing: Mutex<FleetTiming>,
     /// Where what goes on by itself goes on: boots, steps whose connection is gone, kubelets. An operator's own runtime may end at any time.
     pub(crate) runtime: Handle,
     hosts: Mutex<HashMap<Arc<str>, SimHost>>,
@@ -70,7 +70,7 @@ impl Fleet {
     pub fn new(clock: Clock) -> Self {
         let inner = Inner {
             clock,
-            pace: Mutex::default(),
+            timing: Mutex::default(),
             runtime: Handle::current(),
             hosts: Mutex::default(),
             busy: AtomicUsize::new(0),
@@ -82,8 +82,8 @@ impl Fleet {
     }
 
     /// From now on it is so fast.
-    pub fn set_pace(&self, pace: Pace) {
-        *self.inner.pace.lock().unwrap_or_else(PoisonError::into_inner) = pace;
+    pub fn set_timing(&self, timing: FleetTiming) {
+        *self.inner.timing.lock().unwrap_or_else(PoisonError::into_inner) = timing;
     }
 
     /// The fleet's time.
@@ -117,14 +117,14 @@ impl Fleet {
     /// Kubelets that belong to its hosts.
     pub fn set_kubelets(&self, kubelets: Kubelets) {
         for host in self.all() {
-            kubelets.look(&host);
+            kubelets.host_changed(&host);
         }
         let _ = self.inner.kubelets.set(kubelets);
     }
 
     /// Nothing is being computed: whatever goes on waits for the clock.
-    pub fn at_rest(&self) -> bool {
-        self.inner.busy.load(Ordering::SeqCst) == 0 && self.inner.kubelets.get().is_none_or(Kubelets::at_rest)
+    pub fn is_idle(&self) -> bool {
+        self.inner.busy.load(Ordering::SeqCst) == 0 && self.inner.kubelets.get().is_none_or(Kubelets::is_idle)
     }
 
     /// How many connections were made, and how many requests over them.
@@ -138,8 +138,8 @@ impl Fleet {
 }
 
 impl Inner {
-    pub(crate) fn pace(&self) -> Pace {
-        *self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn timing(&self) -> FleetTiming {
+        *self.timing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) async fn wait(&self, time: Duration) {
@@ -163,9 +163,9 @@ impl Inner {
     }
 
     /// A host may have changed.
-    pub(crate) fn look(&self, host: &SimHost) {
+    pub(crate) fn host_changed(&self, host: &SimHost) {
         if let Some(kubelets) = self.kubelets.get() {
-            kubelets.look(host);
+            kubelets.host_changed(host);
         }
     }
 }
@@ -213,7 +213,7 @@ impl Fleet {
                 Ok(host)
             }
             _ => {
-                self.inner.wait(self.inner.pace().latency.saturating_mul(3)).await;
+                self.inner.wait(self.inner.timing().latency.saturating_mul(3)).await;
                 Ok(host)
             }
         }

@@ -21,7 +21,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 pub enum Network {
     /// As fast as the fleet.
     #[default]
-    Fine,
+    Healthy,
     /// Every request and answer takes so long.
     Slow(Duration),
     /// Connections are made, and nothing comes back ever.
@@ -34,16 +34,16 @@ pub enum Network {
 
 /// How the helper of a host speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Speech {
+pub enum HelperBehavior {
     /// It says what is.
     #[default]
-    Honest,
+    Normal,
     /// It says that each step ended well, and does nothing.
-    Lies,
+    FalseSuccess,
     /// What it says is none of our language.
-    Nonsense,
+    InvalidOutput,
     /// It says far more than anybody can want to know.
-    Endless,
+    OversizedOutput,
 }
 
 /// A simulated host. Cheap to clone; clones are the same host.
@@ -57,7 +57,7 @@ pub(crate) struct SimInner {
     address: Arc<str>,
     /// The first process: the one that keeps the host.
     memory: Memory,
-    outside: Mutex<Outside>,
+    behavior: Mutex<HostBehavior>,
     /// Connections of before are dead.
     cut: AtomicU64,
     /// Helpers that hang.
@@ -66,9 +66,9 @@ pub(crate) struct SimInner {
 
 /// What is outside of the host's own memory.
 #[derive(Clone, Debug, Default)]
-struct Outside {
+struct HostBehavior {
     network: Network,
-    speech: Speech,
+    helper_behavior: HelperBehavior,
     key: u32,
     refuses_login: bool,
     /// The connection is cut in the middle of the next step.
@@ -89,12 +89,12 @@ impl SimHost {
             fleet: fleet.inner.clone(),
             address: address.into(),
             memory: Memory::new(address),
-            outside: Mutex::default(),
+            behavior: Mutex::default(),
             cut: AtomicU64::new(0),
             hung: Mutex::default(),
         };
         let host = Self { inner: Arc::new(inner) };
-        host.tell_time();
+        host.sync_clock();
         host
     }
 
@@ -114,16 +114,16 @@ impl SimHost {
     }
 
     /// Hands on the host: changes it, and lets its kubelet notice.
-    pub fn hands<T>(&self, change: impl FnOnce(&mut Machine) -> T) -> T {
-        self.tell_time();
+    pub fn modify<T>(&self, change: impl FnOnce(&mut Machine) -> T) -> T {
+        self.sync_clock();
         let changed = change(&mut self.machine());
-        self.inner.fleet.look(self);
+        self.inner.fleet.host_changed(self);
         changed
     }
 
     /// What goes wrong by itself from now on.
     pub fn set_faults(&self, faults: Faults) {
-        self.hands(|machine| machine.set_faults(faults));
+        self.modify(|machine| machine.set_faults(faults));
     }
 
     /// Another process on it.
@@ -131,18 +131,18 @@ impl SimHost {
         self.inner.memory.process()
     }
 
-    pub(crate) fn tell_time(&self) {
+    pub(crate) fn sync_clock(&self) {
         let now = self.inner.fleet.clock.now().as_second();
         self.machine().set_clock(now);
     }
 
-    fn outside(&self) -> MutexGuard<'_, Outside> {
-        self.inner.outside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn behavior(&self) -> MutexGuard<'_, HostBehavior> {
+        self.inner.behavior.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks its helper at once, as another operator with a connection of its own would.
     pub fn ask(&self, request: Request) -> Answer {
-        self.tell_time();
+        self.sync_clock();
         Host::new(self.process()).answer(request, &mut |_| {})
     }
 
@@ -150,12 +150,12 @@ impl SimHost {
 
     /// How the network to it is.
     pub fn network(&self) -> Network {
-        self.outside().network
+        self.behavior().network
     }
 
     /// Changes the network. Connections that stand stay.
     pub fn set_network(&self, network: Network) {
-        self.outside().network = network;
+        self.behavior().network = network;
     }
 
     /// All connections are gone. Steps that are under way go on.
@@ -165,11 +165,11 @@ impl SimHost {
 
     /// The connection over which the next step is asked for is gone before it ends. The step goes on.
     pub fn cut_next_step(&self) {
-        self.outside().cut_next_step = true;
+        self.behavior().cut_next_step = true;
     }
 
     pub(crate) fn takes_cut(&self) -> bool {
-        std::mem::take(&mut self.outside().cut_next_step)
+        std::mem::take(&mut self.behavior().cut_next_step)
     }
 
     pub(crate) fn cuts(&self) -> u64 {
@@ -178,42 +178,42 @@ impl SimHost {
 
     /// The host key that it shows.
     pub fn key(&self) -> String {
-        let number = self.outside().key;
+        let number = self.behavior().key;
         format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{}{number}", hex(&self.inner.address))
     }
 
     /// It shows another host key from now on: it was installed anew, or somebody else answers.
     pub fn change_key(&self) {
-        self.outside().key += 1;
+        self.behavior().key += 1;
         self.cut();
     }
 
     /// Whether it lets us in.
     pub fn set_refuses_login(&self, refuses: bool) {
-        self.outside().refuses_login = refuses;
+        self.behavior().refuses_login = refuses;
     }
 
     pub(crate) fn refuses_login(&self) -> bool {
-        self.outside().refuses_login
+        self.behavior().refuses_login
     }
 
     /// How its helper speaks.
-    pub fn set_speech(&self, speech: Speech) {
-        self.outside().speech = speech;
+    pub fn set_helper_behavior(&self, helper_behavior: HelperBehavior) {
+        self.behavior().helper_behavior = helper_behavior;
     }
 
-    pub(crate) fn speech(&self) -> Speech {
-        self.outside().speech
+    pub(crate) fn helper_behavior(&self) -> HelperBehavior {
+        self.behavior().helper_behavior
     }
 
     /// Its steps take so long, in the middle of them.
     pub fn set_step(&self, step: Duration) {
-        self.outside().step = Some(step);
+        self.behavior().step = Some(step);
     }
 
     pub(crate) fn step(&self) -> Duration {
-        let own = self.outside().step;
-        own.unwrap_or_else(|| self.inner.fleet.pace().step)
+        let own = self.behavior().step;
+        own.unwrap_or_else(|| self.inner.fleet.timing().step)
     }
 
     // Power.
@@ -225,19 +225,19 @@ impl SimHost {
 
     /// Everything on it ends where it is.
     pub fn power_off(&self) {
-        self.hands(Machine::power_off);
+        self.modify(Machine::power_off);
         self.cut();
     }
 
     /// It comes up, at once.
     pub fn power_on(&self) {
-        self.hands(Machine::boot);
+        self.modify(Machine::boot);
     }
 
     /// The power goes off in the middle of the next step: at the so-many-th change that it makes.
     pub fn power_off_at(&self, change: u64) {
-        self.outside().power = true;
-        self.hands(|machine| {
+        self.behavior().power = true;
+        self.modify(|machine| {
             let faults = Faults { crash_at: Some(change), ..machine.faults.clone() };
             machine.set_faults(faults);
         });
@@ -249,8 +249,8 @@ impl SimHost {
 
     /// A process ended in the middle: by the power, if that is what was asked for.
     pub(crate) fn crashed(&self) {
-        if std::mem::take(&mut self.outside().power) {
-            self.hands(|machine| {
+        if std::mem::take(&mut self.behavior().power) {
+            self.modify(|machine| {
                 let faults = Faults { crash_at: None, ..machine.faults.clone() };
                 machine.set_faults(faults);
                 machine.power_off();
@@ -261,33 +261,33 @@ impl SimHost {
 
     /// Whether it stays down when it boots, until somebody presses the button: see [`SimHost::power_on`].
     pub fn set_stays_down(&self, stays_down: bool) {
-        self.outside().stays_down = stays_down;
+        self.behavior().stays_down = stays_down;
     }
 
     /// It goes down, and is up again when a boot is over.
     pub fn reboot(&self) {
         let (host, fleet) = (self.clone(), self.inner.fleet.clone());
         host.power_off();
-        if host.outside().stays_down {
+        if host.behavior().stays_down {
             return;
         }
         let busy = Busy::new(&fleet);
         fleet.runtime.clone().spawn(async move {
-            let _busy = fleet.rest(Some(busy), fleet.pace().boot).await;
+            let _busy = fleet.rest(Some(busy), fleet.timing().boot).await;
             host.power_on();
         });
     }
 
     /// As it was told to: who asked still gets an answer.
     pub(crate) fn reboot_soon(&self) {
-        if std::mem::replace(&mut self.outside().boots, true) {
+        if std::mem::replace(&mut self.behavior().boots, true) {
             return;
         }
         let (host, fleet) = (self.clone(), self.inner.fleet.clone());
         let busy = Busy::new(&fleet);
         fleet.runtime.clone().spawn(async move {
             let _busy = fleet.rest(Some(busy), MOMENT).await;
-            host.outside().boots = false;
+            host.behavior().boots = false;
             if host.machine().boot_asked() {
                 host.reboot();
             }
@@ -330,23 +330,23 @@ impl SimHost {
 
     /// Somebody changes a file.
     pub fn spoil_file(&self, path: &str, content: &str) {
-        self.hands(|machine| machine.put(path, content.as_bytes(), 0o644));
+        self.modify(|machine| machine.put(path, content.as_bytes(), 0o644));
     }
 
     /// Somebody stops a unit.
     pub fn stop_unit(&self, unit: &str) {
         // One that does not exist is not running, either.
-        self.hands(|machine| drop(machine.unit_do(unit, UnitVerb::Stop)));
+        self.modify(|machine| drop(machine.unit_do(unit, UnitVerb::Stop)));
     }
 
     /// Somebody sets a sysctl.
     pub fn spoil_sysctl(&self, name: &str, value: &str) {
-        self.hands(|machine| machine.set_sysctl(name, value));
+        self.modify(|machine| machine.set_sysctl(name, value));
     }
 
     /// Its clock is off by so many seconds from now on.
     pub fn set_clock_off(&self, seconds: i64) {
-        self.hands(|machine| machine.clock_off = seconds);
+        self.modify(|machine| machine.clock_off = seconds);
     }
 }
 

@@ -15,8 +15,8 @@ mod kubelet;
 mod link;
 pub mod meta;
 
-pub use fleet::{Fleet, Pace};
-pub use host::{Network, SimHost, Speech};
-pub use kubelet::{Kubelets, Manner};
+pub use fleet::{Fleet, FleetTiming};
+pub use host::{HelperBehavior, Network, SimHost};
+pub use kubelet::{KubeletConfig, Kubelets};
 
-pub use fleetwright_host::system::memory::{Faults, Machine, Spoilt, Web};
+pub use fleetwright_host::system::memory::{BrokenUnit, Faults, Machine, Web};

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use fleetwright_host::{Host, Memory, System};
-use fleetwright_transport::{Limits, Link, LinkError};
+use fleetwright_transport::{Link, LinkError, TransportLimits};
 use fleetwright_wire::{
     Answer, Apply, ComponentSeen, LONGEST_LINE, Observation, Outcome, Progress, Request, StepRecord,
 };
@@ -12,20 +12,20 @@ use futures::future::BoxFuture;
 use tokio::sync::{mpsc as channel, oneshot};
 
 use crate::fleet::Busy;
-use crate::host::{Network, SimHost, Speech};
+use crate::host::{HelperBehavior, Network, SimHost};
 
 /// A connection, and the helper at its other end.
 pub(crate) struct SimLink {
     host: SimHost,
     key: String,
-    limits: Limits,
+    limits: TransportLimits,
     /// How often the host's connections had been cut when this one was made.
     cuts: u64,
     helper: Arc<Mutex<Host<Memory>>>,
 }
 
 impl SimLink {
-    pub(crate) fn new(host: SimHost, key: String, limits: Limits) -> Self {
+    pub(crate) fn new(host: SimHost, key: String, limits: TransportLimits) -> Self {
         let (cuts, helper) = (host.cuts(), Host::new(host.process()));
         Self { host, key, limits, cuts, helper: Arc::new(Mutex::new(helper)) }
     }
@@ -38,7 +38,7 @@ impl SimLink {
         let fleet = &self.host.inner.fleet;
         match self.host.network() {
             Network::Slow(latency) => fleet.wait(latency).await,
-            _ => fleet.wait(fleet.pace().latency).await,
+            _ => fleet.wait(fleet.timing().latency).await,
         }
     }
 
@@ -55,19 +55,21 @@ impl SimLink {
         }
         self.latency().await;
         let silence = within.min(self.limits.silence);
-        if !matches!(self.host.network(), Network::Fine | Network::Slow(_)) {
+        if !matches!(self.host.network(), Network::Healthy | Network::Slow(_)) {
             fleet.wait(silence).await;
-            return Err(LinkError::Late(silence));
+            return Err(LinkError::TimedOut(silence));
         }
-        match self.host.speech() {
-            Speech::Honest => {}
-            Speech::Nonsense => return Err(LinkError::Nonsense("`%%%` is not a valid response".to_owned())),
-            Speech::Lies => {
+        match self.host.helper_behavior() {
+            HelperBehavior::Normal => {}
+            HelperBehavior::InvalidOutput => {
+                return Err(LinkError::InvalidAnswer("`%%%` is not a valid response".to_owned()));
+            }
+            HelperBehavior::FalseSuccess => {
                 if let Request::Apply(apply) = request {
                     return Ok(Answer::Ended(claimed(apply)));
                 }
             }
-            Speech::Endless => return endless(request),
+            HelperBehavior::OversizedOutput => return endless(request),
         }
         let step = if matches!(request, Request::Apply(_)) { self.host.step() } else { Duration::ZERO };
         let cut = matches!(request, Request::Apply(_)) && self.host.takes_cut();
@@ -88,7 +90,7 @@ impl SimLink {
             // The process hangs, and nothing is heard of it.
             None => {
                 fleet.wait(silence).await;
-                Err(LinkError::Late(silence))
+                Err(LinkError::TimedOut(silence))
             }
         }
     }
@@ -141,7 +143,7 @@ impl SimLink {
                     }
                 }
                 answer = &mut answer => return Ok(answer.ok().and_then(|(answer, _busy)| answer)),
-                () = fleet.clock.sleep(silence.max(step + silence)) => return Err(LinkError::Late(silence)),
+                () = fleet.clock.sleep(silence.max(step + silence)) => return Err(LinkError::TimedOut(silence)),
             }
         }
     }
@@ -154,7 +156,7 @@ fn ask(
     request: Request,
     tell: &mut dyn FnMut(Progress),
 ) -> Option<Answer> {
-    host.tell_time();
+    host.sync_clock();
     let changes = matches!(request, Request::Apply(_) | Request::Clean { .. });
     let mut tell = |answer: Answer| {
         if let Answer::Progress(progress) = answer {
@@ -188,7 +190,7 @@ fn ask(
         if host.machine().boot_asked() {
             host.reboot_soon();
         } else {
-            host.inner.fleet.look(host);
+            host.inner.fleet.host_changed(host);
         }
     }
     answer
@@ -233,7 +235,7 @@ fn claimed(apply: &Apply) -> StepRecord {
 /// Far too much: an observation of megabytes, or a line without an end.
 fn endless(request: &Request) -> Result<Answer, LinkError> {
     if !matches!(request, Request::Observe(_)) {
-        return Err(LinkError::Nonsense(format!("a line of more than {LONGEST_LINE} bytes")));
+        return Err(LinkError::InvalidAnswer(format!("a line of more than {LONGEST_LINE} bytes")));
     }
     let component = ComponentSeen { component: "x".repeat(100_000), ..ComponentSeen::default() };
     let components = vec![component; 40];

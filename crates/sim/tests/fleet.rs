@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fleetwright_kit::Clock;
-use fleetwright_sim::{Faults, Fleet, Kubelets, Manner, Network, Pace, Speech, Spoilt};
-use fleetwright_transport::{Hop, Limits, Link, LinkError, Login, ReachError, Route, Transport, Trust};
+use fleetwright_sim::{BrokenUnit, Faults, Fleet, FleetTiming, HelperBehavior, KubeletConfig, Kubelets, Network};
+use fleetwright_transport::{Hop, Link, LinkError, Login, ReachError, Route, Transport, TransportLimits, Trust};
 use fleetwright_wire::{
     Answer, Apply, Check, Claim, Content, File, Health, Method, Observation, Observe, Outcome, Package, Progress,
     Request, Step, StepRecord, Unit,
@@ -20,7 +20,7 @@ fn fleet() -> Fleet {
 fn route(address: &str, trust: Trust) -> Arc<Route> {
     let login = Login { key: "k".into(), certificate: None };
     let host = Hop { address: address.into(), port: 22, user: "root".into(), login, trust };
-    Arc::new(Route { machine: address.into(), host, jumps: Vec::new(), limits: Limits::default() })
+    Arc::new(Route { machine: address.into(), host, jumps: Vec::new(), limits: TransportLimits::default() })
 }
 
 /// A unit with a file of its own, and a sysctl beside it.
@@ -102,7 +102,7 @@ async fn in_time<T>(fleet: &Fleet, what: impl Future<Output = T>) -> T {
             return done;
         }
         assert!(Instant::now() < deadline, "it does not end");
-        if fleet.at_rest()
+        if fleet.is_idle()
             && let Some(timer) = fleet.clock().next_timer()
         {
             let wait = timer.duration_since(fleet.clock().now());
@@ -150,7 +150,7 @@ async fn a_host_is_installed_spoilt_and_repaired_by_the_code_of_real_ones() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_goes_on_when_its_connection_is_cut() {
     let fleet = fleet();
-    fleet.set_pace(Pace { step: Duration::from_secs(60), ..Pace::default() });
+    fleet.set_timing(FleetTiming { step: Duration::from_secs(60), ..FleetTiming::default() });
     let host = fleet.host("a");
     let link = connect(&fleet, "a").await;
     host.cut_next_step();
@@ -219,23 +219,23 @@ async fn the_way_to_a_host_may_be_bad_in_every_way() {
 
     let link = connect(&fleet, "a").await;
     host.set_network(Network::Hangs);
-    assert!(matches!(in_time(&fleet, ask(&*link, &observe("1", &[]))).await, Err(LinkError::Late(_))));
+    assert!(matches!(in_time(&fleet, ask(&*link, &observe("1", &[]))).await, Err(LinkError::TimedOut(_))));
     host.set_network(Network::Slow(Duration::from_secs(3)));
     let before = fleet.clock().monotonic();
     assert!(in_time(&fleet, ask(&*link, &observe("1", &[]))).await.is_ok());
     assert!(fleet.clock().monotonic() - before >= Duration::from_secs(6));
-    host.set_network(Network::Fine);
+    host.set_network(Network::Healthy);
 
-    host.set_speech(Speech::Nonsense);
-    assert!(matches!(ask(&*link, &observe("1", &[])).await, Err(LinkError::Nonsense(_))));
-    host.set_speech(Speech::Lies);
+    host.set_helper_behavior(HelperBehavior::InvalidOutput);
+    assert!(matches!(ask(&*link, &observe("1", &[])).await, Err(LinkError::InvalidAnswer(_))));
+    host.set_helper_behavior(HelperBehavior::FalseSuccess);
     assert_eq!(ended(&*link, &install("s-1", "1")).await.outcome, Outcome::Done);
     assert!(host.journal().is_empty(), "nothing was done");
-    host.set_speech(Speech::Honest);
+    host.set_helper_behavior(HelperBehavior::Normal);
     host.set_faults(Faults { full: true, ..Faults::default() });
     assert!(matches!(ask(&*link, &install("s-2", "1")).await, Ok(Answer::Failed(_))));
     host.set_faults(Faults {
-        spoilt: Arc::from([Spoilt {
+        spoilt: Arc::from([BrokenUnit {
             unit: "agent.service".into(),
             path: "/etc/agent.conf".into(),
             contains: "version = 2".into(),
@@ -306,7 +306,8 @@ mod kubelets {
         let server = Server::start(Config::default()).await.unwrap();
         let client = server.client();
         let fleet = fleet();
-        let _kubelets = Kubelets::start(&fleet, client.clone(), Manner { lease: None, ..Manner::default() });
+        let _kubelets =
+            Kubelets::start(&fleet, client.clone(), KubeletConfig { lease: None, ..KubeletConfig::default() });
         let host = fleet.host("a");
         let link = connect(&fleet, "a").await;
         let step = Step::Install(kubelet());

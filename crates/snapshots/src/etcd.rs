@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// Where etcd answers, and with what it is asked.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct EtcdEndpoint {
     /// The URLs of its members.
     pub endpoints: Vec<String>,
     /// The folder with `tls.crt`, `tls.key` and `ca.crt`; none where it is asked without TLS.
@@ -20,7 +20,7 @@ pub struct Source {
     pub server_name: Option<String>,
 }
 
-impl Source {
+impl EtcdEndpoint {
     /// The members, one after the other.
     pub(crate) async fn members(&self) -> Result<Vec<Etcd>> {
         let mut all = Vec::new();

@@ -12,7 +12,7 @@ use kube::client::Body;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use crate::sign::{Keys, Unsigned, encoded, sign};
+use crate::sign::{AccessKeys, Unsigned, encoded, sign};
 use crate::take::hex;
 
 /// What is larger goes and comes in pieces of this size: as much is in memory at a time.
@@ -44,14 +44,14 @@ pub struct Bucket {
     pub insecure: bool,
 }
 
-struct Answer {
+struct S3Response {
     code: u16,
     etag: String,
     body: Vec<u8>,
 }
 
 /// What is asked: method, object, query and headers besides those that are signed anyway.
-struct Asked<'a> {
+struct S3Request<'a> {
     method: &'a str,
     object: Option<&'a str>,
     query: &'a [(&'a str, &'a str)],
@@ -84,8 +84,8 @@ impl Bucket {
         Ok(text.trim().to_owned())
     }
 
-    async fn send(&self, asked: &Asked<'_>, body: Vec<u8>) -> Result<Answer> {
-        let keys = Keys { id: self.key("accessKeyId")?, secret: self.key("secretAccessKey")? };
+    async fn send(&self, asked: &S3Request<'_>, body: Vec<u8>) -> Result<S3Response> {
+        let keys = AccessKeys { id: self.key("accessKeyId")?, secret: self.key("secretAccessKey")? };
         let endpoint: http::Uri = self.endpoint.parse().context("the endpoint of the S3 store is not a URL")?;
         let host = endpoint.authority().context("the endpoint of the S3 store has no host")?.as_str();
         let path = match asked.object {
@@ -97,7 +97,7 @@ impl Bucket {
         query.sort_unstable();
         let query = query.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("&");
         let sha256 = hex(Sha256::digest(&body).as_slice());
-        let Asked { method, headers, .. } = *asked;
+        let S3Request { method, headers, .. } = *asked;
         let unsigned = Unsigned { method, host, path: &path, query: &query, headers, sha256: &sha256 };
         let signed = sign(&unsigned, &keys, &self.region, Timestamp::now());
         let uri = if query.is_empty() { path } else { format!("{path}?{query}") };
@@ -119,11 +119,11 @@ impl Bucket {
                 false => anyhow!("{}: {error}", about()),
             }
         })?;
-        Ok(Answer { code, etag, body: body.to_bytes().to_vec() })
+        Ok(S3Response { code, etag, body: body.to_bytes().to_vec() })
     }
 
     /// What was asked for, or what the store says against it.
-    async fn well(&self, asked: &Asked<'_>, body: Vec<u8>) -> Result<Answer> {
+    async fn well(&self, asked: &S3Request<'_>, body: Vec<u8>) -> Result<S3Response> {
         let answer = self.send(asked, body).await?;
         if (200..300).contains(&answer.code) {
             return Ok(answer);
@@ -134,7 +134,7 @@ impl Bucket {
     }
 
     pub(crate) async fn put(&self, object: &str, body: Vec<u8>) -> Result<()> {
-        let asked = Asked { method: "PUT", object: Some(object), query: &[], headers: &[] };
+        let asked = S3Request { method: "PUT", object: Some(object), query: &[], headers: &[] };
         self.well(&asked, body).await.map(drop)
     }
 
@@ -145,7 +145,7 @@ impl Bucket {
         if first.len() < PIECE {
             return self.put(object, first).await;
         }
-        let begin = Asked { method: "POST", object: Some(object), query: &[("uploads", "")], headers: &[] };
+        let begin = S3Request { method: "POST", object: Some(object), query: &[("uploads", "")], headers: &[] };
         let begun = self.well(&begin, Vec::new()).await?;
         let id = element(&String::from_utf8_lossy(&begun.body), "UploadId")
             .context("the store did not start the multipart upload")?;
@@ -153,7 +153,7 @@ impl Bucket {
             Ok(()) => Ok(()),
             Err(error) => {
                 let query = [("uploadId", id.as_str())];
-                let end = Asked { method: "DELETE", object: Some(object), query: &query, headers: &[] };
+                let end = S3Request { method: "DELETE", object: Some(object), query: &query, headers: &[] };
                 let _ = self.send(&end, Vec::new()).await;
                 Err(error)
             }
@@ -165,14 +165,14 @@ impl Bucket {
         while !next.is_empty() {
             let text = number.to_string();
             let query = [("partNumber", text.as_str()), ("uploadId", id)];
-            let asked = Asked { method: "PUT", object: Some(object), query: &query, headers: &[] };
+            let asked = S3Request { method: "PUT", object: Some(object), query: &query, headers: &[] };
             let etag = self.well(&asked, next).await?.etag;
             parts += &format!("<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>");
             number += 1;
             next = piece(file)?;
         }
         let query = [("uploadId", id)];
-        let end = Asked { method: "POST", object: Some(object), query: &query, headers: &[] };
+        let end = S3Request { method: "POST", object: Some(object), query: &query, headers: &[] };
         let body = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
         let done = self.well(&end, body.into_bytes()).await?;
         let text = String::from_utf8_lossy(&done.body);
@@ -183,7 +183,7 @@ impl Bucket {
 
     /// The content of an object; none if there is none.
     pub(crate) async fn get(&self, object: &str) -> Result<Option<Vec<u8>>> {
-        let asked = Asked { method: "GET", object: Some(object), query: &[], headers: &[] };
+        let asked = S3Request { method: "GET", object: Some(object), query: &[], headers: &[] };
         match self.send(&asked, Vec::new()).await?.code {
             404 => Ok(None),
             _ => Ok(Some(self.well(&asked, Vec::new()).await?.body)),
@@ -205,7 +205,7 @@ impl Bucket {
             let wanted = (PIECE as u64).min(bytes - at);
             let range = format!("bytes={at}-{}", at + wanted - 1);
             let headers = [("range", range.as_str())];
-            let asked = Asked { method: "GET", object: Some(object), query: &[], headers: &headers };
+            let asked = S3Request { method: "GET", object: Some(object), query: &[], headers: &headers };
             let body = self.well(&asked, Vec::new()).await?.body;
             ensure!(!body.is_empty(), "{object} in the store is truncated");
             let sent = body.len() as u64;
@@ -217,7 +217,7 @@ impl Bucket {
     }
 
     pub(crate) async fn delete(&self, object: &str) -> Result<()> {
-        let asked = Asked { method: "DELETE", object: Some(object), query: &[], headers: &[] };
+        let asked = S3Request { method: "DELETE", object: Some(object), query: &[], headers: &[] };
         self.well(&asked, Vec::new()).await.map(drop)
     }
 
@@ -229,7 +229,7 @@ impl Bucket {
             if let Some(from) = &from {
                 query.push(("continuation-token", from));
             }
-            let asked = Asked { method: "GET", object: None, query: &query, headers: &[] };
+            let asked = S3Request { method: "GET", object: None, query: &query, headers: &[] };
             let page = self.well(&asked, Vec::new()).await?.body;
             let text = String::from_utf8_lossy(&page);
             let keys = elements(&text, "Key");

@@ -16,7 +16,7 @@ use aws_lc_rs::{hkdf, hmac, rand};
 use fleetwright_pki::SealKey;
 use serde::{Deserialize, Serialize};
 
-use crate::store::Described;
+use crate::store::SnapshotInfo;
 use crate::take::hex;
 
 const MAGIC: &[u8; 8] = b"FWSNAP01";
@@ -31,7 +31,7 @@ const NAMES: [&str; 3] = ["key", "previous", "other"];
 
 /// The keys of a Secret, mounted as a folder: `key` encrypts; `previous` and `other` decrypt as well.
 #[derive(Clone, Debug)]
-pub struct Keys(pub PathBuf);
+pub struct EncryptionKeys(pub PathBuf);
 
 /// Who a snapshot belongs to, and what is known of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ struct Header {
     nonce: String,
     /// `NAMESPACE/NAME` of the Cluster.
     cluster: String,
-    described: Described,
+    described: SnapshotInfo,
 }
 
 struct Key {
@@ -64,7 +64,7 @@ impl Key {
     }
 }
 
-impl Keys {
+impl EncryptionKeys {
     fn read(&self, name: &str) -> Result<Option<Key>> {
         let bytes = match fs::read(self.0.join(name)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -132,7 +132,13 @@ pub(crate) fn is_sealed(path: &Path) -> Result<bool> {
 }
 
 /// Encrypts a file into another one; answers the id of the key.
-pub(crate) fn seal(keys: &Keys, cluster: &str, described: &Described, from: &Path, to: &Path) -> Result<String> {
+pub(crate) fn seal(
+    keys: &EncryptionKeys,
+    cluster: &str,
+    described: &SnapshotInfo,
+    from: &Path,
+    to: &Path,
+) -> Result<String> {
     let key = keys.current()?;
     let (mut salt, mut prefix) = ([0; 32], [0; 7]);
     for random in [&mut salt[..], &mut prefix[..]] {
@@ -170,7 +176,13 @@ pub(crate) fn seal(keys: &Keys, cluster: &str, described: &Described, from: &Pat
 }
 
 /// Decrypts a file into another one, which exists only if all of it is what was taken: of that Cluster, and of that name.
-pub(crate) fn open(keys: &Keys, cluster: &str, name: &str, from: &Path, to: &Path) -> Result<(Described, String)> {
+pub(crate) fn open(
+    keys: &EncryptionKeys,
+    cluster: &str,
+    name: &str,
+    from: &Path,
+    to: &Path,
+) -> Result<(SnapshotInfo, String)> {
     let mut from = BufReader::new(File::open(from)?);
     let broken = || anyhow!("invalid header");
     ensure!(fill(&mut from, MAGIC.len())? == MAGIC, broken());
@@ -236,8 +248,8 @@ mod tests {
             fs::write(self.path("keys").join(name), [byte; KEY_BYTES]).unwrap();
         }
 
-        fn keys(&self) -> Keys {
-            Keys(self.path("keys"))
+        fn keys(&self) -> EncryptionKeys {
+            EncryptionKeys(self.path("keys"))
         }
 
         fn seal(&self, name: &str, plain: &[u8]) -> Vec<u8> {

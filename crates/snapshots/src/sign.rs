@@ -9,12 +9,12 @@ use crate::take::hex;
 
 /// Who asks.
 #[derive(Clone)]
-pub(crate) struct Keys {
+pub(crate) struct AccessKeys {
     pub(crate) id: String,
     pub(crate) secret: String,
 }
 
-impl std::fmt::Debug for Keys {
+impl std::fmt::Debug for AccessKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Keys({})", self.id)
     }
@@ -35,7 +35,12 @@ pub(crate) struct Unsigned<'a> {
 }
 
 /// The headers that make it a signed one.
-pub(crate) fn sign(request: &Unsigned<'_>, keys: &Keys, region: &str, now: Timestamp) -> [(&'static str, String); 3] {
+pub(crate) fn sign(
+    request: &Unsigned<'_>,
+    keys: &AccessKeys,
+    region: &str,
+    now: Timestamp,
+) -> [(&'static str, String); 3] {
     let time = strtime::format("%Y%m%dT%H%M%SZ", now).unwrap_or_default();
     let day = &time[..time.len().min(8)];
     let own = [("host", request.host), ("x-amz-content-sha256", request.sha256), ("x-amz-date", &time)];
@@ -83,7 +88,7 @@ mod tests {
     /// The examples of the documentation of Signature Version 4 for S3, of 24 May 2013.
     #[test]
     fn requests_are_signed_as_the_documentation_shows() {
-        let keys = Keys {
+        let keys = AccessKeys {
             id: "AKIAIOSFODNN7EXAMPLE".to_owned(),
             secret: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".to_owned(),
         };

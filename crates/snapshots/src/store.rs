@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::s3::Bucket;
-use crate::seal::{self, Keys};
-use crate::take::{Taken, hex};
+use crate::seal::{self, EncryptionKeys};
+use crate::take::{SnapshotTaken, hex};
 
 /// The most bytes of the keys of a Cluster: they come from a Secret, which has no more.
 const LONGEST_KEYS: u64 = 1 << 20;
@@ -21,7 +21,7 @@ const LONGEST_KEYS: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Encryption {
     /// The keys.
-    pub keys: Keys,
+    pub keys: EncryptionKeys,
     /// `NAMESPACE/NAME` of the Cluster.
     pub cluster: String,
 }
@@ -29,9 +29,9 @@ pub struct Encryption {
 /// What is beside a snapshot. Of an encrypted one it only says that it exists and how long the file is: all else is read from the file itself, where it is
 /// authenticated.
 #[derive(Debug, Serialize, Deserialize)]
-struct Beside {
+struct SidecarRecord {
     #[serde(flatten)]
-    described: Described,
+    described: SnapshotInfo,
     /// The length of the file, if it is encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     stored: Option<u64>,
@@ -42,11 +42,11 @@ struct Beside {
 
 /// What is known of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Described {
+pub struct SnapshotInfo {
     /// Its name.
     pub name: String,
     /// What was known when it was taken.
-    pub taken: Taken,
+    pub taken: SnapshotTaken,
     /// The revision that it restores to.
     pub revision: i64,
     /// The number of keys that it restores to.
@@ -55,7 +55,7 @@ pub struct Described {
 
 /// Where snapshots are kept.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum SnapshotStore {
     /// A folder.
     Folder(PathBuf),
     /// A bucket of an S3-compatible store.
@@ -100,7 +100,7 @@ pub(crate) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
 }
 
 /// A snapshot that is put in its place, encrypted.
-struct Sealed<'a> {
+struct EncryptedUpload<'a> {
     name: &'a str,
     file: &'a Path,
     bytes: u64,
@@ -108,13 +108,13 @@ struct Sealed<'a> {
     cluster_keys: Option<&'a [u8]>,
 }
 
-impl Place {
+impl SnapshotStore {
     /// Encrypts it and puts it there, with the sealed keys of its Cluster; answers the id of the key. Where there is no room, the oldest ones go first.
     pub(crate) async fn put(
         &self,
         encryption: &Encryption,
         file: &Path,
-        described: &Described,
+        described: &SnapshotInfo,
         cluster_keys: Option<&[u8]>,
         spare: Option<&str>,
     ) -> Result<String> {
@@ -123,16 +123,16 @@ impl Place {
         let key_id = seal::seal(&encryption.keys, &encryption.cluster, described, file, &sealed)
             .with_context(|| format!("cannot encrypt snapshot {name}"))?;
         let stored = fs::metadata(&sealed)?.len();
-        let beside = Beside { described: described.clone(), stored: Some(stored), key_id: Some(key_id.clone()) };
+        let beside = SidecarRecord { described: described.clone(), stored: Some(stored), key_id: Some(key_id.clone()) };
         let beside = serde_json::to_vec_pretty(&beside)?;
-        self.put_sealed(&Sealed { name, file: &sealed, bytes: stored, beside, cluster_keys }, spare).await?;
+        self.put_sealed(&EncryptedUpload { name, file: &sealed, bytes: stored, beside, cluster_keys }, spare).await?;
         fs::remove_file(&sealed)?;
         Ok(key_id)
     }
 
     /// The description comes last: a snapshot counts from then on.
-    async fn put_sealed(&self, sealed: &Sealed<'_>, spare: Option<&str>) -> Result<()> {
-        let Sealed { name, file, bytes, beside, cluster_keys: keys } = sealed;
+    async fn put_sealed(&self, sealed: &EncryptedUpload<'_>, spare: Option<&str>) -> Result<()> {
+        let EncryptedUpload { name, file, bytes, beside, cluster_keys: keys } = sealed;
         match self {
             Self::Folder(folder) => {
                 untaken(folder, name)?;
@@ -222,7 +222,7 @@ impl Place {
         name: &str,
         to: &Path,
         allow_unencrypted: bool,
-    ) -> Result<(Described, Option<String>)> {
+    ) -> Result<(SnapshotInfo, Option<String>)> {
         let text = match self {
             Self::Folder(folder) => {
                 let known = fs::read(folder.join(description(name)));
@@ -233,7 +233,7 @@ impl Place {
                 known.with_context(|| format!("snapshot {name} not found in {}", bucket.name()))?
             }
         };
-        let Beside { described, stored, .. } = serde_json::from_slice(&text)?;
+        let SidecarRecord { described, stored, .. } = serde_json::from_slice(&text)?;
         let kept = to.with_extension("sealed");
         match self {
             Self::Folder(folder) => copy(&folder.join(data(name)), &kept)?,
@@ -361,17 +361,17 @@ pub(crate) fn digest(path: &Path) -> Result<String> {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn described(name: &str, bytes: &[u8]) -> Described {
+    pub(crate) fn described(name: &str, bytes: &[u8]) -> SnapshotInfo {
         let sha256 = hex(Sha256::digest(bytes).as_slice());
         let at = jiff::Timestamp::constant(1_800_000_000, 0);
         let etcd = Some("3.7.0".to_owned());
-        let taken = Taken { at, revision: 7, bytes: bytes.len() as u64, sha256, etcd };
-        Described { name: name.to_owned(), taken, revision: 8, keys: 3 }
+        let taken = SnapshotTaken { at, revision: 7, bytes: bytes.len() as u64, sha256, etcd };
+        SnapshotInfo { name: name.to_owned(), taken, revision: 8, keys: 3 }
     }
 
     pub(crate) fn encryption(folder: &Path) -> Encryption {
         fs::write(folder.join("key"), [7; 32]).unwrap();
-        Encryption { keys: Keys(folder.to_owned()), cluster: "fleet/pay".to_owned() }
+        Encryption { keys: EncryptionKeys(folder.to_owned()), cluster: "fleet/pay".to_owned() }
     }
 
     #[tokio::test]
@@ -379,7 +379,7 @@ pub(crate) mod tests {
         let (folder, work, keys) =
             (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let encryption = encryption(keys.path());
-        let place = Place::Folder(folder.path().to_owned());
+        let place = SnapshotStore::Folder(folder.path().to_owned());
         let (file, back) = (work.path().join("db"), work.path().join("back"));
         fs::write(&file, b"all of it").unwrap();
         fs::write(folder.path().join("20250101-000000.part"), b"left behind").unwrap();
@@ -408,7 +408,7 @@ pub(crate) mod tests {
         let (folder, work, keys) =
             (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let encryption = encryption(keys.path());
-        let place = Place::Folder(folder.path().to_owned());
+        let place = SnapshotStore::Folder(folder.path().to_owned());
         let file = work.path().join("db");
         fs::write(&file, b"all of it").unwrap();
         let directories = ["20250101-000000.json", "20250102-000000.db", "20250103-000000.keys", "x.part"];
@@ -452,7 +452,7 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn a_snapshot_that_never_fits_lets_no_other_go() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place::Folder(folder.path().to_owned());
+        let place = SnapshotStore::Folder(folder.path().to_owned());
         for file in [data("20260101-000000"), description("20260101-000000")] {
             fs::write(folder.path().join(file), b"x").unwrap();
         }
@@ -474,7 +474,7 @@ pub(crate) mod tests {
         let (folder, work, secret) =
             (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let encryption = encryption(secret.path());
-        let place = Place::Folder(folder.path().to_owned());
+        let place = SnapshotStore::Folder(folder.path().to_owned());
         let file = work.path().join("db");
         fs::write(&file, b"all of it").unwrap();
         let (keys, sealed) = keys_of_pay();
@@ -528,7 +528,7 @@ pub(crate) mod tests {
         let (folder, work, keys) =
             (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let encryption = encryption(keys.path());
-        let (place, back) = (Place::Folder(folder.path().to_owned()), work.path().join("back"));
+        let (place, back) = (SnapshotStore::Folder(folder.path().to_owned()), work.path().join("back"));
         // As they were kept before snapshots were encrypted.
         let old = described("20260101-000000", b"all of it");
         fs::write(folder.path().join("20260101-000000.db"), b"all of it").unwrap();

@@ -14,17 +14,17 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::FILE;
-use crate::etcd::{Etcd, Source};
+use crate::etcd::{Etcd, EtcdEndpoint};
 
 /// Members are asked again for so long. Policies of the network let a pod through to etcd once they know its address, which may be a moment after it began;
 /// one that gave up then would fail each time, because the next pod has another address.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RETRY_FOR: Duration = Duration::from_secs(60);
 /// So long is waited in between.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What is known of a snapshot when it was taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct SnapshotTaken {
     /// When it was asked for: it has all that was written until then.
     pub at: Timestamp,
     /// The revision that etcd was at.
@@ -38,7 +38,7 @@ pub struct Taken {
     pub etcd: Option<String>,
 }
 
-impl Taken {
+impl SnapshotTaken {
     /// What [`take`] left in that folder.
     pub(crate) fn read(work: &Path) -> Result<Self> {
         let path = work.join("taken.json");
@@ -51,8 +51,8 @@ impl Taken {
 ///
 /// # Errors
 /// None of them did within a minute; says why the last one did not.
-pub async fn take(source: &Source, work: &Path) -> Result<Taken> {
-    let deadline = Instant::now() + PATIENCE;
+pub async fn take(source: &EtcdEndpoint, work: &Path) -> Result<SnapshotTaken> {
+    let deadline = Instant::now() + RETRY_FOR;
     let members = source.members().await?;
     loop {
         let mut why = None;
@@ -75,7 +75,7 @@ pub async fn take(source: &Source, work: &Path) -> Result<Taken> {
     }
 }
 
-async fn from(member: &Etcd, work: &Path) -> Result<Taken> {
+async fn from(member: &Etcd, work: &Path) -> Result<SnapshotTaken> {
     let (at, status) = (Timestamp::now(), member.status().await?);
     let revision = crate::etcd::revision(&status);
     let path = work.join(FILE);
@@ -103,7 +103,7 @@ async fn from(member: &Etcd, work: &Path) -> Result<Taken> {
     file.sync_all().await?;
     // etcd before 3.6 has no storage version.
     let etcd = etcd.or_else(|| crate::etcd::version(&status["version"]));
-    Ok(Taken { at, revision, bytes, sha256: hex(sum.finalize().as_slice()), etcd })
+    Ok(SnapshotTaken { at, revision, bytes, sha256: hex(sum.finalize().as_slice()), etcd })
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     /// Listens after a while, and answers with data of that storage version.
-    async fn member(storage: Option<&'static str>, after: Duration) -> Source {
+    async fn member(storage: Option<&'static str>, after: Duration) -> EtcdEndpoint {
         // Until it listens, connections are refused, as by a policy that does not know the pod yet.
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -155,7 +155,7 @@ mod tests {
                 });
             }
         });
-        Source { endpoints: vec![format!("http://{address}")], certificates: None, server_name: None }
+        EtcdEndpoint { endpoints: vec![format!("http://{address}")], certificates: None, server_name: None }
     }
 
     #[tokio::test]
@@ -164,8 +164,8 @@ mod tests {
         let taken = take(&source, work.path()).await.unwrap();
         assert_eq!((taken.revision, taken.bytes), (7, 10));
         assert_eq!(std::fs::read(work.path().join(FILE)).unwrap(), b"all it has");
-        assert_eq!(Taken::read(work.path()).unwrap(), taken);
-        let none = Source { endpoints: Vec::new(), certificates: None, server_name: None };
+        assert_eq!(SnapshotTaken::read(work.path()).unwrap(), taken);
+        let none = EtcdEndpoint { endpoints: Vec::new(), certificates: None, server_name: None };
         assert!(take(&none, work.path()).await.is_err());
     }
 
@@ -180,6 +180,6 @@ mod tests {
         }
         let earlier = r#"{"at":"2026-01-01T00:00:00Z","revision":7,"bytes":1,"sha256":"00"}"#;
         std::fs::write(work.path().join("taken.json"), earlier).unwrap();
-        assert_eq!(Taken::read(work.path()).unwrap().etcd, None);
+        assert_eq!(SnapshotTaken::read(work.path()).unwrap().etcd, None);
     }
 }

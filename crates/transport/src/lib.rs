@@ -22,7 +22,7 @@ pub trait Transport: Send + Sync + 'static {
 
 /// A connection to one host. Requests may be made at the same time; dropping it ends the connection, but no step on the host.
 pub trait Link: Send + Sync {
-    /// Asks, and waits for the answer. `within` bounds the whole; silence longer than [`Limits::silence`] ends it sooner.
+    /// Asks, and waits for the answer. `within` bounds the whole; silence longer than [`TransportLimits::silence`] ends it sooner.
     fn ask<'a>(
         &'a self,
         request: &'a Request,
@@ -47,7 +47,7 @@ pub struct Route {
     /// Hosts on the way, the first to be reached first.
     pub jumps: Vec<Hop>,
     /// How long things may take.
-    pub limits: Limits,
+    pub limits: TransportLimits,
 }
 
 /// One host on the way.
@@ -91,7 +91,7 @@ pub enum Trust {
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct TransportLimits {
     /// Until the TCP connection stands.
     pub connect: Duration,
     /// Until both sides are authenticated.
@@ -102,7 +102,7 @@ pub struct Limits {
     pub silence: Duration,
 }
 
-impl Default for Limits {
+impl Default for TransportLimits {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
@@ -136,10 +136,10 @@ pub enum ReachError {
     LoginRefused(String),
     /// The user may not become root without a password.
     #[error("{0}")]
-    NoRoot(String),
+    SudoRefused(String),
     /// The key or certificate of ours cannot be used.
     #[error("{0}")]
-    BadLogin(String),
+    InvalidLogin(String),
     /// Its architecture or operating system is none that we can serve.
     #[error("{0}")]
     Unsupported(String),
@@ -156,8 +156,8 @@ pub enum LinkError {
     Lost(String),
     /// It took too long, or was silent for too long.
     #[error("timed out after {0:?}")]
-    Late(Duration),
+    TimedOut(Duration),
     /// What came is none of our language, too long, or not an answer to what was asked.
     #[error("invalid answer from the host: {0}")]
-    Nonsense(String),
+    InvalidAnswer(String),
 }

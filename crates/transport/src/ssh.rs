@@ -19,12 +19,12 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
 
-use crate::text::shown;
+use crate::text::last_line;
 use crate::{Helper, Helpers, Link, LinkError, ReachError, Route, Transport};
 use dial::{Connection, dial, place};
 use keys::Identities;
-use script::{Said, Words};
-use session::{Session, Trouble};
+use script::{Markers, ScriptOutput};
+use session::{RequestError, Session};
 
 /// A helper's content is compared with its digest on first contact, and again after this long.
 const VERIFY_EVERY: Duration = Duration::from_secs(3600);
@@ -102,7 +102,7 @@ impl Link for SshLink {
     ) -> BoxFuture<'a, Result<Answer, LinkError>> {
         async move {
             let until = Instant::now() + within;
-            let mut line = serde_json::to_vec(request).map_err(|error| LinkError::Nonsense(error.to_string()))?;
+            let mut line = serde_json::to_vec(request).map_err(|error| LinkError::InvalidAnswer(error.to_string()))?;
             line.push(b'\n');
             let mut session = match self.take() {
                 Some(session) => session,
@@ -110,7 +110,7 @@ impl Link for SshLink {
                     let limit = until.min(Instant::now() + self.route.limits.deliver);
                     self.start(limit).await.map_err(|error| match self.connection.lost() {
                         Some(why) => LinkError::Lost(why),
-                        None if Instant::now() >= until => LinkError::Late(within),
+                        None if Instant::now() >= until => LinkError::TimedOut(within),
                         None => LinkError::Lost(error.to_string()),
                     })?
                 }
@@ -124,7 +124,7 @@ impl Link for SshLink {
                     }
                     Ok(answer)
                 }
-                Err(trouble) => Err(trouble.told(&session, self.connection.lost())),
+                Err(trouble) => Err(trouble.into_link_error(&session, self.connection.lost())),
             }
         }
         .boxed()
@@ -169,13 +169,13 @@ impl SshLink {
         let channel = match timeout_at(until, opening).await {
             Err(_) => return Err(late()),
             Ok(Err(error)) => {
-                let why = self.connection.lost().unwrap_or_else(|| shown(error.to_string().as_bytes()));
+                let why = self.connection.lost().unwrap_or_else(|| last_line(error.to_string().as_bytes()));
                 return Err(ReachError::Unreachable(format!("{at} did not open an SSH session: {why}")));
             }
             Ok(Ok(channel)) => channel,
         };
         let mut session = Session::new(channel);
-        let words = Words::new();
+        let words = Markers::new();
         let mark = words.mark();
         let root = self.route.host.user == "root";
         let verify = self.unverified();
@@ -183,12 +183,12 @@ impl SshLink {
         session.exec(command).await.map_err(|error| ReachError::Unreachable(format!("{at}: {error}")))?;
 
         let first = match session.word(&mark, until).await {
-            Ok(line) => Said::parse(&line),
+            Ok(line) => ScriptOutput::parse(&line),
             Err(trouble) => return Err(self.no_word(trouble, &session)),
         };
         match first {
-            Some(Said::Ready) => {}
-            Some(Said::Missing { kernel, machine, os }) => {
+            Some(ScriptOutput::Ready) => {}
+            Some(ScriptOutput::Missing { kernel, machine, os }) => {
                 let helper = self.helper_for(&kernel, &machine, &os)?;
                 self.deliver(&mut session, &mark, &helper, until).await?;
             }
@@ -222,8 +222,8 @@ impl SshLink {
             session.pour(part, until).await.map_err(|trouble| self.no_word(trouble, session))?;
         }
         let said = session.word(mark, until).await.map_err(|trouble| self.no_word(trouble, session))?;
-        match Said::parse(&said) {
-            Some(Said::Delivered { version }) => match protocol(&version) {
+        match ScriptOutput::parse(&said) {
+            Some(ScriptOutput::Delivered { version }) => match protocol(&version) {
                 Some(PROTOCOL) => Ok(()),
                 Some(other) => Err(ReachError::NoHelper(format!(
                     "the helper {} uses protocol {other}, but this operator uses {PROTOCOL}: install the helpers of the operator's version",
@@ -232,10 +232,10 @@ impl SshLink {
                 None => Err(ReachError::NoHelper(format!(
                     "the helper {} did not report its protocol, but: {}",
                     helper.path().display(),
-                    shown(version.as_bytes())
+                    last_line(version.as_bytes())
                 ))),
             },
-            Some(Said::Failed { at: point }) => {
+            Some(ScriptOutput::Failed { at: point }) => {
                 session.end(until).await;
                 Err(self.not_delivered(&point, session))
             }
@@ -249,7 +249,7 @@ impl SshLink {
         if kernel != "Linux" {
             return Err(ReachError::Unsupported(format!(
                 "{at} runs {}: only Linux is supported ({served})",
-                shown(kernel.as_bytes())
+                last_line(kernel.as_bytes())
             )));
         }
         if !os.contains("ID=") {
@@ -260,7 +260,7 @@ impl SshLink {
         self.shared.helpers.for_machine(machine).cloned().ok_or_else(|| {
             ReachError::Unsupported(format!(
                 "{at} has the architecture {}: helpers exist for {served}",
-                shown(machine.as_bytes())
+                last_line(machine.as_bytes())
             ))
         })
     }
@@ -288,23 +288,25 @@ impl SshLink {
     }
 
     /// The command was given, and its script did not say what it should.
-    fn no_word(&self, trouble: Trouble, session: &Session) -> ReachError {
+    fn no_word(&self, trouble: RequestError, session: &Session) -> ReachError {
         let hop = &self.route.host;
         let at = place(hop);
         if let Some(why) = self.connection.lost() {
             return ReachError::Unreachable(format!("{at}: connection lost: {why}"));
         }
-        let user = shown(hop.user.as_bytes());
+        let user = last_line(hop.user.as_bytes());
         match trouble {
-            Trouble::Late(_) => ReachError::NoHelper(format!(
+            RequestError::TimedOut(_) => ReachError::NoHelper(format!(
                 "{at}: timed out starting the helper after {:?}: the host is slow, or the login shell of {user} hangs",
                 self.route.limits.deliver
             )),
-            Trouble::Nonsense(what) => ReachError::NoHelper(format!("{at}: the login shell of {user} prints {what}")),
-            Trouble::Ended => {
+            RequestError::InvalidAnswer(what) => {
+                ReachError::NoHelper(format!("{at}: the login shell of {user} prints {what}"))
+            }
+            RequestError::Ended => {
                 let errors = session.errors();
                 if hop.user != "root" && (errors.contains("sudo") || session.status().ends_with(" 127")) {
-                    return ReachError::NoRoot(format!(
+                    return ReachError::SudoRefused(format!(
                         "{user} cannot use sudo without a password on {at} ({errors}): add `{user} ALL=(root) NOPASSWD: ALL` to /etc/sudoers.d, or log in as root"
                     ));
                 }

@@ -4,7 +4,7 @@
 const SHOWN: usize = 512;
 
 /// The end of what was said, in one line.
-pub(crate) fn shown(said: &[u8]) -> String {
+pub(crate) fn last_line(said: &[u8]) -> String {
     // Every character takes at most four bytes: no more than that is ever looked at.
     let tail = &said[said.len().saturating_sub(SHOWN * 4)..];
     let text = String::from_utf8_lossy(tail);
@@ -28,7 +28,7 @@ pub(crate) fn shown(said: &[u8]) -> String {
 }
 
 /// The beginning of a text that goes on in a message, bounded and made visible.
-pub(crate) fn tamed(text: String, longest: usize) -> String {
+pub(crate) fn sanitized(text: String, longest: usize) -> String {
     if text.len() <= longest && !text.chars().any(|c| (c.is_control() && c != '\n' && c != '\t') || reorders(c)) {
         return text;
     }
@@ -58,19 +58,19 @@ mod tests {
 
     #[test]
     fn what_a_host_says_is_shown_in_one_short_line() {
-        assert_eq!(shown(b"sh: 1: gzip: not found\r\n"), "sh: 1: gzip: not found");
-        assert_eq!(shown(b"one\ntwo\n"), "one; two");
-        assert_eq!(shown(b"\x1b[2Jgone"), "\\u{1b}[2Jgone");
-        assert_eq!(shown("a\u{202e}b".as_bytes()), "a\\u{202e}b");
-        assert_eq!(shown(b"\xff\xfe"), "\u{fffd}\u{fffd}");
-        assert_eq!(shown(&vec![b'x'; 10 << 20]).len(), SHOWN);
-        assert!(shown(&vec![7; 10 << 20]).len() < SHOWN + 16);
+        assert_eq!(last_line(b"sh: 1: gzip: not found\r\n"), "sh: 1: gzip: not found");
+        assert_eq!(last_line(b"one\ntwo\n"), "one; two");
+        assert_eq!(last_line(b"\x1b[2Jgone"), "\\u{1b}[2Jgone");
+        assert_eq!(last_line("a\u{202e}b".as_bytes()), "a\\u{202e}b");
+        assert_eq!(last_line(b"\xff\xfe"), "\u{fffd}\u{fffd}");
+        assert_eq!(last_line(&vec![b'x'; 10 << 20]).len(), SHOWN);
+        assert!(last_line(&vec![7; 10 << 20]).len() < SHOWN + 16);
     }
 
     #[test]
     fn a_text_of_a_host_is_cut_where_a_character_ends() {
-        assert_eq!(tamed("plain\ttext\n".into(), 100), "plain\ttext\n");
-        assert_eq!(tamed("äöü".into(), 3), "ä");
-        assert_eq!(tamed("a\x07b\x1b".into(), 100), "a\u{fffd}b\u{fffd}");
+        assert_eq!(sanitized("plain\ttext\n".into(), 100), "plain\ttext\n");
+        assert_eq!(sanitized("äöü".into(), 3), "ä");
+        assert_eq!(sanitized("a\x07b\x1b".into(), 100), "a\u{fffd}b\u{fffd}");
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fleetwright_lab::{Binaries, DEFAULT_MINOR, Kind, Target};
+use fleetwright_lab::{Binaries, DEFAULT_MINOR, ServerKind, Target};
 
 struct Kubectl {
     path: PathBuf,
@@ -41,7 +41,7 @@ impl Kubectl {
 }
 
 /// Runs everything on a fresh server; what was printed, where it does not depend on the hour.
-pub async fn script(kind: Kind) -> Vec<String> {
+pub async fn script(kind: ServerKind) -> Vec<String> {
     let target = Target::start(kind).await.expect("the server starts");
     let kubectl = Kubectl::new(&target);
     // The embedded server runs on this thread's runtime, which must stay free while kubectl waits for answers.

@@ -12,41 +12,41 @@ mod kubectl;
 mod limits;
 mod packages;
 mod server;
-mod shown;
+mod tables;
 
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use server::Server;
 
 #[tokio::test]
 async fn what_the_kinds_do_not_allow_is_refused_with_a_reason() {
-    Server::run(Kind::Embedded, async |server| cases::all(server).await).await;
+    Server::run(ServerKind::Embedded, async |server| cases::all(server).await).await;
 }
 
 #[tokio::test]
 async fn what_must_not_change_does_not_change() {
-    Server::run(Kind::Embedded, async |server| changes::all(server).await).await;
-    Server::run(Kind::Embedded, async |server| cluster_changes::all(server).await).await;
-    Server::run(Kind::Embedded, async |server| limits::changes(server).await).await;
+    Server::run(ServerKind::Embedded, async |server| changes::all(server).await).await;
+    Server::run(ServerKind::Embedded, async |server| cluster_changes::all(server).await).await;
+    Server::run(ServerKind::Embedded, async |server| limits::changes(server).await).await;
 }
 
 #[tokio::test]
 async fn the_kinds_are_found_and_shown_as_people_expect() {
-    Server::run(Kind::Embedded, async |server| shown::all(server).await).await;
+    Server::run(ServerKind::Embedded, async |server| tables::all(server).await).await;
 }
 
 #[tokio::test]
 async fn the_examples_are_allowed() {
-    Server::run(Kind::Embedded, async |server| examples::all(server).await).await;
+    Server::run(ServerKind::Embedded, async |server| examples::all(server).await).await;
 }
 
 #[tokio::test]
 async fn the_kinds_behave_the_same_on_real() {
-    Server::run(Kind::Real, async |server| {
+    Server::run(ServerKind::Real, async |server| {
         cases::all(server).await;
         changes::all(server).await;
         cluster_changes::all(server).await;
         limits::changes(server).await;
-        shown::all(server).await;
+        tables::all(server).await;
         examples::all(server).await;
     })
     .await;
@@ -54,7 +54,7 @@ async fn the_kinds_behave_the_same_on_real() {
 
 #[tokio::test]
 async fn kubectl_speaks_of_the_kinds_the_same_on_embedded_and_on_real() {
-    let (ours, real) = (kubectl::script(Kind::Embedded).await, kubectl::script(Kind::Real).await);
+    let (ours, real) = (kubectl::script(ServerKind::Embedded).await, kubectl::script(ServerKind::Real).await);
     for (ours, real) in ours.iter().zip(&real) {
         assert_eq!(ours, real);
     }

@@ -1,5 +1,5 @@
 use fleetwright_api::{GROUP, VERSION, crds};
-use fleetwright_lab::{Kind, Target, served};
+use fleetwright_lab::{ServerKind, Target, served};
 use http::Request;
 use http::header::{CONTENT_TYPE, WARNING};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -18,7 +18,7 @@ pub type Answer = Result<Value, Box<Status>>;
 
 impl Server {
     /// Starts one with the definitions installed, and stops it after the body, whatever becomes of it.
-    pub async fn run(kind: Kind, body: impl AsyncFnOnce(&Self)) {
+    pub async fn run(kind: ServerKind, body: impl AsyncFnOnce(&Self)) {
         let target = Target::start(kind).await.expect("the server starts");
         let server = Self { client: target.admin() };
         server.install().await;

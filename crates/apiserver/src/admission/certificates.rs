@@ -9,12 +9,12 @@ use x509_parser::x509::X509Name;
 
 use super::forbidden;
 use crate::error::ApiError;
-use crate::write::Operation;
+use crate::write::WriteRequest;
 
 const API_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 
 /// Nobody becomes an unlimited administrator by a request that an approver may wave through.
-pub(super) fn create(op: &Operation<'_>, request: &Value) -> Result<(), ApiError> {
+pub(super) fn create(op: &WriteRequest<'_>, request: &Value) -> Result<(), ApiError> {
     if request["spec"]["signerName"] != API_CLIENT {
         return Ok(());
     }
@@ -50,17 +50,17 @@ fn subject<T>(request: &str, read: impl FnOnce(&X509Name<'_>) -> T) -> Result<T,
 }
 
 /// Approving needs the right to approve for the signer of the request.
-pub(super) fn approve(op: &Operation<'_>, old: &Value) -> Result<(), ApiError> {
+pub(super) fn approve(op: &WriteRequest<'_>, old: &Value) -> Result<(), ApiError> {
     may(op, old, "approve")
 }
 
 /// Signing needs the right to sign for the signer of the request; a status that says nothing new does not.
-pub(super) fn sign(op: &Operation<'_>, old: &Value, new: &Value) -> Result<(), ApiError> {
+pub(super) fn sign(op: &WriteRequest<'_>, old: &Value, new: &Value) -> Result<(), ApiError> {
     let same = |field: &str| old["status"][field] == new["status"][field];
     if same("certificate") && same("conditions") { Ok(()) } else { may(op, old, "sign") }
 }
 
-fn may(op: &Operation<'_>, request: &Value, verb: &str) -> Result<(), ApiError> {
+fn may(op: &WriteRequest<'_>, request: &Value, verb: &str) -> Result<(), ApiError> {
     let signer = request["spec"]["signerName"].as_str().unwrap_or_default();
     let whole_domain = format!("{}/*", signer.split('/').next().unwrap_or_default());
     let policy = op.server.policy();

@@ -16,7 +16,7 @@ use crate::registry::Resource;
 use crate::write::delete::delete;
 use crate::write::options::{DeleteOptions, WriteOptions};
 use crate::write::update::{Changed, change};
-use crate::write::{Operation, Outcome, meta_text, metadata};
+use crate::write::{Outcome, WriteRequest, meta_text, metadata};
 
 /// How often an eviction that meets other writers is tried again.
 const ATTEMPTS: usize = 20;
@@ -44,7 +44,7 @@ pub(crate) fn evict(call: &Call, resource: &Arc<Resource>) -> Result<Response<Bo
         }
     };
     options.dry_run |= write.dry_run;
-    let op = Operation { subresource: "", ..call.operation(resource, write) };
+    let op = WriteRequest { subresource: "", ..call.operation(resource, write) };
     op.server.admit_namespace(resource, op.namespace, name)?;
 
     for attempt in 1.. {
@@ -120,7 +120,7 @@ fn guards(budget: &Value, pod: &Value) -> bool {
 
 /// Takes one disruption from the budget. True when the pod was not healthy, did not need one, and must not have become
 /// healthy when it is deleted.
-fn ask(op: &Operation<'_>, budget: &Value, pod: &Value, dry_run: bool) -> Result<bool, ApiError> {
+fn ask(op: &WriteRequest<'_>, budget: &Value, pod: &Value, dry_run: bool) -> Result<bool, ApiError> {
     if !is_ready(pod) {
         let status = &budget["status"];
         let (current, desired) =
@@ -133,7 +133,7 @@ fn ask(op: &Operation<'_>, budget: &Value, pod: &Value, dry_run: bool) -> Result
         op.server.registry.by_plural("policy", "poddisruptionbudgets").ok_or_else(ApiError::no_such_resource)?;
     let user = User::new("system:apiserver", ["system:masters"]);
     let options = WriteOptions { manager: "kube-apiserver".into(), dry_run, ..WriteOptions::default() };
-    let write = Operation { resource: &resource, user: &user, subresource: "status", options, ..*op };
+    let write = WriteRequest { resource: &resource, user: &user, subresource: "status", options, ..*op };
     let now = op.server.timestamp();
     for _ in 0..ATTEMPTS {
         let done = change(&write, meta_text(budget, "name"), |live| {
@@ -236,10 +236,10 @@ fn take(budget: &mut Value, pod: &str, now: &str) {
 }
 
 /// Says why the pod goes, and deletes it.
-fn finish(op: &Operation<'_>, name: &str, options: &DeleteOptions) -> Result<(), ApiError> {
+fn finish(op: &WriteRequest<'_>, name: &str, options: &DeleteOptions) -> Result<(), ApiError> {
     let mut options = options.clone();
     if !options.dry_run {
-        let status = Operation { subresource: "status", options: WriteOptions::default(), ..*op };
+        let status = WriteRequest { subresource: "status", options: WriteOptions::default(), ..*op };
         let outcome = change(&status, name, |live| {
             crate::write::delete::check_preconditions(op, name, live, &options)?;
             let mut object = live.clone();
@@ -259,6 +259,7 @@ fn finish(op: &Operation<'_>, name: &str, options: &DeleteOptions) -> Result<(),
             options.resource_version = Some(stored.revision.to_string());
         }
     }
-    let delete_op = Operation { options: WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() }, ..*op };
+    let delete_op =
+        WriteRequest { options: WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() }, ..*op };
     delete(&delete_op, name, &options).map(|_| ())
 }

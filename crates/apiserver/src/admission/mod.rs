@@ -12,7 +12,7 @@ pub(crate) mod pods;
 mod quotas;
 mod storage;
 
-pub(crate) use networks::{Held, Networks};
+pub(crate) use networks::{AllocationGuard, ServiceNetwork};
 pub(crate) use storage::{CLAIM_PROTECTION, VOLUME_PROTECTION};
 
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::error::ApiError;
 use crate::registry::Resource;
 use crate::server::Inner;
 use crate::store::Key;
-use crate::write::{Operation, meta_text};
+use crate::write::{WriteRequest, meta_text};
 
 impl Inner {
     /// Before a create: may change the object.
-    pub(crate) fn admit_create(&self, op: &Operation<'_>, object: &mut Value) -> Result<(), ApiError> {
+    pub(crate) fn admit_create(&self, op: &WriteRequest<'_>, object: &mut Value) -> Result<(), ApiError> {
         self.admit_namespace(op.resource, op.namespace, shown_name(object))?;
         if op.resource.custom().is_some() {
             return self.definition_stays(op.resource, object);
@@ -61,7 +61,7 @@ impl Inner {
     }
 
     /// A create that is valid and about to be stored.
-    pub(crate) fn admit_created(&self, op: &Operation<'_>, object: &Value) -> Result<(), ApiError> {
+    pub(crate) fn admit_created(&self, op: &WriteRequest<'_>, object: &Value) -> Result<(), ApiError> {
         quotas::create(op, object)?;
         match (&*op.resource.group, &*op.resource.plural) {
             ("", "resourcequotas") => quotas::write(op, object),
@@ -72,7 +72,7 @@ impl Inner {
     }
 
     /// What the server itself writes into a new object after its strategy has prepared it.
-    pub(crate) fn complete_create(&self, op: &Operation<'_>, object: &mut Value) {
+    pub(crate) fn complete_create(&self, op: &WriteRequest<'_>, object: &mut Value) {
         if op.resource.is("certificates.k8s.io", "certificatesigningrequests") {
             let extra = serde_json::to_value(&op.user.extra).unwrap_or_default();
             strategy::set_requestor(object, &op.user.name, &op.user.uid, &op.user.groups, &extra);
@@ -80,7 +80,7 @@ impl Inner {
     }
 
     /// Before an update: may change the new object.
-    pub(crate) fn admit_update(&self, op: &Operation<'_>, old: &Value, new: &mut Value) -> Result<(), ApiError> {
+    pub(crate) fn admit_update(&self, op: &WriteRequest<'_>, old: &Value, new: &mut Value) -> Result<(), ApiError> {
         if op.resource.custom().is_some() {
             return Ok(());
         }
@@ -98,7 +98,7 @@ impl Inner {
     }
 
     /// An update that is valid and about to be stored.
-    pub(crate) fn admit_updated(&self, op: &Operation<'_>, old: &Value, new: &Value) -> Result<(), ApiError> {
+    pub(crate) fn admit_updated(&self, op: &WriteRequest<'_>, old: &Value, new: &Value) -> Result<(), ApiError> {
         match (&*op.resource.group, &*op.resource.plural, op.subresource) {
             ("", "resourcequotas", "") => quotas::write(op, new),
             ("scheduling.k8s.io", "priorityclasses", "") => pod_defaults::one_default_class(op, Some(old), new),
@@ -110,7 +110,7 @@ impl Inner {
     }
 
     /// Before a delete.
-    pub(crate) fn admit_delete(&self, op: &Operation<'_>, old: &Value) -> Result<(), ApiError> {
+    pub(crate) fn admit_delete(&self, op: &WriteRequest<'_>, old: &Value) -> Result<(), ApiError> {
         if op.resource.is("", "namespaces") {
             return namespaces::may_be_deleted(op, meta_text(old, "name"));
         }
@@ -128,10 +128,10 @@ impl Inner {
     /// so that it must live until the commit is over.
     pub(crate) fn allocate<'a>(
         &'a self,
-        op: &Operation<'_>,
+        op: &WriteRequest<'_>,
         old: Option<&Value>,
         new: &mut Value,
-    ) -> Result<Option<Held<'a>>, ApiError> {
+    ) -> Result<Option<AllocationGuard<'a>>, ApiError> {
         if op.resource.is("", "services") && op.subresource().is_none() {
             return self.networks.allocate(&self.store, op, old, new).map(Some);
         }
@@ -149,7 +149,7 @@ impl Inner {
     }
 
     /// Marks a definition that is deleted for the first time: it waits for its instances. False for all else.
-    pub(crate) fn prepare_delete(&self, op: &Operation<'_>, object: &mut Value) -> bool {
+    pub(crate) fn prepare_delete(&self, op: &WriteRequest<'_>, object: &mut Value) -> bool {
         let first = op.resource.is("apiextensions.k8s.io", "customresourcedefinitions")
             && meta_text(object, "deletionTimestamp").is_empty();
         if first {
@@ -182,7 +182,7 @@ fn shown_name(object: &Value) -> &str {
 }
 
 /// 403 for the object of a write.
-fn forbidden(op: &Operation<'_>, object: &Value, why: impl std::fmt::Display) -> ApiError {
+fn forbidden(op: &WriteRequest<'_>, object: &Value, why: impl std::fmt::Display) -> ApiError {
     ApiError::forbidden(&op.resource.group, &op.resource.plural, shown_name(object), why)
 }
 

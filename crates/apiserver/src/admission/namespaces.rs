@@ -4,7 +4,7 @@ use crate::error::{ApiError, Cause};
 use crate::registry::Resource;
 use crate::server::Inner;
 use crate::store::Key;
-use crate::write::Operation;
+use crate::write::WriteRequest;
 
 /// A cluster without these cannot work.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
@@ -32,7 +32,7 @@ impl Inner {
 }
 
 /// Refuses to delete what nobody can do without.
-pub(super) fn may_be_deleted(op: &Operation<'_>, name: &str) -> Result<(), ApiError> {
+pub(super) fn may_be_deleted(op: &WriteRequest<'_>, name: &str) -> Result<(), ApiError> {
     if IMMORTAL.contains(&name) {
         let why = "this namespace may not be deleted";
         return Err(ApiError::forbidden(&op.resource.group, &op.resource.plural, name, why));

@@ -13,29 +13,29 @@ use serde_json::{Value, json};
 use super::list_mut;
 use crate::error::ApiError;
 use crate::store::{Cursor, Object, Store};
-use crate::write::{Operation, meta_text};
+use crate::write::{WriteRequest, meta_text};
 
 const NODE_PORTS: RangeInclusive<u32> = 30000..=32767;
 
 /// The addresses that services get.
-pub(crate) struct Networks {
+pub(crate) struct ServiceNetwork {
     first: u32,
     last: u32,
-    taken: Mutex<Taken>,
+    taken: Mutex<Allocations>,
 }
 
 /// What services have, as of the cursor.
 #[derive(Default)]
-struct Taken {
+struct Allocations {
     cursor: Option<Cursor>,
     addresses: HashMap<u32, usize>,
     ports: HashMap<u32, usize>,
 }
 
 /// Nobody else allocates while this lives.
-pub(crate) struct Held<'a>(#[expect(dead_code, reason = "held for its drop")] MutexGuard<'a, Taken>);
+pub(crate) struct AllocationGuard<'a>(#[expect(dead_code, reason = "held for its drop")] MutexGuard<'a, Allocations>);
 
-impl Networks {
+impl ServiceNetwork {
     pub(crate) fn new(cidr: &str) -> Result<Self, String> {
         let (address, bits) =
             cidr.split_once('/').ok_or_else(|| format!("{cidr:?} is not of the form 10.96.0.0/16"))?;
@@ -59,10 +59,10 @@ impl Networks {
     pub(super) fn allocate(
         &self,
         store: &Store,
-        op: &Operation<'_>,
+        op: &WriteRequest<'_>,
         old: Option<&Value>,
         service: &mut Value,
-    ) -> Result<Held<'_>, ApiError> {
+    ) -> Result<AllocationGuard<'_>, ApiError> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken.follow(store, &op.resource.storage);
         let mut work = Allocation { networks: self, taken: &taken, op, old, random: op.server.random() };
@@ -70,15 +70,15 @@ impl Networks {
         work.addresses(service)?;
         work.ports(service)?;
         work.health_check(service)?;
-        Ok(Held(taken))
+        Ok(AllocationGuard(taken))
     }
 }
 
-impl Taken {
+impl Allocations {
     /// Takes in what changed since the last look.
     fn follow(&mut self, store: &Store, services: &str) {
         loop {
-            let batch = self.cursor.as_mut().and_then(|cursor| cursor.look().ok());
+            let batch = self.cursor.as_mut().and_then(|cursor| cursor.poll_changes().ok());
             let Some(batch) = batch else { break };
             if batch.events.is_empty() {
                 return;
@@ -155,9 +155,9 @@ pub(super) fn normalize(old: Option<&Value>, service: &mut Value) {
 }
 
 struct Allocation<'a> {
-    networks: &'a Networks,
-    taken: &'a Taken,
-    op: &'a Operation<'a>,
+    networks: &'a ServiceNetwork,
+    taken: &'a Allocations,
+    op: &'a WriteRequest<'a>,
     old: Option<&'a Value>,
     random: u64,
 }
@@ -369,14 +369,14 @@ mod tests {
 
     #[test]
     fn the_api_has_the_first_address_of_the_network() {
-        let networks = Networks::new("10.96.0.0/16").unwrap();
+        let networks = ServiceNetwork::new("10.96.0.0/16").unwrap();
         assert_eq!(networks.api_address().to_string(), "10.96.0.1");
     }
 
     #[test]
     fn a_network_that_makes_no_sense_is_refused() {
         for wrong in ["", "10.0.0.0", "10.0.0.0/31", "10.0.0.0/0", "::/64", "x/16"] {
-            assert!(Networks::new(wrong).is_err(), "{wrong}");
+            assert!(ServiceNetwork::new(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::forbidden;
 use crate::auth::{node_of, reference_of};
 use crate::error::ApiError;
-use crate::write::{Operation, meta_text};
+use crate::write::{WriteRequest, meta_text};
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
@@ -28,7 +28,7 @@ const LABELS: [&str; 13] = [
 ];
 
 /// Refuses a write of a node that is about another. `old` is none for a create.
-pub(super) fn write(op: &Operation<'_>, old: Option<&Value>, new: &Value) -> Result<(), ApiError> {
+pub(super) fn write(op: &WriteRequest<'_>, old: Option<&Value>, new: &Value) -> Result<(), ApiError> {
     let Some(node) = node_of(op.user) else { return Ok(()) };
     let name = meta_text(new, "name");
     let refuse = |why: String| Err(forbidden(op, new, why));
@@ -83,7 +83,7 @@ pub(super) fn write(op: &Operation<'_>, old: Option<&Value>, new: &Value) -> Res
 }
 
 /// Refuses that a node deletes a pod of another.
-pub(super) fn delete(op: &Operation<'_>, old: &Value) -> Result<(), ApiError> {
+pub(super) fn delete(op: &WriteRequest<'_>, old: &Value) -> Result<(), ApiError> {
     let Some(node) = node_of(op.user) else { return Ok(()) };
     if op.resource.is("", "pods") && old["spec"]["nodeName"] != node {
         let why = format!("node {node:?} can only delete pods with spec.nodeName set to itself");
@@ -92,7 +92,7 @@ pub(super) fn delete(op: &Operation<'_>, old: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn pod(op: &Operation<'_>, node: &str, old: Option<&Value>, new: &Value) -> Result<(), ApiError> {
+fn pod(op: &WriteRequest<'_>, node: &str, old: Option<&Value>, new: &Value) -> Result<(), ApiError> {
     let refuse = |why: String| Err(forbidden(op, new, why));
     match old {
         None if new["metadata"]["annotations"][MIRROR].as_str().is_none() => {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{forbidden, list_mut};
 use crate::error::ApiError;
-use crate::write::{Operation, meta_text};
+use crate::write::{WriteRequest, meta_text};
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -17,7 +17,7 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const TOPOLOGY: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
-pub(super) fn create(op: &Operation<'_>, pod: &mut Value) -> Result<(), ApiError> {
+pub(super) fn create(op: &WriteRequest<'_>, pod: &mut Value) -> Result<(), ApiError> {
     if !pod["spec"].is_object() {
         return Ok(());
     }
@@ -63,7 +63,7 @@ fn items<'a>(object: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> 
 }
 
 /// The kubelet's picture of a static pod has none of the cluster's secrets.
-fn mirror(op: &Operation<'_>, pod: &Value) -> Result<(), ApiError> {
+fn mirror(op: &WriteRequest<'_>, pod: &Value) -> Result<(), ApiError> {
     let spec = &pod["spec"];
     if !spec["serviceAccountName"].as_str().unwrap_or_default().is_empty() {
         return Err(forbidden(op, pod, "a mirror pod may not reference service accounts"));
@@ -84,7 +84,7 @@ fn mirror(op: &Operation<'_>, pod: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn service_account(op: &Operation<'_>, pod: &mut Value) -> Result<(), ApiError> {
+fn service_account(op: &WriteRequest<'_>, pod: &mut Value) -> Result<(), ApiError> {
     let mut name = pod["spec"]["serviceAccountName"].as_str().unwrap_or_default().to_owned();
     if name.is_empty() {
         name = "default".into();
@@ -116,7 +116,7 @@ fn service_account(op: &Operation<'_>, pod: &mut Value) -> Result<(), ApiError> 
     limit_secrets(op, &account, pod)
 }
 
-fn mount_token(op: &Operation<'_>, pod: &mut Value) {
+fn mount_token(op: &WriteRequest<'_>, pod: &mut Value) {
     let known = items(&pod["spec"], "volumes")
         .filter_map(|volume| volume["name"].as_str())
         .find(|name| name.starts_with(TOKEN_VOLUME))
@@ -152,7 +152,7 @@ fn mount_token(op: &Operation<'_>, pod: &mut Value) {
 }
 
 /// A service account may say that its pods use only the secrets that it lists.
-fn limit_secrets(op: &Operation<'_>, account: &Value, pod: &Value) -> Result<(), ApiError> {
+fn limit_secrets(op: &WriteRequest<'_>, account: &Value, pod: &Value) -> Result<(), ApiError> {
     let enforced = &account["metadata"]["annotations"]["kubernetes.io/enforce-mountable-secrets"];
     if !matches!(enforced.as_str(), Some("true" | "True" | "TRUE" | "t" | "T" | "1")) {
         return Ok(());
@@ -204,7 +204,7 @@ fn limit_secrets(op: &Operation<'_>, account: &Value, pod: &Value) -> Result<(),
     Ok(())
 }
 
-fn priority(op: &Operation<'_>, pod: &mut Value) -> Result<(), ApiError> {
+fn priority(op: &WriteRequest<'_>, pod: &mut Value) -> Result<(), ApiError> {
     let name = pod["spec"]["priorityClassName"].as_str().unwrap_or_default().to_owned();
     let class = if name.is_empty() {
         default_priority_class(op)
@@ -248,13 +248,13 @@ fn priority(op: &Operation<'_>, pod: &mut Value) -> Result<(), ApiError> {
 }
 
 /// The class of pods that name none: of several, the least urgent.
-fn default_priority_class(op: &Operation<'_>) -> Option<Value> {
+fn default_priority_class(op: &WriteRequest<'_>) -> Option<Value> {
     let classes = op.server.lookup_all("scheduling.k8s.io", "priorityclasses", None);
     classes.into_iter().filter(|class| class["globalDefault"] == true).min_by_key(|class| class["value"].as_i64())
 }
 
 /// Two default priority classes would leave pods with none to count on.
-pub(super) fn one_default_class(op: &Operation<'_>, old: Option<&Value>, class: &Value) -> Result<(), ApiError> {
+pub(super) fn one_default_class(op: &WriteRequest<'_>, old: Option<&Value>, class: &Value) -> Result<(), ApiError> {
     if class["globalDefault"] != true {
         return Ok(());
     }
@@ -286,7 +286,7 @@ fn tolerations(pod: &mut Value) {
 }
 
 /// No runtime class is served here, so that a pod that names one cannot run.
-fn runtime_class(op: &Operation<'_>, pod: &Value) -> Result<(), ApiError> {
+fn runtime_class(op: &WriteRequest<'_>, pod: &Value) -> Result<(), ApiError> {
     if let Some(class) = pod["spec"]["runtimeClassName"].as_str() {
         return Err(forbidden(op, pod, format!("pod rejected: RuntimeClass {class:?} not found")));
     }
@@ -298,7 +298,7 @@ fn runtime_class(op: &Operation<'_>, pod: &Value) -> Result<(), ApiError> {
 }
 
 /// The labels that say where a node stands; its pods carry them too.
-pub(super) fn topology(op: &Operation<'_>, node: &str) -> Map<String, Value> {
+pub(super) fn topology(op: &WriteRequest<'_>, node: &str) -> Map<String, Value> {
     if node.is_empty() {
         return Map::new();
     }

@@ -11,8 +11,8 @@ use crate::body::{self, Body};
 use crate::error::ApiError;
 use crate::handlers::Call;
 use crate::registry::Resource;
-use crate::store::{Change, CommitError, Expect};
-use crate::write::{Operation, decode, meta_text};
+use crate::store::{Change, CommitError, Precondition};
+use crate::write::{WriteRequest, decode, meta_text};
 
 pub(crate) use super::eviction::evict;
 
@@ -51,7 +51,7 @@ pub(crate) fn bind_named(call: &Call, binding: &Value) -> Result<Response<Body>,
 
 fn assign(call: &Call, resource: &Arc<Resource>, name: &str, binding: &Value) -> Result<Response<Body>, ApiError> {
     let options = call.options("CreateOptions", false)?;
-    let op = Operation { namespace: &call.info.namespace, ..call.operation(resource, options) };
+    let op = WriteRequest { namespace: &call.info.namespace, ..call.operation(resource, options) };
     op.server.admit_namespace(resource, op.namespace, name)?;
     let errors = check(binding);
     if !errors.is_empty() {
@@ -72,7 +72,7 @@ fn assign(call: &Call, resource: &Arc<Resource>, name: &str, binding: &Value) ->
         }
         // As in the real server this is no write of a client's fields: managedFields stay as they are.
         let change = Change::Put(op.draft(pod));
-        match op.server.store.commit(&resource.storage, &key, Expect::Revision(live.revision), change) {
+        match op.server.store.commit(&resource.storage, &key, Precondition::Revision(live.revision), change) {
             Ok(_) => return Ok(created()),
             Err(CommitError::Conflict(_)) => {}
             Err(error) => return Err(op.lost_race(error, name)),
@@ -112,7 +112,7 @@ fn precondition(pod: &Value, name: &str, label: &str, wanted: &str, field: &str)
     ))
 }
 
-fn place(op: &Operation<'_>, pod: &mut Value, binding: &Value) -> Result<(), String> {
+fn place(op: &WriteRequest<'_>, pod: &mut Value, binding: &Value) -> Result<(), String> {
     let name = meta_text(pod, "name").to_owned();
     if !meta_text(pod, "deletionTimestamp").is_empty() {
         return Err(format!("pod {name} is being deleted, cannot be assigned to a host"));

@@ -9,14 +9,14 @@ use serde_json::{Map, Value};
 use super::{forbidden, shown_name};
 use crate::error::ApiError;
 use crate::server::Inner;
-use crate::write::Operation;
+use crate::write::WriteRequest;
 
 const PLURAL: &str = "resourcequotas";
 /// Resources that have a name of their own in quotas, besides `count/PLURAL.GROUP`.
 const NAMED: [&str; 6] = ["pods", "services", "secrets", "configmaps", "persistentvolumeclaims", PLURAL];
 
 /// Refuses a quota that asks for more than is counted.
-pub(super) fn write(op: &Operation<'_>, quota: &Value) -> Result<(), ApiError> {
+pub(super) fn write(op: &WriteRequest<'_>, quota: &Value) -> Result<(), ApiError> {
     let spec = &quota["spec"];
     let hard = spec["hard"].as_object().into_iter().flatten();
     let mut unknown =
@@ -34,7 +34,7 @@ pub(super) fn write(op: &Operation<'_>, quota: &Value) -> Result<(), ApiError> {
 }
 
 /// Refuses an object for which there is no room.
-pub(super) fn create(op: &Operation<'_>, object: &Value) -> Result<(), ApiError> {
+pub(super) fn create(op: &WriteRequest<'_>, object: &Value) -> Result<(), ApiError> {
     let names = names(&op.resource.group, &op.resource.plural);
     let Some(quotas) = op.server.registry.by_plural("", PLURAL) else { return Ok(()) };
     if !op.resource.namespaced || op.server.store.is_empty(&quotas.storage) {

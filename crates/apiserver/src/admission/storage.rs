@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{forbidden, list_mut};
 use crate::error::ApiError;
-use crate::write::{Operation, meta_text};
+use crate::write::{WriteRequest, meta_text};
 
 /// Keeps a volume until no claim is bound to it.
 pub(crate) const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";
@@ -17,7 +17,7 @@ const DEFAULT_STORAGE: [&str; 2] =
 const DEFAULT_INGRESS: [&str; 1] = ["ingressclass.kubernetes.io/is-default-class"];
 
 /// Protects a new volume or claim, and gives a claim without a class the default one.
-pub(super) fn create(op: &Operation<'_>, object: &mut Value) {
+pub(super) fn create(op: &WriteRequest<'_>, object: &mut Value) {
     let claim = &*op.resource.plural == "persistentvolumeclaims";
     let finalizer = if claim { CLAIM_PROTECTION } else { VOLUME_PROTECTION };
     let finalizers = list_mut(&mut object["metadata"], "finalizers");
@@ -37,7 +37,7 @@ pub(super) fn create(op: &Operation<'_>, object: &mut Value) {
 }
 
 /// Gives an ingress without a class the default one.
-pub(super) fn default_ingress_class(op: &Operation<'_>, object: &mut Value) {
+pub(super) fn default_ingress_class(op: &WriteRequest<'_>, object: &mut Value) {
     let annotated = !object["metadata"]["annotations"]["kubernetes.io/ingress.class"].is_null();
     if annotated || !object["spec"]["ingressClassName"].is_null() {
         return;
@@ -48,7 +48,7 @@ pub(super) fn default_ingress_class(op: &Operation<'_>, object: &mut Value) {
 }
 
 /// The newest class that says it is the default; of those of one second, the first by name.
-fn default_class(op: &Operation<'_>, group: &str, plural: &str, annotations: &[&str]) -> Option<String> {
+fn default_class(op: &WriteRequest<'_>, group: &str, plural: &str, annotations: &[&str]) -> Option<String> {
     let is_default = |class: &Value| annotations.iter().any(|name| class["metadata"]["annotations"][*name] == "true");
     let mut classes: Vec<Value> = op.server.lookup_all(group, plural, None);
     classes.retain(is_default);
@@ -60,7 +60,7 @@ fn default_class(op: &Operation<'_>, group: &str, plural: &str, annotations: &[&
 }
 
 /// A claim grows only when it is bound and its class allows it.
-pub(super) fn resize(op: &Operation<'_>, old: &Value, new: &Value) -> Result<(), ApiError> {
+pub(super) fn resize(op: &WriteRequest<'_>, old: &Value, new: &Value) -> Result<(), ApiError> {
     let size =
         |claim: &Value| Quantity::parse(claim["spec"]["resources"]["requests"]["storage"].as_str().unwrap_or("0")).ok();
     let (Some(before), Some(after)) = (size(old), size(new)) else { return Ok(()) };

@@ -33,7 +33,7 @@ impl Accounts {
         self.due.insert(namespace.clone());
     }
 
-    pub(super) fn work(&mut self, inner: &Arc<Inner>) {
+    pub(super) fn reconcile(&mut self, inner: &Arc<Inner>) {
         for namespace in std::mem::take(&mut self.due) {
             ensure(inner, &namespace);
         }

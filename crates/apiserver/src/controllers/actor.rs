@@ -9,11 +9,11 @@ use crate::error::ApiError;
 use crate::registry::Resource;
 use crate::server::Inner;
 use crate::store::Object;
-use crate::write::delete::{Deleted, delete};
+use crate::write::delete::{DeleteOutcome, delete};
 use crate::write::options::{DeleteOptions, WriteOptions};
 use crate::write::patch::{PatchKind, patch};
 use crate::write::update::{Changed, change};
-use crate::write::{Operation, Outcome, Warnings, create, decode, metadata};
+use crate::write::{Outcome, Warnings, WriteRequest, create, decode, metadata};
 
 /// How often an edit is made again when others write to the same object.
 const ATTEMPTS: usize = 16;
@@ -39,8 +39,13 @@ impl<'a> Actor<'a> {
         Self::new(inner, account, "kube-controller-manager")
     }
 
-    fn operation<'b>(&'b self, resource: &'b Arc<Resource>, namespace: &'b str, subresource: &'b str) -> Operation<'b> {
-        Operation {
+    fn operation<'b>(
+        &'b self,
+        resource: &'b Arc<Resource>,
+        namespace: &'b str,
+        subresource: &'b str,
+    ) -> WriteRequest<'b> {
+        WriteRequest {
             server: self.inner,
             resource,
             user: &self.user,
@@ -113,7 +118,7 @@ impl<'a> Actor<'a> {
         resource: &Arc<Resource>,
         object: &Object,
         options: DeleteOptions,
-    ) -> Result<Deleted, ApiError> {
+    ) -> Result<DeleteOutcome, ApiError> {
         let options = DeleteOptions { uid: Some(object.uid.clone()), ..options };
         delete(&self.operation(resource, &object.key.namespace, ""), &object.key.name, &options)
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fleetwright_pki::{Authority, Request, Usage};
+use fleetwright_pki::{Authority, LeafUsage, Request};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use super::actor::{Actor, log};
 use crate::auth;
 use crate::registry::Resource;
 use crate::server::Inner;
-use crate::storage::Manager;
+use crate::storage::ControllerManager;
 use crate::store::{Key, Object};
 use crate::write::options::DeleteOptions;
 
@@ -43,7 +43,7 @@ impl Certificates {
     }
 
     /// A manager signs in place of the server's own authorities.
-    pub(super) fn work(&mut self, inner: &Arc<Inner>, manager: Option<&Manager>) {
+    pub(super) fn reconcile(&mut self, inner: &Arc<Inner>, manager: Option<&ControllerManager>) {
         let requests = std::mem::take(&mut self.requests);
         let Some(resource) = inner.registry.by_plural(GROUP, PLURAL) else { return };
         for key in requests {
@@ -58,7 +58,7 @@ fn has(request: &Value, type_: &str) -> bool {
     request["status"]["conditions"].as_array().into_iter().flatten().any(|condition| condition["type"] == type_)
 }
 
-fn settle(inner: &Arc<Inner>, manager: Option<&Manager>, resource: &Arc<Resource>, live: &Arc<Object>) {
+fn settle(inner: &Arc<Inner>, manager: Option<&ControllerManager>, resource: &Arc<Resource>, live: &Arc<Object>) {
     let request = live.value();
     let signed = request["status"]["certificate"].as_str().is_some_and(|text| !text.is_empty());
     if signed || !has(&request, "Approved") || has(&request, "Denied") || has(&request, "Failed") {
@@ -104,7 +104,7 @@ impl Signer {
     }
 
     /// Who signs: serving certificates of kubelets come from an authority of their own.
-    fn authority(self, inner: &Inner, manager: Option<&Manager>) -> Option<Arc<Authority>> {
+    fn authority(self, inner: &Inner, manager: Option<&ControllerManager>) -> Option<Arc<Authority>> {
         match self {
             Self::Client | Self::KubeletClient => {
                 manager.and_then(|manager| manager.signer.clone()).or_else(|| inner.authority.clone())
@@ -123,7 +123,7 @@ impl Signer {
         self.check(&asked, &usages)?;
         let wanted = request["spec"]["expirationSeconds"].as_u64().map_or(LIFETIME, Duration::from_secs);
         let lifetime = wanted.clamp(Duration::from_secs(600), LIFETIME);
-        let usage = if self == Self::KubeletServing { Usage::Server } else { Usage::Client };
+        let usage = if self == Self::KubeletServing { LeafUsage::Server } else { LeafUsage::Client };
         authority.sign(&asked, &[usage], lifetime).map_err(|error| error.to_string())
     }
 

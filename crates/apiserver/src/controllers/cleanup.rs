@@ -40,7 +40,7 @@ impl Cleanup {
         }
     }
 
-    pub(super) async fn work(&mut self, inner: &Arc<Inner>) {
+    pub(super) async fn reconcile(&mut self, inner: &Arc<Inner>) {
         for name in std::mem::take(&mut self.due) {
             clean(inner, &name).await;
         }

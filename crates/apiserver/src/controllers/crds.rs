@@ -13,7 +13,7 @@ use crate::server::Inner;
 use crate::store::Object;
 use crate::write::options::WriteOptions;
 use crate::write::update::{Changed, change};
-use crate::write::{Operation, Warnings};
+use crate::write::{Warnings, WriteRequest};
 
 const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
 /// Keeps a definition until its instances are gone.
@@ -87,7 +87,7 @@ fn write_status(
 ) -> Result<(), crate::error::ApiError> {
     let user = User::new("system:apiserver", ["system:masters"]);
     let warnings = Warnings::default();
-    let op = Operation {
+    let op = WriteRequest {
         server: inner,
         resource,
         user: &user,

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::server::Inner;
-use crate::store::{Change, Draft, Expect};
+use crate::store::{Change, Draft, Precondition};
 
 const KEPT: SignedDuration = SignedDuration::from_hours(1);
 
@@ -31,6 +31,6 @@ pub(super) fn sweep(inner: &Arc<Inner>) {
         }
         let gone = Change::Delete(Draft::of(&object));
         // One that was touched since is looked at again a minute later.
-        let _ = inner.store.commit(&resource.storage, &object.key, Expect::Revision(object.revision), gone);
+        let _ = inner.store.commit(&resource.storage, &object.key, Precondition::Revision(object.revision), gone);
     }
 }

@@ -24,28 +24,28 @@ const ATTEMPTS: usize = 5;
 
 /// Where an object is.
 #[derive(Clone)]
-struct Place {
+struct ObjectRef {
     resource: Arc<Resource>,
     key: Key,
     uid: String,
 }
 
-impl PartialEq for Place {
+impl PartialEq for ObjectRef {
     fn eq(&self, other: &Self) -> bool {
         self.uid == other.uid && self.key == other.key && self.resource.storage == other.resource.storage
     }
 }
 
-impl Eq for Place {}
+impl Eq for ObjectRef {}
 
-impl std::hash::Hash for Place {
+impl std::hash::Hash for ObjectRef {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.uid.hash(state);
         self.key.hash(state);
     }
 }
 
-impl Place {
+impl ObjectRef {
     fn of(resource: &Arc<Resource>, object: &Object) -> Self {
         Self { resource: resource.clone(), key: object.key.clone(), uid: object.uid.clone() }
     }
@@ -57,13 +57,13 @@ impl Place {
 
 enum Task {
     /// See whether an object has lost its owners.
-    Judge { place: Place, cause: Cause },
+    AttemptToDelete { object_ref: ObjectRef, cause: Trigger },
     /// An object is going, and its dependents matter to it.
-    Going(Place),
+    ProcessDeleting(ObjectRef),
 }
 
 /// Why an object is judged.
-enum Cause {
+enum Trigger {
     /// Its references are new, and may never have been right.
     Fresh,
     /// The owner with this uid is gone, perhaps with its whole resource.
@@ -73,7 +73,7 @@ enum Cause {
 }
 
 /// How an owner stands.
-enum Owner {
+enum OwnerState {
     Lives,
     Gone,
     /// It waits for its dependents to go.
@@ -83,9 +83,9 @@ enum Owner {
 /// What the collector knows.
 #[derive(Default)]
 pub(super) struct Garbage {
-    dependents: HashMap<String, HashSet<Place>>,
+    dependents: HashMap<String, HashSet<ObjectRef>>,
     /// Owners in foreground deletion.
-    waiting: HashMap<String, Place>,
+    waiting: HashMap<String, ObjectRef>,
     tasks: VecDeque<Task>,
 }
 
@@ -100,34 +100,34 @@ impl Garbage {
             }
             if prev_uid != now_uid {
                 self.waiting.remove(&before.uid);
-                for place in self.dependents.get(&before.uid).into_iter().flatten() {
+                for object_ref in self.dependents.get(&before.uid).into_iter().flatten() {
                     // A dependent that could not follow its reference before cannot do so now.
-                    let reaches = before.key.namespace.is_empty() || before.key.namespace == place.key.namespace;
-                    let cause = if reaches { Cause::Lost(before.uid.clone()) } else { Cause::Asked };
-                    self.tasks.push_back(Task::Judge { place: place.clone(), cause });
+                    let reaches = before.key.namespace.is_empty() || before.key.namespace == object_ref.key.namespace;
+                    let cause = if reaches { Trigger::Lost(before.uid.clone()) } else { Trigger::Asked };
+                    self.tasks.push_back(Task::AttemptToDelete { object_ref: object_ref.clone(), cause });
                 }
             }
         }
         let Some(object) = now else { return };
         let before = prev.filter(|_| prev_uid == now_uid);
         if !object.owners.is_empty() && before.is_none_or(|before| before.owners != object.owners) {
-            let place = Place::of(resource, object);
+            let object_ref = ObjectRef::of(resource, object);
             for owner in &object.owners {
-                self.dependents.entry(owner.clone()).or_default().insert(place.clone());
+                self.dependents.entry(owner.clone()).or_default().insert(object_ref.clone());
             }
-            self.tasks.push_back(Task::Judge { place, cause: Cause::Fresh });
+            self.tasks.push_back(Task::AttemptToDelete { object_ref, cause: Trigger::Fresh });
         } else if !object.owners.is_empty() {
             // A change of blockOwnerDeletion may be what an owner waits for.
             self.wake_waiting(&object.owners);
         }
         if object.deleting {
-            self.tasks.push_back(Task::Going(Place::of(resource, object)));
+            self.tasks.push_back(Task::ProcessDeleting(ObjectRef::of(resource, object)));
         }
     }
 
     fn forget(&mut self, resource: &Arc<Resource>, dependent: &Object, owner: &str) {
         if let Some(places) = self.dependents.get_mut(owner) {
-            places.remove(&Place::of(resource, dependent));
+            places.remove(&ObjectRef::of(resource, dependent));
             if places.is_empty() {
                 self.dependents.remove(owner);
             }
@@ -136,18 +136,18 @@ impl Garbage {
     }
 
     fn wake_waiting(&mut self, owners: &[String]) {
-        for place in owners.iter().filter_map(|owner| self.waiting.get(owner)) {
-            self.tasks.push_back(Task::Going(place.clone()));
+        for object_ref in owners.iter().filter_map(|owner| self.waiting.get(owner)) {
+            self.tasks.push_back(Task::ProcessDeleting(object_ref.clone()));
         }
     }
 
-    pub(super) async fn work(&mut self, inner: &Arc<Inner>) {
+    pub(super) async fn reconcile(&mut self, inner: &Arc<Inner>) {
         let actor = Actor::manager(inner, "generic-garbage-collector");
         let mut steps = 0;
         while let Some(task) = self.tasks.pop_front() {
             match task {
-                Task::Judge { place, cause } => self.judge(&actor, &place, &cause),
-                Task::Going(place) => self.going(&actor, &place),
+                Task::AttemptToDelete { object_ref, cause } => self.attempt_to_delete(&actor, &object_ref, &cause),
+                Task::ProcessDeleting(object_ref) => self.process_deleting(&actor, &object_ref),
             }
             steps += 1;
             if steps % STEPS == 0 {
@@ -157,36 +157,36 @@ impl Garbage {
     }
 
     /// Deletes an object without living owners; takes dead references from one that has a living owner too.
-    fn judge(&mut self, actor: &Actor<'_>, place: &Place, cause: &Cause) {
+    fn attempt_to_delete(&mut self, actor: &Actor<'_>, object_ref: &ObjectRef, cause: &Trigger) {
         for _ in 0..ATTEMPTS {
-            let Some(live) = place.live(actor.inner) else { return };
+            let Some(live) = object_ref.live(actor.inner) else { return };
             let value = live.value();
             if live.deleting {
                 return;
             }
             let references = value["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
-            let Some((solid, dangling, waiting)) = classify(actor, place, &references, cause) else { return };
+            let Some((solid, dangling, waiting)) = classify(actor, object_ref, &references, cause) else { return };
             let done = if solid > 0 {
                 let dead: Vec<&str> = dangling.iter().chain(&waiting).map(String::as_str).collect();
                 if dead.is_empty() {
                     return;
                 }
-                actor.change(&place.resource, &live, "", |object| drop_owners(object, &dead)).map(|_| ())
+                actor.change(&object_ref.resource, &live, "", |object| drop_owners(object, &dead)).map(|_| ())
             } else if references.is_empty() {
                 return;
             } else {
-                let policy = self.policy(actor, place, &live, &value, !waiting.is_empty());
+                let policy = self.policy(actor, object_ref, &live, &value, !waiting.is_empty());
                 let options = DeleteOptions {
                     propagation: Some(policy),
                     // References that changed since must be judged again.
                     resource_version: actor
                         .inner
                         .store
-                        .get(&place.resource.storage, &place.key)
+                        .get(&object_ref.resource.storage, &object_ref.key)
                         .map(|o| o.revision.to_string()),
                     ..DeleteOptions::default()
                 };
-                actor.delete(&place.resource, &live, options).map(|_| ())
+                actor.delete(&object_ref.resource, &live, options).map(|_| ())
             };
             match done {
                 Err(error) if error.code == 409 => {}
@@ -198,13 +198,20 @@ impl Garbage {
         }
     }
 
-    fn policy(&self, actor: &Actor<'_>, place: &Place, live: &Object, value: &Value, owner_waits: bool) -> Propagation {
-        let dependents = self.dependents.get(&place.uid);
+    fn policy(
+        &self,
+        actor: &Actor<'_>,
+        object_ref: &ObjectRef,
+        live: &Object,
+        value: &Value,
+        owner_waits: bool,
+    ) -> Propagation {
+        let dependents = self.dependents.get(&object_ref.uid);
         if owner_waits && dependents.is_some_and(|places| !places.is_empty()) {
-            let cycle = dependents.into_iter().flatten().any(|place| self.waiting.contains_key(&place.uid));
+            let cycle = dependents.into_iter().flatten().any(|object_ref| self.waiting.contains_key(&object_ref.uid));
             if cycle {
                 // Objects that own each other would wait for each other.
-                let unblocked = actor.change(&place.resource, live, "", |object| {
+                let unblocked = actor.change(&object_ref.resource, live, "", |object| {
                     for reference in object["metadata"]["ownerReferences"].as_array_mut().into_iter().flatten() {
                         reference["blockOwnerDeletion"] = false.into();
                     }
@@ -223,62 +230,65 @@ impl Garbage {
     }
 
     /// Does for an object that is going what its finalizers ask for.
-    fn going(&mut self, actor: &Actor<'_>, place: &Place) {
-        let Some(live) = place.live(actor.inner) else { return };
+    fn process_deleting(&mut self, actor: &Actor<'_>, object_ref: &ObjectRef) {
+        let Some(live) = object_ref.live(actor.inner) else { return };
         let value = live.value();
         if !live.deleting {
             return;
         }
         if has_finalizer(&value, ORPHAN) {
-            self.orphan(actor, place, &live);
+            self.orphan(actor, object_ref, &live);
         } else if has_finalizer(&value, FOREGROUND) {
-            self.foreground(actor, place, &live);
+            self.foreground(actor, object_ref, &live);
         } else {
-            self.waiting.remove(&place.uid);
+            self.waiting.remove(&object_ref.uid);
         }
     }
 
-    fn orphan(&mut self, actor: &Actor<'_>, place: &Place, live: &Object) {
-        for dependent in self.dependents_of(place) {
+    fn orphan(&mut self, actor: &Actor<'_>, object_ref: &ObjectRef, live: &Object) {
+        for dependent in self.dependents_of(object_ref) {
             let Some(object) = dependent.live(actor.inner) else { continue };
-            log("garbage", actor.change(&dependent.resource, &object, "", |object| drop_owners(object, &[&place.uid])));
+            log(
+                "garbage",
+                actor.change(&dependent.resource, &object, "", |object| drop_owners(object, &[&object_ref.uid])),
+            );
         }
-        log("garbage", actor.drop_finalizer(&place.resource, live, ORPHAN));
+        log("garbage", actor.drop_finalizer(&object_ref.resource, live, ORPHAN));
     }
 
-    fn foreground(&mut self, actor: &Actor<'_>, place: &Place, live: &Object) {
-        let first = self.waiting.insert(place.uid.clone(), place.clone()).is_none();
+    fn foreground(&mut self, actor: &Actor<'_>, object_ref: &ObjectRef, live: &Object) {
+        let first = self.waiting.insert(object_ref.uid.clone(), object_ref.clone()).is_none();
         let mut blocked = false;
-        for dependent in self.dependents_of(place) {
+        for dependent in self.dependents_of(object_ref) {
             let Some(object) = dependent.live(actor.inner) else { continue };
             // Objects that wait for each other would wait for ever.
-            let blocks = blocks(&object.value(), &place.uid) && !self.leads_back(&dependent.uid, &place.uid);
+            let blocks = blocks(&object.value(), &object_ref.uid) && !self.is_cyclic(&dependent.uid, &object_ref.uid);
             blocked |= blocks;
             if (first || blocks) && !object.deleting {
-                self.tasks.push_back(Task::Judge { place: dependent, cause: Cause::Asked });
+                self.tasks.push_back(Task::AttemptToDelete { object_ref: dependent, cause: Trigger::Asked });
             }
         }
         if !blocked {
-            self.waiting.remove(&place.uid);
-            log("garbage", actor.drop_finalizer(&place.resource, live, FOREGROUND));
+            self.waiting.remove(&object_ref.uid);
+            log("garbage", actor.drop_finalizer(&object_ref.resource, live, FOREGROUND));
         }
     }
 
     /// Whether an owner is, through others that wait, a dependent of its own dependent.
-    fn leads_back(&self, from: &str, to: &str) -> bool {
+    fn is_cyclic(&self, from: &str, to: &str) -> bool {
         let (mut seen, mut next) = (HashSet::new(), vec![from]);
         while let Some(uid) = next.pop() {
             if uid == to {
                 return true;
             }
             if self.waiting.contains_key(uid) && seen.insert(uid) {
-                next.extend(self.dependents.get(uid).into_iter().flatten().map(|place| place.uid.as_str()));
+                next.extend(self.dependents.get(uid).into_iter().flatten().map(|object_ref| object_ref.uid.as_str()));
             }
         }
         false
     }
 
-    fn dependents_of(&self, owner: &Place) -> Vec<Place> {
+    fn dependents_of(&self, owner: &ObjectRef) -> Vec<ObjectRef> {
         self.dependents.get(&owner.uid).into_iter().flatten().cloned().collect()
     }
 }
@@ -287,21 +297,21 @@ impl Garbage {
 /// cannot be told.
 fn classify(
     actor: &Actor<'_>,
-    place: &Place,
+    object_ref: &ObjectRef,
     references: &[Value],
-    cause: &Cause,
+    cause: &Trigger,
 ) -> Option<(usize, Vec<String>, Vec<String>)> {
     let (mut solid, mut dangling, mut waiting) = (0, Vec::new(), Vec::new());
     for reference in references {
         let uid = reference["uid"].as_str().unwrap_or_default();
         let stands = match cause {
-            Cause::Lost(lost) if lost == uid => Owner::Gone,
-            _ => owner(actor, place, reference, matches!(cause, Cause::Fresh))?,
+            Trigger::Lost(lost) if lost == uid => OwnerState::Gone,
+            _ => owner(actor, object_ref, reference, matches!(cause, Trigger::Fresh))?,
         };
         match stands {
-            Owner::Lives => solid += 1,
-            Owner::Gone => dangling.push(uid.to_owned()),
-            Owner::Waits => waiting.push(uid.to_owned()),
+            OwnerState::Lives => solid += 1,
+            OwnerState::Gone => dangling.push(uid.to_owned()),
+            OwnerState::Waits => waiting.push(uid.to_owned()),
         }
     }
     Some((solid, dangling, waiting))
@@ -326,7 +336,7 @@ fn drop_owners(object: &mut Value, uids: &[&str]) {
 }
 
 /// How the owner of a reference stands; none for a reference that nobody can follow, which keeps its object.
-fn owner(actor: &Actor<'_>, dependent: &Place, reference: &Value, fresh: bool) -> Option<Owner> {
+fn owner(actor: &Actor<'_>, dependent: &ObjectRef, reference: &Value, fresh: bool) -> Option<OwnerState> {
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
     let resource = actor.inner.registry.by_kind(text("apiVersion"), text("kind"))?;
     if resource.namespaced && dependent.key.namespace.is_empty() {
@@ -339,13 +349,13 @@ fn owner(actor: &Actor<'_>, dependent: &Place, reference: &Value, fresh: bool) -
     let namespace: &str = if resource.namespaced { &dependent.key.namespace } else { "" };
     let found = actor.inner.store.get(&resource.storage, &Key::new(namespace, text("name")));
     match found.filter(|object| object.uid == text("uid")) {
-        Some(object) if object.deleting && has_finalizer(&object.value(), FOREGROUND) => Some(Owner::Waits),
-        Some(_) => Some(Owner::Lives),
+        Some(object) if object.deleting && has_finalizer(&object.value(), FOREGROUND) => Some(OwnerState::Waits),
+        Some(_) => Some(OwnerState::Lives),
         None => {
             if fresh && resource.namespaced && elsewhere(actor, &resource, text("uid")) {
                 report(actor, dependent, reference);
             }
-            Some(Owner::Gone)
+            Some(OwnerState::Gone)
         }
     }
 }
@@ -357,14 +367,14 @@ fn elsewhere(actor: &Actor<'_>, resource: &Arc<Resource>, uid: &str) -> bool {
 }
 
 /// Tells by an event that an owner is in another namespace.
-fn report(actor: &Actor<'_>, dependent: &Place, reference: &Value) {
+fn report(actor: &Actor<'_>, dependent: &ObjectRef, reference: &Value) {
     let Some(events) = actor.inner.registry.by_plural("", "events") else { return };
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
-    let place: &str = &dependent.key.namespace;
+    let own_namespace: &str = &dependent.key.namespace;
     // Events about cluster-scoped objects live in the default namespace.
-    let namespace = if place.is_empty() { "default" } else { place };
+    let namespace = if own_namespace.is_empty() { "default" } else { own_namespace };
     let identity = format!(
-        "[{}/{}, namespace: {place}, name: {}, uid: {}]",
+        "[{}/{}, namespace: {own_namespace}, name: {}, uid: {}]",
         text("apiVersion"),
         text("kind"),
         text("name"),
@@ -375,14 +385,14 @@ fn report(actor: &Actor<'_>, dependent: &Place, reference: &Value) {
         "apiVersion": &*dependent.resource.api_version, "kind": &*dependent.resource.kind,
         "name": &*dependent.key.name, "uid": dependent.uid,
     });
-    if !place.is_empty() {
-        involved["namespace"] = place.into();
+    if !own_namespace.is_empty() {
+        involved["namespace"] = own_namespace.into();
     }
     let event = json!({
         "apiVersion": "v1", "kind": "Event",
         "metadata": {"name": format!("{}.{:x}", dependent.key.name, actor.inner.random()), "namespace": namespace},
         "involvedObject": involved, "type": "Warning", "reason": "OwnerRefInvalidNamespace",
-        "message": format!("ownerRef {identity} does not exist in namespace {place:?}"),
+        "message": format!("ownerRef {identity} does not exist in namespace {own_namespace:?}"),
         "source": {"component": "garbage-collector-controller"}, "reportingComponent": "garbage-collector-controller",
         "firstTimestamp": now, "lastTimestamp": now, "count": 1,
     });

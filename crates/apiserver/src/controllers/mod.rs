@@ -32,7 +32,7 @@ use tokio::time::Instant;
 
 use crate::registry::{Registry, Resource};
 use crate::server::Inner;
-use crate::storage::Manager;
+use crate::storage::ControllerManager;
 use crate::store::{Event, Object};
 
 /// How often the store forgets what is older than its limits.
@@ -58,10 +58,10 @@ pub(crate) fn spawn(inner: &Arc<Inner>) -> JoinSet<()> {
     tasks.spawn(until_stop(inner.clone(), supervise(inner.clone(), "definitions", move || crds::run(server.clone()))));
     let server = inner.clone();
     let lead = move || {
-        let (inner, turn) = (server.clone(), server.storage.turn());
+        let (inner, controllers_lock) = (server.clone(), server.storage.controllers_lock());
         async move {
-            let _turn = turn.lock().await;
-            follow(inner, settled).await;
+            let _turn = controllers_lock.lock().await;
+            run_controllers(inner, settled).await;
         }
     };
     tasks.spawn(until_stop(inner.clone(), supervise(inner.clone(), "controllers", lead)));
@@ -73,7 +73,7 @@ async fn supervise<W: Future<Output = ()> + Send>(inner: Arc<Inner>, name: &'sta
     let mut failures = 0;
     loop {
         let started = Instant::now();
-        if guard(&inner, name, start()).await {
+        if catch_panic(&inner, name, start()).await {
             return;
         }
         failures = if started.elapsed() > LONGEST_BACKOFF { 1 } else { failures + 1 };
@@ -82,7 +82,7 @@ async fn supervise<W: Future<Output = ()> + Send>(inner: Arc<Inner>, name: &'sta
 }
 
 /// Does a controller's work; false if it panicked, which is counted and logged.
-async fn guard(inner: &Inner, name: &'static str, work: impl Future<Output = ()> + Send) -> bool {
+async fn catch_panic(inner: &Inner, name: &'static str, work: impl Future<Output = ()> + Send) -> bool {
     let done = AssertUnwindSafe(work).catch_unwind().await;
     if done.is_err() {
         panicked(inner, name);
@@ -114,7 +114,7 @@ fn all(inner: &Inner, storage: &str) -> Vec<Arc<Object>> {
 /// All that the controllers remember.
 #[derive(Default)]
 struct Controllers {
-    kinds: Kinds,
+    kinds: ResourceLookup,
     garbage: garbage::Garbage,
     namespaces: namespaces::Namespaces,
     accounts: accounts::Accounts,
@@ -124,13 +124,13 @@ struct Controllers {
     cleanup: cleanup::Cleanup,
     certificates: certificates::Certificates,
     quotas: quotas::Quotas,
-    manager: Option<Arc<Manager>>,
+    manager: Option<Arc<ControllerManager>>,
     /// Whether a controller panicked, so that what it knew may be wrong.
     restart: bool,
 }
 
 /// `settled` is what [`roles::settle`] returned at the start.
-async fn follow(inner: Arc<Inner>, settled: u64) {
+async fn run_controllers(inner: Arc<Inner>, settled: u64) {
     let mut trim = tokio::time::interval_at(tokio::time::Instant::now() + TRIM, TRIM);
     trim.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut managers = inner.storage.manager();
@@ -141,12 +141,12 @@ async fn follow(inner: Arc<Inner>, settled: u64) {
         let from = inner.store.revision();
         let manager = managers.borrow_and_update().clone();
         let mut state = Controllers { roles: roles::Roles::settled(settled), manager, ..Controllers::default() };
-        state.look_at_everything(&inner);
+        state.resync_all(&inner);
         let Ok(mut cursor) = inner.store.watch_all(from) else {
             tokio::task::yield_now().await;
             continue;
         };
-        state.work(&inner).await;
+        state.reconcile(&inner).await;
         failures = if state.restart { failures + 1 } else { 0 };
         let mut restart = state.restart.then(|| Instant::now() + backoff(failures));
         loop {
@@ -155,17 +155,17 @@ async fn follow(inner: Arc<Inner>, settled: u64) {
                     // A follower that lost its place looks at everything again.
                     let Ok(batch) = batch else { break };
                     for event in &batch.events {
-                        state.see(&inner, event);
+                        state.observe_event(&inner, event);
                     }
-                    state.work(&inner).await;
+                    state.reconcile(&inner).await;
                 }
                 Ok(()) = managers.changed() => {
                     state.manager = managers.borrow_and_update().clone();
-                    state.look_at(&inner, &[("", "resourcequotas"), ("certificates.k8s.io", "certificatesigningrequests")]);
-                    state.work(&inner).await;
+                    state.resync(&inner, &[("", "resourcequotas"), ("certificates.k8s.io", "certificatesigningrequests")]);
+                    state.reconcile(&inner).await;
                 }
                 _ = trim.tick() => {
-                    let swept = guard(&inner, "sweep", async {
+                    let swept = catch_panic(&inner, "sweep", async {
                         inner.store.trim();
                         events::sweep(&inner);
                         certificates::sweep(&inner);
@@ -189,31 +189,37 @@ async fn follow(inner: Arc<Inner>, settled: u64) {
 }
 
 impl Controllers {
-    fn look_at_everything(&mut self, inner: &Arc<Inner>) {
+    fn resync_all(&mut self, inner: &Arc<Inner>) {
         for resource in inner.registry.stored() {
             for object in all(inner, &resource.storage) {
-                self.note(inner, &resource, None, Some(&object));
+                self.dispatch_change(inner, &resource, None, Some(&object));
             }
         }
     }
 
     /// Looks again at all objects of these resources.
-    fn look_at(&mut self, inner: &Arc<Inner>, resources: &[(&str, &str)]) {
+    fn resync(&mut self, inner: &Arc<Inner>, resources: &[(&str, &str)]) {
         for resource in resources.iter().filter_map(|(group, plural)| inner.registry.by_plural(group, plural)) {
             for object in all(inner, &resource.storage) {
-                self.note(inner, &resource, None, Some(&object));
+                self.dispatch_change(inner, &resource, None, Some(&object));
             }
         }
     }
 
-    fn see(&mut self, inner: &Arc<Inner>, event: &Event) {
+    fn observe_event(&mut self, inner: &Arc<Inner>, event: &Event) {
         let Some(any) = event.now.as_ref().or(event.prev.as_ref()) else { return };
         let Some(resource) = self.kinds.of(inner, any) else { return };
-        self.note(inner, &resource, event.prev.as_ref(), event.now.as_ref());
+        self.dispatch_change(inner, &resource, event.prev.as_ref(), event.now.as_ref());
     }
 
     /// Lets the controllers note a change.
-    fn note(&mut self, inner: &Inner, resource: &Arc<Resource>, prev: Option<&Arc<Object>>, now: Option<&Arc<Object>>) {
+    fn dispatch_change(
+        &mut self,
+        inner: &Inner,
+        resource: &Arc<Resource>,
+        prev: Option<&Arc<Object>>,
+        now: Option<&Arc<Object>>,
+    ) {
         if panic::catch_unwind(AssertUnwindSafe(|| self.changed(resource, prev, now))).is_err() {
             panicked(inner, "changes");
             self.restart = true;
@@ -234,33 +240,33 @@ impl Controllers {
         }
     }
 
-    async fn work(&mut self, inner: &Arc<Inner>) {
+    async fn reconcile(&mut self, inner: &Arc<Inner>) {
         let manager = self.manager.as_deref();
         // A server with an authority of its own is all of a control plane that there is.
         let fills_quotas = inner.authority.is_some() || manager.is_some_and(|manager| manager.quotas);
-        let mut sound = guard(inner, "accounts", async { self.accounts.work(inner) }).await;
-        sound &= guard(inner, "tokens", async { self.tokens.work(inner) }).await;
-        sound &= guard(inner, "roles", async { self.roles.work(inner) }).await;
-        sound &= guard(inner, "garbage", self.garbage.work(inner)).await;
-        sound &= guard(inner, "volumes", async { self.volumes.work(inner) }).await;
-        sound &= guard(inner, "certificates", async { self.certificates.work(inner, manager) }).await;
-        sound &= guard(inner, "quotas", async { self.quotas.work(inner, fills_quotas) }).await;
-        sound &= guard(inner, "namespaces", self.namespaces.work(inner)).await;
-        sound &= guard(inner, "cleanup", self.cleanup.work(inner)).await;
+        let mut sound = catch_panic(inner, "accounts", async { self.accounts.reconcile(inner) }).await;
+        sound &= catch_panic(inner, "tokens", async { self.tokens.reconcile(inner) }).await;
+        sound &= catch_panic(inner, "roles", async { self.roles.reconcile(inner) }).await;
+        sound &= catch_panic(inner, "garbage", self.garbage.reconcile(inner)).await;
+        sound &= catch_panic(inner, "volumes", async { self.volumes.reconcile(inner) }).await;
+        sound &= catch_panic(inner, "certificates", async { self.certificates.reconcile(inner, manager) }).await;
+        sound &= catch_panic(inner, "quotas", async { self.quotas.reconcile(inner, fills_quotas) }).await;
+        sound &= catch_panic(inner, "namespaces", self.namespaces.reconcile(inner)).await;
+        sound &= catch_panic(inner, "cleanup", self.cleanup.reconcile(inner)).await;
         self.restart |= !sound;
     }
 }
 
 /// Finds the resource of a stored object by what the object says of itself.
 #[derive(Default)]
-struct Kinds {
+struct ResourceLookup {
     generation: Option<u64>,
     by_kind: HashMap<Box<str>, Vec<Arc<Resource>>>,
     /// Custom resources that are served no more, the last ones only: events of their last instances may come after their definition is gone.
     gone: VecDeque<Arc<Resource>>,
 }
 
-impl Kinds {
+impl ResourceLookup {
     fn of(&mut self, inner: &Inner, object: &Object) -> Option<Arc<Resource>> {
         let kind = kind_of(object)?;
         let group = object.api_version.rsplit_once('/').map(|(group, _)| group).unwrap_or_default();

@@ -38,7 +38,7 @@ pub(super) struct Namespaces {
 
 /// What is left of a namespace, and what went wrong.
 #[derive(Default)]
-struct Rest {
+struct RemainingContent {
     by_resource: BTreeMap<String, usize>,
     by_finalizer: BTreeMap<String, usize>,
     errors: Vec<String>,
@@ -59,7 +59,7 @@ impl Namespaces {
         }
     }
 
-    pub(super) async fn work(&mut self, inner: &Arc<Inner>) {
+    pub(super) async fn reconcile(&mut self, inner: &Arc<Inner>) {
         for name in std::mem::take(&mut self.due) {
             end(inner, &name).await;
         }
@@ -75,7 +75,7 @@ async fn end(inner: &Arc<Inner>, name: &str) {
         return;
     }
     let actor = Actor::manager(inner, "namespace-controller");
-    let mut rest = Rest::default();
+    let mut rest = RemainingContent::default();
     let pods_remain = match inner.registry.by_plural("", "pods") {
         Some(pods) => empty(&actor, &pods, name, &mut rest).await,
         None => false,
@@ -108,7 +108,7 @@ async fn end(inner: &Arc<Inner>, name: &str) {
 ///
 /// An object that waits for its dependents, after a deletion in the foreground, is deleted once more and waits no longer: its dependents go in
 /// any case, and one of them that a foreign finalizer holds must not hold all of its owners, too. The real server does so.
-async fn empty(actor: &Actor<'_>, resource: &Arc<Resource>, namespace: &str, rest: &mut Rest) -> bool {
+async fn empty(actor: &Actor<'_>, resource: &Arc<Resource>, namespace: &str, rest: &mut RemainingContent) -> bool {
     let list = || {
         let page = actor.inner.store.page(&resource.storage, Some(namespace), None, None, 0, |_| true);
         page.map(|page| page.objects).unwrap_or_default()
@@ -145,7 +145,7 @@ fn waits_for_dependents(object: &Object) -> bool {
 }
 
 /// Writes the conditions, if they say something new.
-fn report(actor: &Actor<'_>, resource: &Arc<Resource>, live: &Object, rest: &Rest) {
+fn report(actor: &Actor<'_>, resource: &Arc<Resource>, live: &Object, rest: &RemainingContent) {
     let conditions = conditions(rest);
     let now = actor.inner.timestamp();
     log(
@@ -180,7 +180,7 @@ fn report(actor: &Actor<'_>, resource: &Arc<Resource>, live: &Object, rest: &Res
     );
 }
 
-fn conditions(rest: &Rest) -> Vec<(&'static str, &'static str, &'static str, String)> {
+fn conditions(rest: &RemainingContent) -> Vec<(&'static str, &'static str, &'static str, String)> {
     let joined = |counts: &BTreeMap<String, usize>, verb: &str| {
         let texts: Vec<String> =
             counts.iter().map(|(what, n)| format!("{what} {verb} {n} resource instances")).collect();
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn what_remains_is_named_by_resource_and_by_finalizer() {
-        let rest = Rest {
+        let rest = RemainingContent {
             by_resource: [("configmaps.".to_owned(), 2), ("widgets.example.com".to_owned(), 1)].into(),
             by_finalizer: [("example.com/hold".to_owned(), 1)].into(),
             errors: Vec::new(),

@@ -32,7 +32,7 @@ impl Quotas {
     }
 
     /// Somebody has to look after quotas; where nobody does, they stay as they are.
-    pub(super) fn work(&mut self, inner: &Arc<Inner>, managed: bool) {
+    pub(super) fn reconcile(&mut self, inner: &Arc<Inner>, managed: bool) {
         let due = std::mem::take(&mut self.due);
         let Some(resource) = inner.registry.by_plural("", "resourcequotas").filter(|_| managed) else { return };
         for namespace in due {

@@ -31,7 +31,7 @@ impl Roles {
         self.due |= resource.is(GROUP, "clusterroles");
     }
 
-    pub(super) fn work(&mut self, inner: &Arc<Inner>) {
+    pub(super) fn reconcile(&mut self, inner: &Arc<Inner>) {
         if std::mem::take(&mut self.due) && revision(inner) != Some(self.settled) {
             self.settled = settle(inner);
         }

@@ -41,7 +41,7 @@ impl Tokens {
         }
     }
 
-    pub(super) fn work(&mut self, inner: &Arc<Inner>) {
+    pub(super) fn reconcile(&mut self, inner: &Arc<Inner>) {
         let Some(secrets) = inner.registry.by_plural("", "secrets") else { return };
         for namespace in std::mem::take(&mut self.namespaces) {
             let page = inner.store.page(&secrets.storage, Some(&namespace), None, None, 0, |_| true);

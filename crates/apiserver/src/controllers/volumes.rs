@@ -43,7 +43,7 @@ impl Volumes {
         }
     }
 
-    pub(super) fn work(&mut self, inner: &Arc<Inner>) {
+    pub(super) fn reconcile(&mut self, inner: &Arc<Inner>) {
         if !std::mem::take(&mut self.due) {
             return;
         }

@@ -16,7 +16,7 @@ const MAX_MESSAGE: usize = 5 * 1024;
 const MOST_EXPENSIVE: usize = 4;
 
 /// A rule's programs.
-struct Compiled {
+struct CompiledRule {
     rule: Rule,
     program: Result<Program, String>,
     message: Option<Result<Program, String>>,
@@ -26,7 +26,7 @@ struct Compiled {
 }
 
 /// Compiles the rules of one node. None when rules cannot see values of its schema.
-fn compile(raw: &Value, schema: &Schema, is_resource: bool) -> Option<(Arc<Decl>, Vec<Compiled>)> {
+fn compile(raw: &Value, schema: &Schema, is_resource: bool) -> Option<(Arc<Decl>, Vec<CompiledRule>)> {
     let decl = Decl::from_schema(raw, is_resource)?;
     let env = Env::new().var("self", decl.clone());
     let compile_rule = |rule: &Rule| {
@@ -42,7 +42,7 @@ fn compile(raw: &Value, schema: &Schema, is_resource: bool) -> Option<(Arc<Decl>
         let given = rule.field_path.as_deref().filter(|path| !path.is_empty());
         let field = given.and_then(|path| Some(field_path::resolve(path, schema, true).ok()?.path("")));
         let uses_old_self = program.as_ref().is_ok_and(|program| program.uses("oldSelf"));
-        Compiled { rule: rule.clone(), program, message, uses_old_self, field }
+        CompiledRule { rule: rule.clone(), program, message, uses_old_self, field }
     };
     Some((decl.clone(), schema.rules.iter().map(compile_rule).collect()))
 }
@@ -52,7 +52,7 @@ fn compile(raw: &Value, schema: &Schema, is_resource: bool) -> Option<(Arc<Decl>
 pub(super) fn check(schema: &Value, path: &str) -> Vec<FieldError> {
     let Ok(root) = Schema::from_openapi(schema) else { return Vec::new() };
     let mut checker = Checker { errors: Vec::new(), total: 0, costs: Vec::new() };
-    let place = Place { path: path.to_owned(), cardinality: Some(1), uncorrelatable: None, is_resource: true };
+    let place = NodeContext { path: path.to_owned(), cardinality: Some(1), uncorrelatable: None, is_resource: true };
     check_defaults(schema, &root, path, &mut checker.errors);
     if !checker.errors.is_empty() {
         return checker.errors;
@@ -77,7 +77,7 @@ fn check_defaults(raw: &Value, schema: &Schema, path: &str, errors: &mut Vec<Fie
     {
         let at = text::child(path, "default");
         let runs = [Some(default), None].map(|old| {
-            let mut run = Run::default();
+            let mut run = RuleEvaluation::default();
             // Running out of budget is among the errors.
             let _ = run.visit(&rules, default, old, &at, Ratchet { current: None, parent: None });
             run.errors
@@ -108,7 +108,7 @@ fn too_costly(what: &str, cost: u64, limit: u64) -> String {
 }
 
 /// Where a node stands in the schema.
-struct Place {
+struct NodeContext {
     path: String,
     /// How often the node can occur in one object; none without a bound.
     cardinality: Option<u64>,
@@ -117,7 +117,7 @@ struct Place {
     is_resource: bool,
 }
 
-impl Place {
+impl NodeContext {
     fn below(&self, path: String, parent: &Schema, child: &Schema) -> Self {
         let factor = match (parent.ty, parent.additional_allowed) {
             (Some(fleetwright_schema::Type::Object), Some(_)) => parent.max_properties,
@@ -140,7 +140,7 @@ struct Checker {
 }
 
 impl Checker {
-    fn visit(&mut self, raw: &Value, schema: &Schema, place: &Place) {
+    fn visit(&mut self, raw: &Value, schema: &Schema, place: &NodeContext) {
         let at = |name: &str| text::child(&place.path, name);
         if let Some(additional) = &schema.additional {
             let below = place.below(at("additionalProperties"), schema, additional);
@@ -172,7 +172,7 @@ impl Checker {
         }
     }
 
-    fn check_rule(&mut self, compiled: &Compiled, path: &str, often: u64, place: &Place) {
+    fn check_rule(&mut self, compiled: &CompiledRule, path: &str, often: u64, place: &NodeContext) {
         let at = |name: &str| text::child(path, name);
         match &compiled.program {
             Ok(program) => {
@@ -239,7 +239,7 @@ fn bad_rule(at: String, rule: &Rule, why: &str) -> FieldError {
 /// The rules of a schema, node by node; nodes without rules in or below them are left out.
 pub(super) struct Rules {
     schema: Arc<Schema>,
-    compiled: Vec<Compiled>,
+    compiled: Vec<CompiledRule>,
     items: Option<Box<Rules>>,
     additional: Option<Box<Rules>>,
     properties: BTreeMap<String, Rules>,
@@ -274,7 +274,7 @@ impl Rules {
     /// Runs the rules on an object. Rules that fail on a part that did not change are forgiven, unless they look at the
     /// old value themselves; what was forgiven comes second.
     pub fn check(&self, new: &Value, old: Option<&Value>) -> (Vec<FieldError>, Vec<String>) {
-        let mut run = Run::default();
+        let mut run = RuleEvaluation::default();
         let current = old.map(|old| Correlation { schema: &self.schema, new, old });
         // Running out of budget ends the run; what was found until then stands.
         let _ = run.visit(self, new, old, "", Ratchet { current, parent: None });
@@ -313,20 +313,20 @@ impl<'a> Ratchet<'a> {
 /// No rule may run any more.
 struct Exhausted;
 
-struct Run {
+struct RuleEvaluation {
     errors: Vec<FieldError>,
     /// What would be an error if it were new, as texts for warnings.
     forgiven: Vec<String>,
     budget: u64,
 }
 
-impl Default for Run {
+impl Default for RuleEvaluation {
     fn default() -> Self {
         Self { errors: Vec::new(), forgiven: Vec::new(), budget: RUNTIME_BUDGET }
     }
 }
 
-impl Run {
+impl RuleEvaluation {
     fn visit<'a>(
         &mut self,
         rules: &Rules,
@@ -372,7 +372,7 @@ impl Run {
 
     fn run(
         &mut self,
-        compiled: &Compiled,
+        compiled: &CompiledRule,
         rules: &Rules,
         new: &Value,
         old: Option<&Value>,
@@ -435,7 +435,7 @@ impl Run {
     /// Reports a rule that does not hold.
     fn failed(
         &mut self,
-        compiled: &Compiled,
+        compiled: &CompiledRule,
         activation: &Activation<'_>,
         (ty, value, path): (&str, &Value, &str),
         forgiven: bool,

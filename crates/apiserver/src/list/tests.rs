@@ -127,15 +127,15 @@ fn configmaps() -> Arc<Resource> {
 }
 
 fn put(store: &Store, name: &str) {
-    use crate::store::{Change, Draft, Expect};
+    use crate::store::{Change, Draft, Precondition};
     let object = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": name, "namespace": "a"}});
     let draft = Change::Put(Draft::new(&object, vec![], 0));
-    store.commit(&configmaps().storage, &Key::new("a", name), Expect::Absent, draft).unwrap();
+    store.commit(&configmaps().storage, &Key::new("a", name), Precondition::Absent, draft).unwrap();
 }
 
 async fn ask(store: &Store, query: &str) -> (u16, Value) {
     use http_body_util::BodyExt;
-    let view = View::json(jiff::Timestamp::UNIX_EPOCH);
+    let view = ResponseFormat::json(jiff::Timestamp::UNIX_EPOCH);
     let answer = list(store, &configmaps(), "", &Query::parse(Some(query)), &view).await;
     let answer = answer.unwrap_or_else(|error| crate::body::error(&error));
     let code = answer.status().as_u16();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::history::History;
-use super::{Event, Gone, Inner, Store};
+use super::{Compacted, Event, Inner, Store};
 
 /// The most changes that one look returns, so that a watcher far behind does not hold the lock for long.
 const BATCH: usize = 512;
@@ -22,10 +22,10 @@ pub struct Batch {
 
 /// Why a cursor has nothing more to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
+pub enum WatchError {
     /// The follower was too slow: changes that it has not seen are forgotten.
     #[error(transparent)]
-    Gone(#[from] Gone),
+    Compacted(#[from] Compacted),
     /// The resource was dropped.
     #[error("the resource is no longer served")]
     Ended,
@@ -36,7 +36,7 @@ pub enum Lost {
 pub struct Cursor {
     inner: Arc<Inner>,
     resource: Option<Arc<str>>,
-    birth: u64,
+    incarnation: u64,
     seen: u64,
     wake: watch::Receiver<u64>,
     /// What is left of a resource that was dropped.
@@ -45,15 +45,15 @@ pub struct Cursor {
 
 impl Store {
     /// Follows a resource from the first change after a revision.
-    pub fn watch(&self, resource: &str, from_revision: u64) -> Result<Cursor, Gone> {
+    pub fn watch(&self, resource: &str, from_revision: u64) -> Result<Cursor, Compacted> {
         let mut state = self.inner.write();
         let table = state.table(resource);
         table.history.reaches(from_revision)?;
-        let (birth, wake, last) = (table.birth, table.wake.subscribe(), table.last.clone());
+        let (incarnation, wake, last) = (table.incarnation, table.wake.subscribe(), table.last.clone());
         Ok(Cursor {
             inner: self.inner.clone(),
             resource: Some(resource.into()),
-            birth,
+            incarnation,
             seen: from_revision,
             wake,
             last,
@@ -62,14 +62,14 @@ impl Store {
 
     /// Follows every resource from the first change after a revision, in one order. It loses its place when any
     /// resource forgets a change that it has not seen; a resource that is dropped just falls silent.
-    pub fn watch_all(&self, from_revision: u64) -> Result<Cursor, Gone> {
+    pub fn watch_all(&self, from_revision: u64) -> Result<Cursor, Compacted> {
         let state = self.inner.read();
         for table in state.tables.values() {
             table.history.reaches(from_revision)?;
         }
         let wake = self.inner.wake.subscribe();
         let (inner, last) = (self.inner.clone(), Arc::default());
-        Ok(Cursor { inner, resource: None, birth: 0, seen: from_revision, wake, last })
+        Ok(Cursor { inner, resource: None, incarnation: 0, seen: from_revision, wake, last })
     }
 
     /// Waits until the store has come to a revision. When that takes too long, the error is the present revision.
@@ -85,17 +85,17 @@ impl Store {
 
 impl Cursor {
     /// What changed since the last look; nothing is an answer too.
-    pub fn look(&mut self) -> Result<Batch, Lost> {
+    pub fn poll_changes(&mut self) -> Result<Batch, WatchError> {
         self.wake.borrow_and_update();
         let state = self.inner.read();
         let mut events = Vec::new();
         match &self.resource {
             Some(resource) => {
-                let table = state.tables.get(resource).filter(|table| table.birth == self.birth);
+                let table = state.tables.get(resource).filter(|table| table.incarnation == self.incarnation);
                 let history = table.map(|table| &table.history).or_else(|| self.last.get());
-                events = history.ok_or(Lost::Ended)?.after(self.seen, BATCH)?;
+                events = history.ok_or(WatchError::Ended)?.after(self.seen, BATCH)?;
                 if table.is_none() && events.is_empty() {
-                    return Err(Lost::Ended);
+                    return Err(WatchError::Ended);
                 }
             }
             None => {
@@ -116,13 +116,13 @@ impl Cursor {
     }
 
     /// Waits until something changes. Dropping the future loses nothing.
-    pub async fn next(&mut self) -> Result<Batch, Lost> {
+    pub async fn next(&mut self) -> Result<Batch, WatchError> {
         loop {
-            let batch = self.look()?;
+            let batch = self.poll_changes()?;
             if !batch.events.is_empty() {
                 return Ok(batch);
             }
-            self.wake.changed().await.map_err(|_| Lost::Ended)?;
+            self.wake.changed().await.map_err(|_| WatchError::Ended)?;
         }
     }
 

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::{Gone, Key, Object};
+use super::{Compacted, Key, Object};
 
 /// How much of the past a store keeps, for each resource. Whatever limit is reached first counts.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct HistoryLimits {
     /// The most changes.
     pub history_events: usize,
     /// The oldest change.
@@ -19,7 +19,7 @@ pub struct Limits {
     pub history_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for HistoryLimits {
     /// etcd's five minutes, unless ten thousand changes or 32 MiB come sooner.
     fn default() -> Self {
         Self { history_events: 10_000, history_age: Duration::from_secs(300), history_bytes: 32 << 20 }
@@ -28,7 +28,7 @@ impl Default for Limits {
 
 /// How a watcher sees a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
+pub enum WatchEventType {
     /// The object is new to the watcher.
     Added,
     /// The watcher knew an older version.
@@ -37,7 +37,7 @@ pub enum Sight {
     Deleted,
 }
 
-impl Sight {
+impl WatchEventType {
     /// The `type` of the watch event.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -72,43 +72,43 @@ impl Event {
     }
 
     /// How a watcher with this filter sees the change; none when it is none of its business.
-    pub fn sight(&self, mut filter: impl FnMut(&Object) -> bool) -> Option<Sight> {
+    pub fn event_type_for(&self, mut filter: impl FnMut(&Object) -> bool) -> Option<WatchEventType> {
         let before = self.prev.as_deref().is_some_and(&mut filter);
         let after = self.now.as_deref().is_some_and(filter);
         match (before, after) {
             (false, false) => None,
-            (false, true) => Some(Sight::Added),
-            (true, true) => Some(Sight::Modified),
-            (true, false) => Some(Sight::Deleted),
+            (false, true) => Some(WatchEventType::Added),
+            (true, true) => Some(WatchEventType::Modified),
+            (true, false) => Some(WatchEventType::Deleted),
         }
     }
 
     /// The version of the object that a watcher is shown: the one after the change or, when the object is gone or left
     /// the selector, the last stored one.
-    pub fn subject(&self, sight: Sight) -> Option<&Arc<Object>> {
-        match sight {
-            Sight::Added | Sight::Modified => self.now.as_ref(),
-            Sight::Deleted => self.prev.as_ref(),
+    pub fn stored_object(&self, event_type: WatchEventType) -> Option<&Arc<Object>> {
+        match event_type {
+            WatchEventType::Added | WatchEventType::Modified => self.now.as_ref(),
+            WatchEventType::Deleted => self.prev.as_ref(),
         }
     }
 
     /// What a watcher is shown, always with the resourceVersion of this change.
-    pub fn shown(&self, sight: Sight) -> Option<Arc<Object>> {
-        self.subject(sight).map(|object| object.at(self.revision))
+    pub fn object_to_send(&self, event_type: WatchEventType) -> Option<Arc<Object>> {
+        self.stored_object(event_type).map(|object| object.at(self.revision))
     }
 
     /// The watch event in the stored version, a line of JSON. Made once, however many watch.
-    pub fn frame(&self, sight: Sight) -> Option<Bytes> {
-        let slot = self.frames.get(sight as usize)?;
+    pub fn frame(&self, event_type: WatchEventType) -> Option<Bytes> {
+        let slot = self.frames.get(event_type as usize)?;
         if let Some(frame) = slot.get() {
             return Some(frame.clone());
         }
-        let object = self.shown(sight)?;
-        Some(slot.get_or_init(|| frame(sight.as_str(), &object.json)).clone())
+        let object = self.object_to_send(event_type)?;
+        Some(slot.get_or_init(|| frame(event_type.as_str(), &object.json)).clone())
     }
 
     /// The bytes that would be free if this event was.
-    fn weight(&self) -> usize {
+    fn retained_bytes(&self) -> usize {
         let size = |object: &Option<Arc<Object>>| object.as_ref().map_or(0, |o| o.json.len());
         size(&self.prev) + size(&self.now)
     }
@@ -139,14 +139,14 @@ impl History {
         Self { floor, ..Self::default() }
     }
 
-    pub(super) fn push(&mut self, event: Arc<Event>, limits: &Limits) {
-        self.bytes += event.weight();
+    pub(super) fn push(&mut self, event: Arc<Event>, limits: &HistoryLimits) {
+        self.bytes += event.retained_bytes();
         self.events.push_back(event);
         self.trim(limits);
     }
 
     /// Forgets what the limits do not cover.
-    pub(super) fn trim(&mut self, limits: &Limits) {
+    pub(super) fn trim(&mut self, limits: &HistoryLimits) {
         while let Some(oldest) = self.events.front() {
             let over = self.events.len() > limits.history_events || self.bytes > limits.history_bytes;
             if !over && oldest.at.elapsed() <= limits.history_age {
@@ -169,24 +169,24 @@ impl History {
 
     fn forget_oldest(&mut self) {
         if let Some(event) = self.events.pop_front() {
-            self.bytes = self.bytes.saturating_sub(event.weight());
+            self.bytes = self.bytes.saturating_sub(event.retained_bytes());
             self.floor = self.floor.max(event.revision);
         }
     }
 
-    pub(super) fn reaches(&self, revision: u64) -> Result<(), Gone> {
-        if revision < self.floor { Err(Gone { requested: revision, oldest: self.floor }) } else { Ok(()) }
+    pub(super) fn reaches(&self, revision: u64) -> Result<(), Compacted> {
+        if revision < self.floor { Err(Compacted { requested: revision, oldest: self.floor }) } else { Ok(()) }
     }
 
     /// At most `most` changes after a revision.
-    pub(super) fn after(&self, revision: u64, most: usize) -> Result<Vec<Arc<Event>>, Gone> {
+    pub(super) fn after(&self, revision: u64, most: usize) -> Result<Vec<Arc<Event>>, Compacted> {
         self.reaches(revision)?;
         let from = self.events.partition_point(|event| event.revision <= revision);
         Ok(self.events.range(from..).take(most).cloned().collect())
     }
 
     /// For each key that changed after a revision, the object as it was at that revision.
-    pub(super) fn undo(&self, revision: u64) -> Result<BTreeMap<Key, Option<Arc<Object>>>, Gone> {
+    pub(super) fn undo(&self, revision: u64) -> Result<BTreeMap<Key, Option<Arc<Object>>>, Compacted> {
         self.reaches(revision)?;
         let mut past = BTreeMap::new();
         for event in self.events.iter().rev().take_while(|event| event.revision > revision) {

@@ -10,8 +10,8 @@ mod history;
 mod object;
 mod page;
 
-pub use cursor::{Cursor, Lost};
-pub use history::{Event, Limits, frame};
+pub use cursor::{Cursor, WatchError};
+pub use history::{Event, HistoryLimits, frame};
 pub use object::{Draft, Key, Object};
 pub use page::Page;
 
@@ -24,7 +24,7 @@ use history::History;
 
 /// What must hold for a write to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
+pub enum Precondition {
     /// No object has the key.
     Absent,
     /// The object is there, at this revision.
@@ -58,7 +58,7 @@ pub enum CommitError {
 /// A revision that the store has forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too old resource version: {requested} ({oldest})")]
-pub struct Gone {
+pub struct Compacted {
     /// The revision asked for.
     pub requested: u64,
     /// The oldest that is left.
@@ -73,7 +73,7 @@ pub struct Store {
 
 #[derive(Debug)]
 struct Inner {
-    limits: Limits,
+    limits: HistoryLimits,
     state: RwLock<State>,
     wake: watch::Sender<u64>,
 }
@@ -85,7 +85,7 @@ struct State {
     tables: HashMap<Arc<str>, Table>,
     /// The revision at which a resource was dropped: who watched the old one must not go on with a new one.
     dropped: HashMap<Arc<str>, u64>,
-    births: u64,
+    incarnations: u64,
 }
 
 #[derive(Debug)]
@@ -95,7 +95,7 @@ struct Table {
     /// The revision of the last change.
     changed: u64,
     /// Tells a resource from an earlier one of the same name.
-    birth: u64,
+    incarnation: u64,
     wake: watch::Sender<u64>,
     /// What it leaves to its followers when it is dropped.
     last: Arc<OnceLock<History>>,
@@ -103,19 +103,20 @@ struct Table {
 
 impl Default for Store {
     fn default() -> Self {
-        Self::new(Limits::default())
+        Self::new(HistoryLimits::default())
     }
 }
 
 impl Store {
     /// An empty store at revision 1, where etcd starts too.
-    pub fn new(limits: Limits) -> Self {
-        let state = State { revision: 1, compacted: 0, tables: HashMap::new(), dropped: HashMap::new(), births: 0 };
+    pub fn new(limits: HistoryLimits) -> Self {
+        let state =
+            State { revision: 1, compacted: 0, tables: HashMap::new(), dropped: HashMap::new(), incarnations: 0 };
         Self { inner: Arc::new(Inner { limits, state: RwLock::new(state), wake: watch::Sender::new(1) }) }
     }
 
     /// An empty store that goes on after a revision, of whose past it knows nothing.
-    pub fn starting_at(limits: Limits, revision: u64) -> Self {
+    pub fn starting_at(limits: HistoryLimits, revision: u64) -> Self {
         let store = Self::new(limits);
         {
             let mut state = store.inner.write();
@@ -127,7 +128,7 @@ impl Store {
     }
 
     /// A store that holds these objects of other stores, of whose past it knows nothing. They are shared, not copied.
-    pub fn holding(limits: Limits, objects: &[(Arc<str>, Arc<Object>)]) -> Self {
+    pub fn holding(limits: HistoryLimits, objects: &[(Arc<str>, Arc<Object>)]) -> Self {
         let newest = objects.iter().map(|(_, object)| object.revision).max().unwrap_or_default();
         let store = Self::starting_at(limits, newest);
         let mut state = store.inner.write();
@@ -182,7 +183,7 @@ impl Store {
         &self,
         resource: &str,
         key: &Key,
-        expect: Expect,
+        expect: Precondition,
         change: Change,
     ) -> Result<Arc<Object>, CommitError> {
         let mut guard = self.inner.write();
@@ -259,12 +260,12 @@ impl State {
     fn table(&mut self, resource: &str) -> &mut Table {
         let floor = self.floor(resource);
         self.tables.entry(resource.into()).or_insert_with(|| {
-            self.births += 1;
+            self.incarnations += 1;
             Table {
                 objects: BTreeMap::new(),
                 history: History::starting_after(floor),
                 changed: 0,
-                birth: self.births,
+                incarnation: self.incarnations,
                 wake: watch::Sender::new(0),
                 last: Arc::default(),
             }
@@ -296,11 +297,11 @@ impl Table {
     }
 }
 
-fn check(expect: Expect, present: Option<&Arc<Object>>) -> Result<(), CommitError> {
+fn check(expect: Precondition, present: Option<&Arc<Object>>) -> Result<(), CommitError> {
     match (expect, present) {
-        (Expect::Absent, Some(object)) => Err(CommitError::Exists(object.clone())),
-        (Expect::Revision(_), None) => Err(CommitError::Missing),
-        (Expect::Revision(revision), Some(object)) if object.revision != revision => {
+        (Precondition::Absent, Some(object)) => Err(CommitError::Exists(object.clone())),
+        (Precondition::Revision(_), None) => Err(CommitError::Missing),
+        (Precondition::Revision(revision), Some(object)) if object.revision != revision => {
             Err(CommitError::Conflict(object.clone()))
         }
         _ => Ok(()),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::{Gone, Key, Object, Store};
+use super::{Compacted, Key, Object, Store};
 
 /// Part of a list.
 #[derive(Debug)]
@@ -30,14 +30,14 @@ impl Store {
         after: Option<&Key>,
         limit: usize,
         mut filter: impl FnMut(&Object) -> bool,
-    ) -> Result<Page, Gone> {
+    ) -> Result<Page, Compacted> {
         let state = self.inner.read();
         let revision = at.unwrap_or(state.revision).min(state.revision);
         let nothing = BTreeMap::new();
         let (present, past) = match state.tables.get(resource) {
             Some(table) => (&table.objects, table.history.undo(revision)?),
             None if revision < state.floor(resource) => {
-                return Err(Gone { requested: revision, oldest: state.floor(resource) });
+                return Err(Compacted { requested: revision, oldest: state.floor(resource) });
             }
             None => (&nothing, BTreeMap::new()),
         };

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::history::Sight;
+use super::history::WatchEventType;
 use super::*;
 
 const PODS: &str = "pods";
@@ -14,14 +14,14 @@ fn draft(name: &str, text: &str) -> Draft {
 
 fn put(store: &Store, namespace: &str, name: &str, text: &str) -> Arc<Object> {
     let key = Key::new(namespace, name);
-    let expect = store.get(PODS, &key).map_or(Expect::Absent, |present| Expect::Revision(present.revision));
+    let expect = store.get(PODS, &key).map_or(Precondition::Absent, |present| Precondition::Revision(present.revision));
     store.commit(PODS, &key, expect, Change::Put(draft(name, text))).unwrap()
 }
 
 fn delete(store: &Store, namespace: &str, name: &str) -> Arc<Object> {
     let key = Key::new(namespace, name);
     let last = store.get(PODS, &key).unwrap();
-    store.commit(PODS, &key, Expect::Revision(last.revision), Change::Delete(Draft::of(&last))).unwrap()
+    store.commit(PODS, &key, Precondition::Revision(last.revision), Change::Delete(Draft::of(&last))).unwrap()
 }
 
 fn names(page: &Page) -> Vec<String> {
@@ -36,7 +36,7 @@ fn list(store: &Store, at: Option<u64>) -> Vec<String> {
 fn every_write_moves_the_one_revision_by_one() {
     let store = Store::default();
     assert_eq!(put(&store, "a", "x", "1").revision, 2);
-    store.commit("nodes", &Key::new("", "n"), Expect::Absent, Change::Put(draft("n", ""))).unwrap();
+    store.commit("nodes", &Key::new("", "n"), Precondition::Absent, Change::Put(draft("n", ""))).unwrap();
     assert_eq!(delete(&store, "a", "x").revision, 4);
     assert_eq!((store.revision(), store.resource_revision("nodes"), store.resource_revision("none")), (4, 3, 0));
     assert_eq!(store.resources(), ["nodes".into()]);
@@ -47,11 +47,11 @@ fn a_write_whose_expectation_fails_changes_nothing() {
     let store = Store::default();
     let key = Key::new("a", "x");
     let put_if = |expect| store.commit(PODS, &key, expect, Change::Put(draft("x", "")));
-    assert!(matches!(put_if(Expect::Revision(2)), Err(CommitError::Missing)));
-    assert!(put_if(Expect::Absent).is_ok());
-    assert!(matches!(put_if(Expect::Absent), Err(CommitError::Exists(_))));
-    assert!(matches!(put_if(Expect::Revision(7)), Err(CommitError::Conflict(o)) if o.revision == 2));
-    let missing = store.commit(PODS, &Key::new("a", "y"), Expect::Revision(1), Change::Delete(draft("y", "")));
+    assert!(matches!(put_if(Precondition::Revision(2)), Err(CommitError::Missing)));
+    assert!(put_if(Precondition::Absent).is_ok());
+    assert!(matches!(put_if(Precondition::Absent), Err(CommitError::Exists(_))));
+    assert!(matches!(put_if(Precondition::Revision(7)), Err(CommitError::Conflict(o)) if o.revision == 2));
+    let missing = store.commit(PODS, &Key::new("a", "y"), Precondition::Revision(1), Change::Delete(draft("y", "")));
     assert!(matches!(missing, Err(CommitError::Missing)));
     assert_eq!(store.revision(), 2);
 }
@@ -118,17 +118,17 @@ fn what_is_compacted_is_gone_and_what_is_not_stays() {
         put(&store, "a", "x", &i.to_string());
     }
     store.compact(3);
-    let gone = Gone { requested: 2, oldest: 3 };
+    let gone = Compacted { requested: 2, oldest: 3 };
     assert_eq!(store.page(PODS, None, Some(2), None, 0, |_| true).unwrap_err(), gone);
     assert_eq!(store.watch(PODS, 2).unwrap_err().to_string(), "too old resource version: 2 (3)");
     assert_eq!(store.watch("never-written", 2).unwrap_err(), gone);
     assert_eq!(list(&store, Some(3)), ["a/x=1"]);
-    assert_eq!(store.watch(PODS, 3).unwrap().look().unwrap().events.len(), 2);
+    assert_eq!(store.watch(PODS, 3).unwrap().poll_changes().unwrap().events.len(), 2);
 }
 
 #[test]
 fn history_is_bounded_by_count_bytes_and_age() {
-    let limits = |events, bytes, age| Limits { history_events: events, history_bytes: bytes, history_age: age };
+    let limits = |events, bytes, age| HistoryLimits { history_events: events, history_bytes: bytes, history_age: age };
     let hour = Duration::from_secs(3600);
     for limits in [limits(5, usize::MAX, hour), limits(1000, 400, hour), limits(1000, usize::MAX, Duration::ZERO)] {
         let store = Store::new(limits);
@@ -143,7 +143,7 @@ fn history_is_bounded_by_count_bytes_and_age() {
 
 #[tokio::test]
 async fn a_watcher_that_falls_out_of_the_history_is_told_so() {
-    let store = Store::new(Limits { history_events: 3, ..Limits::default() });
+    let store = Store::new(HistoryLimits { history_events: 3, ..HistoryLimits::default() });
     let (mut slow, mut quick) = (store.watch(PODS, 1).unwrap(), store.watch(PODS, 1).unwrap());
     let mut seen = 0;
     for i in 0..10 {
@@ -151,7 +151,7 @@ async fn a_watcher_that_falls_out_of_the_history_is_told_so() {
         seen += quick.next().await.unwrap().events.len();
     }
     assert_eq!(seen, 10);
-    assert_eq!(slow.next().await.unwrap_err(), Lost::Gone(Gone { requested: 1, oldest: 8 }));
+    assert_eq!(slow.next().await.unwrap_err(), WatchError::Compacted(Compacted { requested: 1, oldest: 8 }));
 }
 
 #[tokio::test]
@@ -162,9 +162,9 @@ async fn dropping_a_resource_ends_its_watches_even_when_it_comes_back() {
     let waiting = tokio::spawn(async move { idle.next().await.map(|_| ()) });
     tokio::task::yield_now().await;
     store.drop_resource(PODS);
-    assert_eq!(waiting.await.unwrap(), Err(Lost::Ended));
+    assert_eq!(waiting.await.unwrap(), Err(WatchError::Ended));
     put(&store, "a", "x", "");
-    assert_eq!(late.next().await.unwrap_err(), Lost::Ended);
+    assert_eq!(late.next().await.unwrap_err(), WatchError::Ended);
     assert!(store.watch(PODS, 1).is_err());
 }
 
@@ -178,7 +178,7 @@ async fn a_dropped_resource_is_followed_to_its_last_change() {
     let batch = slow.next().await.unwrap();
     let names: Vec<_> = batch.events.iter().map(|event| event.key().unwrap().name.to_string()).collect();
     assert_eq!(names, ["x"], "what came before, and nothing of the one that came after");
-    assert_eq!(slow.next().await.unwrap_err(), Lost::Ended);
+    assert_eq!(slow.next().await.unwrap_err(), WatchError::Ended);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -228,7 +228,7 @@ fn only_one_of_many_writers_with_the_same_expectation_wins() {
             .map(|_| {
                 scope.spawn(|| {
                     let key = Key::new("a", "x");
-                    store.commit(PODS, &key, Expect::Revision(2), Change::Put(draft("x", ""))).is_ok() as usize
+                    store.commit(PODS, &key, Precondition::Revision(2), Change::Put(draft("x", ""))).is_ok() as usize
                 })
             })
             .collect();
@@ -245,11 +245,14 @@ fn a_change_is_seen_through_a_selector_as_it_crosses_it() {
         put(&store, "a", "x", text);
     }
     delete(&store, "a", "x");
-    let events = cursor.look().unwrap().events;
+    let events = cursor.poll_changes().unwrap().events;
     let inside = |o: &Object| o.label("text") == Some("in");
-    let sights: Vec<_> = events.iter().map(|event| event.sight(inside)).collect();
-    assert_eq!(sights, [None, Some(Sight::Added), Some(Sight::Modified), Some(Sight::Deleted), None]);
-    let left: serde_json::Value = serde_json::from_slice(&events[3].frame(Sight::Deleted).unwrap()).unwrap();
+    let sights: Vec<_> = events.iter().map(|event| event.event_type_for(inside)).collect();
+    assert_eq!(
+        sights,
+        [None, Some(WatchEventType::Added), Some(WatchEventType::Modified), Some(WatchEventType::Deleted), None]
+    );
+    let left: serde_json::Value = serde_json::from_slice(&events[3].frame(WatchEventType::Deleted).unwrap()).unwrap();
     assert_eq!(left["object"]["metadata"]["labels"]["text"], "in");
     assert_eq!(left["object"]["metadata"]["resourceVersion"], "5");
 }
@@ -260,10 +263,10 @@ fn a_frame_is_made_once_and_a_deletion_carries_its_own_version() {
     let mut cursor = store.watch(PODS, 1).unwrap();
     put(&store, "a", "x", "");
     delete(&store, "a", "x");
-    let events = cursor.look().unwrap().events;
-    let frames = (events[0].frame(Sight::Added).unwrap(), events[0].frame(Sight::Added).unwrap());
+    let events = cursor.poll_changes().unwrap().events;
+    let frames = (events[0].frame(WatchEventType::Added).unwrap(), events[0].frame(WatchEventType::Added).unwrap());
     assert_eq!(frames.0.as_ptr(), frames.1.as_ptr());
-    let last = events[1].frame(Sight::Deleted).unwrap();
+    let last = events[1].frame(WatchEventType::Deleted).unwrap();
     assert!(last.starts_with(b"{\"type\":\"DELETED\"") && last.ends_with(b"}\n"));
     assert!(String::from_utf8_lossy(&last).contains("\"resourceVersion\":\"3\""));
 }
@@ -274,10 +277,10 @@ fn watchers_see_the_last_stored_state_of_what_a_writer_deletes() {
     let mut cursor = store.watch(PODS, 1).unwrap();
     let stored = put(&store, "a", "x", "stored");
     let change = Change::Delete(draft("x", "never stored"));
-    let returned = store.commit(PODS, &Key::new("a", "x"), Expect::Revision(stored.revision), change).unwrap();
-    let event = cursor.look().unwrap().events.pop().unwrap();
+    let returned = store.commit(PODS, &Key::new("a", "x"), Precondition::Revision(stored.revision), change).unwrap();
+    let event = cursor.poll_changes().unwrap().events.pop().unwrap();
     assert_eq!((returned.label("text"), returned.revision), (Some("never stored"), 3));
-    let shown = event.shown(Sight::Deleted).unwrap();
+    let shown = event.object_to_send(WatchEventType::Deleted).unwrap();
     assert_eq!((shown.label("text"), shown.revision), (Some("stored"), 3));
 }
 

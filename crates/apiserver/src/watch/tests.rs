@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::registry::Registry;
-use crate::store::{Change, Draft, Expect, Key, Limits};
+use crate::store::{Change, Draft, HistoryLimits, Key, Precondition};
 
 struct Lines {
     body: Body,
@@ -45,7 +45,7 @@ fn put(store: &Store, namespace: &str, name: &str, value: &str) {
         "metadata": {"namespace": namespace, "name": name, "labels": {"v": value}}});
     let (key, draft) = (Key::new(namespace, name), Draft::new(&object, vec![], 0));
     let present = store.get(&resource().storage, &key);
-    let expect = present.map_or(Expect::Absent, |present| Expect::Revision(present.revision));
+    let expect = present.map_or(Precondition::Absent, |present| Precondition::Revision(present.revision));
     store.commit(&resource().storage, &key, expect, Change::Put(draft)).unwrap();
 }
 
@@ -53,7 +53,7 @@ fn delete(store: &Store, namespace: &str, name: &str) {
     let key = Key::new(namespace, name);
     let last = store.get(&resource().storage, &key).unwrap();
     let change = Change::Delete(Draft::of(&last));
-    store.commit(&resource().storage, &key, Expect::Revision(last.revision), change).unwrap();
+    store.commit(&resource().storage, &key, Precondition::Revision(last.revision), change).unwrap();
 }
 
 async fn open_until(
@@ -61,7 +61,7 @@ async fn open_until(
     query: &str,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Lines, ApiError> {
-    let view = View::json(Timestamp::UNIX_EPOCH);
+    let view = ResponseFormat::json(Timestamp::UNIX_EPOCH);
     let query = Query::parse(Some(query));
     let response = watch(store, &resource(), "a", "", &query, &view, stop).await?;
     assert_eq!(response.status(), 200);
@@ -152,7 +152,7 @@ async fn a_version_that_is_gone_is_an_error_event() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_falls_behind_is_cut_off_while_others_go_on() {
-    let store = Store::new(Limits { history_events: 3, ..Limits::default() });
+    let store = Store::new(HistoryLimits { history_events: 3, ..HistoryLimits::default() });
     let (mut slow, mut quick) = (open(&store, "resourceVersion=1").await, open(&store, "resourceVersion=1").await);
     for i in 0..10 {
         put(&store, "a", "x", &i.to_string());

@@ -4,16 +4,16 @@ use fleetwright_builtins::names::NameRule;
 use fleetwright_builtins::{meta, strategy, validation};
 use serde_json::Value;
 
-use super::{Operation, Outcome, meta_text, metadata};
+use super::{Outcome, WriteRequest, meta_text, metadata};
 use crate::error::ApiError;
 use crate::registry::Origin;
-use crate::store::{Change, CommitError, Expect};
+use crate::store::{Change, CommitError, Precondition};
 
 /// How often a generated name is drawn again when it is taken.
 const NAME_ATTEMPTS: usize = 8;
 
 /// Creates an object. `owned` says that managedFields are already set (server-side apply).
-pub(crate) fn create(op: &Operation<'_>, mut object: Value, owned: bool) -> Result<Outcome, ApiError> {
+pub(crate) fn create(op: &WriteRequest<'_>, mut object: Value, owned: bool) -> Result<Outcome, ApiError> {
     prepare_metadata(op, &mut object)?;
     super::update::dedup_owners(op, &mut object);
     if !owned {
@@ -43,7 +43,7 @@ pub(crate) fn create(op: &Operation<'_>, mut object: Value, owned: bool) -> Resu
 }
 
 /// The server's own metadata is not the client's to set, and the namespace is the path's.
-fn prepare_metadata(op: &Operation<'_>, object: &mut Value) -> Result<(), ApiError> {
+fn prepare_metadata(op: &WriteRequest<'_>, object: &mut Value) -> Result<(), ApiError> {
     let map = metadata(object);
     if map.get("resourceVersion").and_then(Value::as_str).is_some_and(|rv| !rv.is_empty() && rv != "0") {
         return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
@@ -57,7 +57,7 @@ fn prepare_metadata(op: &Operation<'_>, object: &mut Value) -> Result<(), ApiErr
 }
 
 /// The object's namespace must be the path's; an empty one is filled in.
-pub(crate) fn ensure_namespace(op: &Operation<'_>, object: &mut Value) -> Result<(), ApiError> {
+pub(crate) fn ensure_namespace(op: &WriteRequest<'_>, object: &mut Value) -> Result<(), ApiError> {
     let map = metadata(object);
     let given = map.get("namespace").and_then(Value::as_str).unwrap_or_default();
     if given == op.namespace {
@@ -72,7 +72,7 @@ pub(crate) fn ensure_namespace(op: &Operation<'_>, object: &mut Value) -> Result
     Ok(())
 }
 
-fn store(op: &Operation<'_>, mut object: Value, generate: bool) -> Result<Outcome, ApiError> {
+fn store(op: &WriteRequest<'_>, mut object: Value, generate: bool) -> Result<Outcome, ApiError> {
     let map = metadata(&mut object);
     map.insert("creationTimestamp".into(), op.server.timestamp().into());
     map.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
@@ -101,11 +101,11 @@ fn store(op: &Operation<'_>, mut object: Value, generate: bool) -> Result<Outcom
         };
     }
     let draft = op.draft(object);
-    let stored = op.server.store.commit(&op.resource.storage, &key, Expect::Absent, Change::Put(draft));
+    let stored = op.server.store.commit(&op.resource.storage, &key, Precondition::Absent, Change::Put(draft));
     stored.map(Outcome::Stored).map_err(|error| op.lost_race(error, &name))
 }
 
-fn prepare(op: &Operation<'_>, object: &mut Value) {
+fn prepare(op: &WriteRequest<'_>, object: &mut Value) {
     match &op.resource.origin {
         Origin::Builtin(kind) => {
             strategy::prepare_create(kind, object);
@@ -117,7 +117,7 @@ fn prepare(op: &Operation<'_>, object: &mut Value) {
     }
 }
 
-fn validate(op: &Operation<'_>, object: &Value) -> Vec<fleetwright_schema::FieldError> {
+fn validate(op: &WriteRequest<'_>, object: &Value) -> Vec<fleetwright_schema::FieldError> {
     match &op.resource.origin {
         Origin::Builtin(_) if op.resource.is("apiextensions.k8s.io", "customresourcedefinitions") => {
             crate::crd::validate(object, None)
@@ -131,7 +131,7 @@ fn validate(op: &Operation<'_>, object: &Value) -> Vec<fleetwright_schema::Field
     }
 }
 
-pub(super) fn warnings(op: &Operation<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+pub(super) fn warnings(op: &WriteRequest<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
     match &op.resource.origin {
         Origin::Builtin(_) if op.resource.is("apiextensions.k8s.io", "customresourcedefinitions") => {
             crate::crd::warnings(new, old)

@@ -173,7 +173,7 @@ pub(crate) fn name_of(object: &Value) -> &str {
 }
 
 /// Turns the findings of strict reading into warnings or an error, as the client asked.
-pub(crate) fn settle(
+pub(crate) fn apply_field_validation(
     found: Vec<String>,
     validation: FieldValidation,
     warnings: &super::Warnings,

@@ -5,10 +5,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::options::{DeleteOptions, Propagation};
-use super::{Operation, Outcome, has_finalizers, meta_text, metadata};
+use super::{Outcome, WriteRequest, has_finalizers, meta_text, metadata};
 use crate::error::ApiError;
 use crate::registry::Origin;
-use crate::store::{Change, CommitError, Expect, Object};
+use crate::store::{Change, CommitError, Object, Precondition};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -17,11 +17,11 @@ const JOBS_KEEP_PODS: &str = "child pods are preserved by default when jobs are 
     to remove them or set propagationPolicy=Orphan to suppress this warning";
 
 /// What a delete answers.
-pub(crate) enum Deleted {
+pub(crate) enum DeleteOutcome {
     /// The object is gone; some kinds answer with it, most with a `Status`.
     Gone(Value),
     /// The object stays for now, with a deletion timestamp.
-    Going(Outcome),
+    Pending(Outcome),
 }
 
 /// What the next step of a deletion is.
@@ -35,29 +35,33 @@ enum Step {
 }
 
 /// Deletes one object.
-pub(crate) fn delete(op: &Operation<'_>, name: &str, options: &DeleteOptions) -> Result<Deleted, ApiError> {
+pub(crate) fn delete(op: &WriteRequest<'_>, name: &str, options: &DeleteOptions) -> Result<DeleteOutcome, ApiError> {
     let key = op.key(name);
     loop {
         let live = op.server.store.get(&op.resource.storage, &key).ok_or_else(|| op.resource.not_found(name))?;
         let old = op.resource.value(&live);
         check_preconditions(op, name, &old, options)?;
         op.server.admit_delete(op, &old)?;
-        let expect = Expect::Revision(live.revision);
+        let expect = Precondition::Revision(live.revision);
         let storage = &op.resource.storage;
         match decide(op, &old, options)? {
-            Step::Pending => return Ok(Deleted::Going(Outcome::Stored(live))),
+            Step::Pending => return Ok(DeleteOutcome::Pending(Outcome::Stored(live))),
             Step::Mark(new) if options.dry_run || new == old => {
-                return Ok(Deleted::Going(if new == old { Outcome::Stored(live) } else { Outcome::Transient(new) }));
+                return Ok(DeleteOutcome::Pending(if new == old {
+                    Outcome::Stored(live)
+                } else {
+                    Outcome::Transient(new)
+                }));
             }
             Step::Mark(new) => match op.server.store.commit(storage, &key, expect, Change::Put(op.draft(new))) {
-                Ok(stored) => return Ok(Deleted::Going(Outcome::Stored(stored))),
+                Ok(stored) => return Ok(DeleteOutcome::Pending(Outcome::Stored(stored))),
                 Err(CommitError::Conflict(_)) => {}
                 Err(error) => return Err(op.lost_race(error, name)),
             },
-            Step::Remove(last) if options.dry_run => return Ok(Deleted::Gone(last)),
+            Step::Remove(last) if options.dry_run => return Ok(DeleteOutcome::Gone(last)),
             Step::Remove(last) => {
                 match op.server.store.commit(storage, &key, expect, Change::Delete(op.draft(last.clone()))) {
-                    Ok(_) => return Ok(Deleted::Gone(last)),
+                    Ok(_) => return Ok(DeleteOutcome::Gone(last)),
                     Err(CommitError::Conflict(_)) => {}
                     Err(error) => return Err(op.lost_race(error, name)),
                 }
@@ -67,7 +71,7 @@ pub(crate) fn delete(op: &Operation<'_>, name: &str, options: &DeleteOptions) ->
 }
 
 pub(crate) fn check_preconditions(
-    op: &Operation<'_>,
+    op: &WriteRequest<'_>,
     name: &str,
     old: &Value,
     options: &DeleteOptions,
@@ -92,7 +96,7 @@ pub(crate) fn check_preconditions(
     Ok(())
 }
 
-fn decide(op: &Operation<'_>, old: &Value, options: &DeleteOptions) -> Result<Step, ApiError> {
+fn decide(op: &WriteRequest<'_>, old: &Value, options: &DeleteOptions) -> Result<Step, ApiError> {
     let now = op.server.now();
     let mut new = old.clone();
     let graceful = match grace(op, old, options, now) {
@@ -142,7 +146,7 @@ enum Grace {
     },
 }
 
-fn grace(op: &Operation<'_>, old: &Value, options: &DeleteOptions, now: Timestamp) -> Grace {
+fn grace(op: &WriteRequest<'_>, old: &Value, options: &DeleteOptions, now: Timestamp) -> Grace {
     let Origin::Builtin(kind) = &op.resource.origin else { return Grace::None };
     if !op.resource.is("", "pods") {
         return Grace::None;
@@ -198,7 +202,7 @@ pub(crate) fn seconds_text(at: Timestamp) -> String {
 }
 
 /// Sets or clears the garbage collector's finalizers, as options, the object and the kind have it.
-fn set_propagation(op: &Operation<'_>, object: &mut Value, options: &DeleteOptions) {
+fn set_propagation(op: &WriteRequest<'_>, object: &mut Value, options: &DeleteOptions) {
     if op.resource.is("", "events") || op.resource.is("events.k8s.io", "events") {
         return;
     }
@@ -241,7 +245,7 @@ pub(crate) fn returns_object(origin: &Origin) -> bool {
 }
 
 /// The `Status` of a finished delete.
-pub(crate) fn success(op: &Operation<'_>, object: &Value) -> Value {
+pub(crate) fn success(op: &WriteRequest<'_>, object: &Value) -> Value {
     let mut details =
         json!({"name": meta_text(object, "name"), "kind": &*op.resource.plural, "uid": meta_text(object, "uid")});
     if !op.resource.group.is_empty() {
@@ -252,13 +256,13 @@ pub(crate) fn success(op: &Operation<'_>, object: &Value) -> Value {
 
 /// Deletes every object that was listed; objects that went in between are no mistake.
 pub(crate) fn delete_collection(
-    op: &Operation<'_>,
+    op: &WriteRequest<'_>,
     objects: Vec<std::sync::Arc<Object>>,
     options: &DeleteOptions,
 ) -> Result<Vec<Value>, ApiError> {
     let mut items = Vec::with_capacity(objects.len());
     for object in objects {
-        let scoped = Operation {
+        let scoped = WriteRequest {
             server: op.server,
             resource: op.resource,
             user: op.user,
@@ -270,9 +274,9 @@ pub(crate) fn delete_collection(
         match delete(&scoped, &object.key.name, options) {
             Err(error) if error.code == 404 => {}
             Err(error) => return Err(error),
-            Ok(Deleted::Gone(last)) => items.push(last),
-            Ok(Deleted::Going(Outcome::Stored(stored))) => items.push(op.resource.value(&stored)),
-            Ok(Deleted::Going(Outcome::Transient(value))) => items.push(value),
+            Ok(DeleteOutcome::Gone(last)) => items.push(last),
+            Ok(DeleteOutcome::Pending(Outcome::Stored(stored))) => items.push(op.resource.value(&stored)),
+            Ok(DeleteOutcome::Pending(Outcome::Transient(value))) => items.push(value),
         }
     }
     Ok(items)

@@ -40,7 +40,7 @@ impl Warnings {
 }
 
 /// One write: who does what to which resource.
-pub(crate) struct Operation<'a> {
+pub(crate) struct WriteRequest<'a> {
     pub server: &'a Arc<Inner>,
     pub resource: &'a Arc<Resource>,
     pub user: &'a User,
@@ -61,7 +61,7 @@ pub(crate) enum Outcome {
     Transient(Value),
 }
 
-impl Operation<'_> {
+impl WriteRequest<'_> {
     pub(crate) fn key(&self, name: &str) -> Key {
         Key { namespace: self.namespace.into(), name: name.into() }
     }

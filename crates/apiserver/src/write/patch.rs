@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::decode::{self, MAX_DEPTH};
 use super::update::{Changed, change};
-use super::{Operation, Outcome, meta_text, metadata};
+use super::{Outcome, WriteRequest, meta_text, metadata};
 use crate::error::{ApiError, Cause};
 use crate::registry::Resource;
 
@@ -41,7 +41,7 @@ impl PatchKind {
 
 /// Patches an object. Returns it and whether it was created, which only an apply can do.
 pub(crate) fn patch(
-    op: &Operation<'_>,
+    op: &WriteRequest<'_>,
     name: &str,
     kind: PatchKind,
     bytes: &[u8],
@@ -89,7 +89,7 @@ pub(crate) fn patch(
             .map(|path| format!("duplicate field {path:?}"))
             .chain(unknown.iter().map(|path| format!("unknown field {path:?}")))
             .collect();
-        decode::settle(found, op.options.field_validation, op.warnings, |error| {
+        decode::apply_field_validation(found, op.options.field_validation, op.warnings, |error| {
             ApiError::invalid("", "", "", &[FieldError::invalid("patch", shown.clone(), error)])
         })?;
         Ok(Changed { object, owned: false })
@@ -98,7 +98,7 @@ pub(crate) fn patch(
 }
 
 /// A patch changes an object, not which object it is.
-fn check_identity(op: &Operation<'_>, live: &Value, object: &mut Value) -> Result<(), ApiError> {
+fn check_identity(op: &WriteRequest<'_>, live: &Value, object: &mut Value) -> Result<(), ApiError> {
     if !object.is_object() {
         return Err(ApiError::invalid(
             "",
@@ -143,11 +143,11 @@ fn check_identity(op: &Operation<'_>, live: &Value, object: &mut Value) -> Resul
 }
 
 /// Server-side apply.
-fn apply(op: &Operation<'_>, name: &str, bytes: &[u8]) -> Result<(Outcome, bool), ApiError> {
+fn apply(op: &WriteRequest<'_>, name: &str, bytes: &[u8]) -> Result<(Outcome, bool), ApiError> {
     let (mut applied, duplicates) =
         decode::yaml(bytes).map_err(|error| ApiError::bad_request(format!("error encoding patch: yaml: {error}")))?;
     let found = duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
-    decode::settle(found, op.options.field_validation, op.warnings, ApiError::bad_request)?;
+    decode::apply_field_validation(found, op.options.field_validation, op.warnings, ApiError::bad_request)?;
     check_applied(op, name, &mut applied)?;
     let force = op.options.force;
     // An apply that finds nothing creates, one that finds the object changes it; each may be overtaken by the other.
@@ -191,7 +191,7 @@ fn apply(op: &Operation<'_>, name: &str, bytes: &[u8]) -> Result<(Outcome, bool)
 }
 
 /// An applied object names its kind and itself, and only fields that the schema knows.
-fn check_applied(op: &Operation<'_>, name: &str, applied: &mut Value) -> Result<(), ApiError> {
+fn check_applied(op: &WriteRequest<'_>, name: &str, applied: &mut Value) -> Result<(), ApiError> {
     let Some(map) = applied.as_object() else {
         return Err(ApiError::bad_request("error decoding YAML: the applied configuration is not an object"));
     };

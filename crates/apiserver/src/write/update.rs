@@ -4,10 +4,10 @@ use fleetwright_builtins::{meta, strategy, validation};
 use fleetwright_schema::FieldError;
 use serde_json::Value;
 
-use super::{Operation, Outcome, has_finalizers, meta_text, metadata};
+use super::{Outcome, WriteRequest, has_finalizers, meta_text, metadata};
 use crate::error::ApiError;
 use crate::registry::Origin;
-use crate::store::{Change, CommitError, Expect, Object};
+use crate::store::{Change, CommitError, Object, Precondition};
 
 /// What a change makes of the live object.
 pub(crate) struct Changed {
@@ -18,7 +18,7 @@ pub(crate) struct Changed {
 }
 
 /// Replaces an object with the body of a PUT. Returns the object and whether it was created.
-pub(crate) fn update(op: &Operation<'_>, name: &str, mut object: Value) -> Result<(Outcome, bool), ApiError> {
+pub(crate) fn update(op: &WriteRequest<'_>, name: &str, mut object: Value) -> Result<(Outcome, bool), ApiError> {
     super::create::ensure_namespace(op, &mut object)?;
     let given = meta_text(&object, "name");
     if given.is_empty() {
@@ -52,7 +52,7 @@ pub(crate) fn update(op: &Operation<'_>, name: &str, mut object: Value) -> Resul
 
 /// Changes an existing object: decides from the live one, checks, commits; again when another write came first.
 pub(crate) fn change(
-    op: &Operation<'_>,
+    op: &WriteRequest<'_>,
     name: &str,
     mut decide: impl FnMut(&Value) -> Result<Changed, ApiError>,
 ) -> Result<Outcome, ApiError> {
@@ -92,7 +92,7 @@ pub(crate) fn change(
     }
 }
 
-fn commit(op: &Operation<'_>, live: &Object, old: &Value, new: Value) -> Result<Outcome, CommitError> {
+fn commit(op: &WriteRequest<'_>, live: &Object, old: &Value, new: Value) -> Result<Outcome, CommitError> {
     let emptied = !has_finalizers(&new)
         && !meta_text(old, "deletionTimestamp").is_empty()
         && old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
@@ -101,7 +101,7 @@ fn commit(op: &Operation<'_>, live: &Object, old: &Value, new: Value) -> Result<
         return Ok(Outcome::Transient(new));
     }
     let key = live.key.clone();
-    let expect = Expect::Revision(live.revision);
+    let expect = Precondition::Revision(live.revision);
     if emptied {
         // The last finalizer went: this update is the end of the object. Clients of a PUT expect the object back.
         op.server.store.commit(&op.resource.storage, &key, expect, Change::Delete(op.draft(new.clone())))?;
@@ -111,7 +111,7 @@ fn commit(op: &Operation<'_>, live: &Object, old: &Value, new: Value) -> Result<
 }
 
 /// Compares the resourceVersion of the new object with the live one.
-fn check_version(op: &Operation<'_>, name: &str, old: &Value, new: &Value) -> Result<(), ApiError> {
+fn check_version(op: &WriteRequest<'_>, name: &str, old: &Value, new: &Value) -> Result<(), ApiError> {
     match meta_text(new, "resourceVersion") {
         "" | "0" if allows_unconditional_update(op) => Ok(()),
         "" | "0" => {
@@ -133,7 +133,7 @@ fn check_version(op: &Operation<'_>, name: &str, old: &Value, new: &Value) -> Re
     }
 }
 
-fn uid_conflict(op: &Operation<'_>, name: &str, wanted: &str, found: &str) -> ApiError {
+fn uid_conflict(op: &WriteRequest<'_>, name: &str, wanted: &str, found: &str) -> ApiError {
     let place = if op.namespace.is_empty() { name.to_owned() } else { format!("{}/{name}", op.namespace) };
     ApiError::conflict(
         &op.resource.group,
@@ -146,14 +146,14 @@ fn uid_conflict(op: &Operation<'_>, name: &str, wanted: &str, found: &str) -> Ap
     )
 }
 
-fn allows_create_on_update(op: &Operation<'_>) -> bool {
+fn allows_create_on_update(op: &WriteRequest<'_>) -> bool {
     matches!(&op.resource.origin, Origin::Builtin(kind) if matches!(
         kind.kind,
         "Role" | "RoleBinding" | "ClusterRole" | "ClusterRoleBinding" | "Lease" | "Event" | "Service" | "Endpoints"
     ))
 }
 
-fn allows_unconditional_update(op: &Operation<'_>) -> bool {
+fn allows_unconditional_update(op: &WriteRequest<'_>) -> bool {
     match &op.resource.origin {
         Origin::Builtin(kind) => !matches!(
             kind.kind,
@@ -164,7 +164,7 @@ fn allows_unconditional_update(op: &Operation<'_>) -> bool {
 }
 
 /// Carries over what an update cannot change, then lets the kind say what else it may not.
-fn prepare(op: &Operation<'_>, old: &Value, new: &mut Value) {
+fn prepare(op: &WriteRequest<'_>, old: &Value, new: &mut Value) {
     let before = &old["metadata"];
     let map = metadata(new);
     map.remove("selfLink");
@@ -198,7 +198,7 @@ fn copy(from: &Value, to: &mut serde_json::Map<String, Value>, field: &str) {
     };
 }
 
-fn validate(op: &Operation<'_>, old: &Value, new: &Value) -> Vec<FieldError> {
+fn validate(op: &WriteRequest<'_>, old: &Value, new: &Value) -> Vec<FieldError> {
     match &op.resource.origin {
         Origin::Builtin(_) if op.resource.is("apiextensions.k8s.io", "customresourcedefinitions") => {
             let mut errors = meta::validate_update(new, old);
@@ -217,7 +217,7 @@ fn validate(op: &Operation<'_>, old: &Value, new: &Value) -> Vec<FieldError> {
 }
 
 /// An owner named twice is one owner, and the client hears about it.
-pub(super) fn dedup_owners(op: &Operation<'_>, object: &mut Value) {
+pub(super) fn dedup_owners(op: &WriteRequest<'_>, object: &mut Value) {
     let Some(owners) = metadata(object).get_mut("ownerReferences").and_then(Value::as_array_mut) else { return };
     let mut seen = std::collections::HashSet::new();
     let before = owners.len();

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fleetwright_apiserver::{Asked, Check, Config, ConnectionLimits, Gate, InFlight, Passage, User};
+use fleetwright_apiserver::{
+    Config, ConnectionLimits, HealthCheck, InFlightLimits, InterceptAction, InterceptedRequest, Interceptor, User,
+};
 use fleetwright_pki::{Authority, Leaf};
 use futures::future::BoxFuture;
 use http::Request;
@@ -30,10 +32,10 @@ struct Listener {
 
 impl Listener {
     async fn start(connections: ConnectionLimits) -> Self {
-        Self::with(connections, InFlight::default()).await
+        Self::with(connections, InFlightLimits::default()).await
     }
 
-    async fn with(connections: ConnectionLimits, in_flight: InFlight) -> Self {
+    async fn with(connections: ConnectionLimits, in_flight: InFlightLimits) -> Self {
         let authority = Arc::new(Authority::new("test").unwrap());
         let config = Config {
             listen: Some(([127, 0, 0, 1], 0).into()),
@@ -210,7 +212,7 @@ async fn slow_bodies_are_cut_off_in_http2_too() {
 
 #[tokio::test]
 async fn slow_bodies_of_one_user_leave_places_for_those_of_others() {
-    let in_flight = InFlight { bodies: 64, writes: 16, ..InFlight::default() };
+    let in_flight = InFlightLimits { bodies: 64, writes: 16, ..InFlightLimits::default() };
     let server = Listener::with(ConnectionLimits::default(), in_flight).await;
     let own = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     // More than there are places for writes. Every authenticated user may ask this.
@@ -437,7 +439,7 @@ async fn silent_connections_without_an_identity_keep_no_user_out() {
 
 #[tokio::test]
 async fn an_answer_keeps_its_place_until_it_was_read() {
-    let in_flight = InFlight { reads: 8, ..InFlight::default() };
+    let in_flight = InFlightLimits { reads: 8, ..InFlightLimits::default() };
     let cluster = Cluster::with(Config { in_flight, ..Config::default() }).await;
     let get = |user: &str| {
         let request = Request::get("/version").body(http_body_util::Empty::new()).unwrap();
@@ -481,8 +483,8 @@ struct Closed {
     waiting: AtomicUsize,
 }
 
-impl Gate for Closed {
-    fn pass<'a>(&'a self, asked: Asked<'a>) -> BoxFuture<'a, Passage> {
+impl Interceptor for Closed {
+    fn intercept<'a>(&'a self, asked: InterceptedRequest<'a>) -> BoxFuture<'a, InterceptAction> {
         let mut open = self.open.subscribe();
         let waits = asked.resource == "configmaps" && asked.verb != "watch";
         Box::pin(async move {
@@ -490,21 +492,22 @@ impl Gate for Closed {
                 self.waiting.fetch_add(1, Ordering::SeqCst);
                 let _ = open.wait_for(|open| *open).await;
             }
-            Passage::Go
+            InterceptAction::Continue
         })
     }
 
-    fn checks(&self) -> Vec<Check> {
+    fn checks(&self) -> Vec<HealthCheck> {
         Vec::new()
     }
 }
 
 #[tokio::test]
 async fn requests_beyond_the_limit_in_flight_are_asked_to_come_later() {
-    let gate = Arc::new(Closed { open: watch::Sender::new(false), waiting: AtomicUsize::new(0) });
+    let interceptor = Arc::new(Closed { open: watch::Sender::new(false), waiting: AtomicUsize::new(0) });
     // Of which one user has half.
-    let in_flight = InFlight { reads: 4, writes: 2, watches: 2, ..InFlight::default() };
-    let cluster = Cluster::with(Config { gate: Some(gate.clone()), in_flight, ..Config::default() }).await;
+    let in_flight = InFlightLimits { reads: 4, writes: 2, watches: 2, ..InFlightLimits::default() };
+    let cluster =
+        Cluster::with(Config { interceptor: Some(interceptor.clone()), in_flight, ..Config::default() }).await;
     let rules = json!([{"verbs": ["*"], "apiGroups": [""], "resources": ["configmaps", "secrets"]}]);
     let roles = "/apis/rbac.authorization.k8s.io/v1";
     cluster.created(&format!("{roles}/clusterroles"), json!({"metadata": {"name": "amy"}, "rules": rules})).await;
@@ -523,7 +526,7 @@ async fn requests_beyond_the_limit_in_flight_are_asked_to_come_later() {
     let secrets = "/api/v1/namespaces/default/secrets";
     let waiting = [tokio::spawn(get(CONFIG_MAPS)), tokio::spawn(get(CONFIG_MAPS))];
     let written = tokio::spawn(send("POST", CONFIG_MAPS, config_map("a")));
-    while gate.waiting.load(Ordering::SeqCst) < 3 {
+    while interceptor.waiting.load(Ordering::SeqCst) < 3 {
         tokio::task::yield_now().await;
     }
     // These, and the one that asks.
@@ -544,7 +547,7 @@ async fn requests_beyond_the_limit_in_flight_are_asked_to_come_later() {
     assert_eq!(cluster.get(secrets).await.0, 200);
     assert_eq!(get("/readyz").await.status(), 200);
 
-    gate.open.send_replace(true);
+    interceptor.open.send_replace(true);
     for done in waiting {
         assert_eq!(done.await.unwrap().status(), 200);
     }

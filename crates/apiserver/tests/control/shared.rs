@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use fleetwright_apiserver::{
-    Asked, Check, Config, Gate, Limits, Manager, Passage, Server, Serving, StartError, Storage, Version,
+    Config, ControllerManager, HealthCheck, HistoryLimits, InterceptAction, InterceptedRequest, Interceptor, Server,
+    Serving, StartError, Storage, Version,
 };
 use fleetwright_pki::{Authority, Identity, Leaf, ServiceAccountKey, kubeconfig};
 use futures::future::BoxFuture;
@@ -69,7 +70,7 @@ async fn quotas_are_filled_by_a_manager_where_a_server_has_no_authority_of_its_o
     let quota = |name: &str| json!({"metadata": {"name": name}, "spec": {"hard": {"pods": "10"}}});
     cluster.created(QUOTAS, quota("a")).await;
     let filled = |(_, quota): &Answer| quota["status"]["hard"] == json!({"pods": "10"});
-    let managing = storage.manage(Manager { quotas: true, ..Manager::default() });
+    let managing = storage.manage(ControllerManager { quotas: true, ..ControllerManager::default() });
     cluster.until(&format!("{QUOTAS}/a"), filled).await;
     cluster.created(QUOTAS, quota("b")).await;
     cluster.until(&format!("{QUOTAS}/b"), filled).await;
@@ -90,20 +91,23 @@ async fn a_snapshot_brings_back_what_was_there() {
         cluster.created(MAPS, json!({"metadata": {"name": "a", "labels": {"x": "y"}}, "data": {"k": "v"}})).await;
     let snapshot = storage.snapshot();
     cluster.created(MAPS, json!({"metadata": {"name": "later"}})).await;
-    let restored = Storage::restore(&snapshot, Limits::default()).unwrap();
+    let restored = Storage::restore(&snapshot, HistoryLimits::default()).unwrap();
     let cluster = on(&restored).await;
     let (code, list) = cluster.get(&format!("{MAPS}?labelSelector=x=y")).await;
     assert_eq!((code, &list["items"][0]["data"]), (200, &made["data"]));
     assert_eq!(list["items"][0]["metadata"]["uid"], made["metadata"]["uid"]);
     assert_eq!(cluster.get(&format!("{MAPS}/later")).await.0, 404);
     assert!(restored.revision() > storage.revision() - 2, "nobody takes it for older");
-    assert!(Storage::restore(b"{}", Limits::default()).is_err());
+    assert!(Storage::restore(b"{}", HistoryLimits::default()).is_err());
 }
 
 #[tokio::test]
 async fn clusters_of_one_process_begin_with_the_same_roles_and_go_their_own_ways() {
     let first = Cluster::start().await;
-    let (one, two) = (on(&Storage::prepared(Limits::default())).await, on(&Storage::prepared(Limits::default())).await);
+    let (one, two) = (
+        on(&Storage::prepared(HistoryLimits::default())).await,
+        on(&Storage::prepared(HistoryLimits::default())).await,
+    );
     let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
     let names = async |cluster: &Cluster| {
         let list = cluster.get(roles).await.1["items"].as_array().cloned().unwrap_or_default();
@@ -234,36 +238,39 @@ async fn tokens_of_an_older_key_are_accepted_while_its_public_half_is_given() {
 /// 0 lets everything pass, 1 pretends, 2 refuses.
 struct Moody(AtomicU8);
 
-impl Gate for Moody {
-    fn pass<'a>(&'a self, asked: Asked<'a>) -> BoxFuture<'a, Passage> {
+impl Interceptor for Moody {
+    fn intercept<'a>(&'a self, asked: InterceptedRequest<'a>) -> BoxFuture<'a, InterceptAction> {
         Box::pin(async move {
             match self.0.load(Ordering::SeqCst) {
-                0 => Passage::Go,
-                1 => Passage::Pretend,
-                _ => Passage::Refuse(500, format!("no {} of {}", asked.verb, asked.resource)),
+                0 => InterceptAction::Continue,
+                1 => InterceptAction::Pretend,
+                _ => InterceptAction::Refuse(500, format!("no {} of {}", asked.verb, asked.resource)),
             }
         })
     }
 
-    fn checks(&self) -> Vec<Check> {
+    fn checks(&self) -> Vec<HealthCheck> {
         let passed = self.0.load(Ordering::SeqCst) < 2;
-        vec![Check { name: "etcd", live: true, passed }, Check { name: "etcd-readiness", live: false, passed }]
+        vec![
+            HealthCheck { name: "etcd", live: true, passed },
+            HealthCheck { name: "etcd-readiness", live: false, passed },
+        ]
     }
 }
 
 #[tokio::test]
 async fn what_stands_before_the_objects_decides_what_becomes_of_requests() {
-    let gate = Arc::new(Moody(AtomicU8::new(0)));
-    let cluster = Cluster::with(Config { gate: Some(gate.clone()), ..Config::default() }).await;
+    let interceptor = Arc::new(Moody(AtomicU8::new(0)));
+    let cluster = Cluster::with(Config { interceptor: Some(interceptor.clone()), ..Config::default() }).await;
     cluster.created(MAPS, json!({"metadata": {"name": "a"}})).await;
     assert_eq!(cluster.get("/readyz").await.1, "ok");
-    gate.0.store(1, Ordering::SeqCst);
+    interceptor.0.store(1, Ordering::SeqCst);
     let made = cluster.created(MAPS, json!({"metadata": {"name": "b"}})).await;
     assert_eq!(made["metadata"]["name"], "b");
     assert_eq!(cluster.get(&format!("{MAPS}/b")).await.0, 404);
     assert_eq!(cluster.delete(&format!("{MAPS}/a")).await.0, 200);
     assert_eq!(cluster.get(&format!("{MAPS}/a")).await.0, 200);
-    gate.0.store(2, Ordering::SeqCst);
+    interceptor.0.store(2, Ordering::SeqCst);
     let (code, answer) = cluster.get(&format!("{MAPS}/a")).await;
     assert_eq!((code, &answer["message"]), (500, &json!("no get of configmaps")));
     let (code, page) = cluster.get("/readyz").await;

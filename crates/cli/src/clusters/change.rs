@@ -2,17 +2,17 @@
 
 use anyhow::{anyhow, bail};
 use fleetwright_api::{Cluster, ClusterSpec, GROUP, names};
-use fleetwright_plan::cluster::reach::{self, Stop};
+use fleetwright_plan::cluster::upgrade_path::{self, VersionNode};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::packages::Packages;
-use super::wait::{Asked, WaitArgs};
-use super::{FIELD_MANAGER, One, called, health};
+use super::packages::PackageVersions;
+use super::wait::{RequestedVersion, WaitArgs};
+use super::{FIELD_MANAGER, SelectedCluster, called, health};
 use crate::cluster::Cluster as Meta;
-use crate::shown::{ago, line};
+use crate::terminal_text::{ago, line};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -25,7 +25,7 @@ A control plane is upgraded by one minor at a time, from the versions that spec.
 old one for spec.upgrade.soak of the cluster; during that time, `fleetwright cluster rollback` keeps every write.")]
 pub(crate) struct Upgrade {
     #[command(flatten)]
-    one: One,
+    one: SelectedCluster,
 
     /// ClusterPackageVersion to upgrade to, in the same namespace.
     #[arg(value_name = "PACKAGE-VERSION", value_parser = super::packages::name)]
@@ -36,7 +36,7 @@ pub(crate) struct Upgrade {
     retry: bool,
 
     #[command(flatten)]
-    how: How,
+    how: ChangeOptions,
 }
 
 #[derive(clap::Args)]
@@ -48,18 +48,18 @@ A rollback is possible at any stage of an upgrade. After the upgrade it is possi
 minor (status.emulates), to that minor.")]
 pub(crate) struct Rollback {
     #[command(flatten)]
-    one: One,
+    one: SelectedCluster,
 
     /// ClusterPackageVersion to roll back to, in the same namespace. [default: the previous one of the cluster]
     #[arg(value_name = "PACKAGE-VERSION", value_parser = super::packages::name)]
     package: Option<String>,
 
     #[command(flatten)]
-    how: How,
+    how: ChangeOptions,
 }
 
 #[derive(clap::Args)]
-struct How {
+struct ChangeOptions {
     /// Send the requests as a server-side dry run, without changing anything.
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
@@ -72,7 +72,7 @@ pub(crate) fn upgrade(args: &Upgrade) -> anyhow::Result<()> {
     crate::runtime()?.block_on(async {
         let (meta, cluster) = args.one.fetch().await?;
         args.how.refuse_if_idle(&cluster)?;
-        let packages = Packages::of(&meta, &cluster).await?;
+        let packages = PackageVersions::of(&meta, &cluster).await?;
         let to = packages.get(&args.package)?;
         if cluster.spec.package_version == args.package {
             return args.how.again(&meta, &cluster, args.retry).await;
@@ -86,7 +86,7 @@ pub(crate) fn upgrade(args: &Upgrade) -> anyhow::Result<()> {
             );
         }
         if let Some(from) = packages.present(&cluster) {
-            reach::forward(&from, &to).map_err(|no_way| packages.explain(&cluster, &from, &to, no_way))?;
+            upgrade_path::forward(&from, &to).map_err(|no_way| packages.explain(&cluster, &from, &to, no_way))?;
             refuse_if_soaking(&cluster, &from, &to)?;
         }
         args.how.ask(&meta, &cluster, &to, "upgrading").await
@@ -101,7 +101,7 @@ pub(crate) fn rollback(args: &Rollback) -> anyhow::Result<()> {
             Some(name) => name.clone(),
             None => before(&cluster)?,
         };
-        let packages = Packages::of(&meta, &cluster).await?;
+        let packages = PackageVersions::of(&meta, &cluster).await?;
         let to = packages.get(&name)?;
         if cluster.spec.package_version == name {
             return args.how.again(&meta, &cluster, false).await;
@@ -109,7 +109,7 @@ pub(crate) fn rollback(args: &Rollback) -> anyhow::Result<()> {
         // What it still has while another is asked for is always possible.
         let from = packages.present(&cluster).filter(|from| from.name != name);
         if let Some(from) = from {
-            reach::back(&from, &to, health::emulates(&cluster))
+            upgrade_path::back(&from, &to, health::emulates(&cluster))
                 .map_err(|no_way| packages.explain(&cluster, &from, &to, no_way))?;
         }
         args.how.ask(&meta, &cluster, &to, "rolling back").await
@@ -117,7 +117,7 @@ pub(crate) fn rollback(args: &Rollback) -> anyhow::Result<()> {
 }
 
 /// The next minor comes when the cluster no longer emulates the one before.
-fn refuse_if_soaking(cluster: &Cluster, from: &Stop<'_>, to: &Stop<'_>) -> anyhow::Result<()> {
+fn refuse_if_soaking(cluster: &Cluster, from: &VersionNode<'_>, to: &VersionNode<'_>) -> anyhow::Result<()> {
     let Some(emulated) = health::emulates(cluster).filter(|_| from.minor() != to.minor()) else { return Ok(()) };
     let left = cluster.status.as_ref().map(|status| health::soak_left(status, Timestamp::now())).unwrap_or_default();
     bail!(
@@ -143,7 +143,7 @@ fn before(cluster: &Cluster) -> anyhow::Result<String> {
     })
 }
 
-impl How {
+impl ChangeOptions {
     /// What cannot be acted on is not asked for.
     fn refuse_if_idle(&self, cluster: &Cluster) -> anyhow::Result<()> {
         let name = cluster.name_any();
@@ -160,7 +160,7 @@ impl How {
     }
 
     /// Asks for another package version.
-    async fn ask(&self, meta: &Meta, cluster: &Cluster, to: &Stop<'_>, verb: &str) -> anyhow::Result<()> {
+    async fn ask(&self, meta: &Meta, cluster: &Cluster, to: &VersionNode<'_>, verb: &str) -> anyhow::Result<()> {
         let from = &cluster.spec.package_version;
         if !self.dry_run {
             let spec = ClusterSpec { package_version: to.name.to_owned(), ..cluster.spec.clone() };
@@ -222,7 +222,7 @@ impl How {
         }
         let package = changed.spec.package_version.as_str();
         let failed_before = before.status.as_ref().and_then(|status| status.failed.clone());
-        let asked = Asked { package, generation: changed.metadata.generation, failed_before };
+        let asked = RequestedVersion { package, generation: changed.metadata.generation, failed_before };
         let wanted = format!("Ready with {package}");
         let took = self.wait.until(meta, changed, &wanted, |cluster| asked.look(cluster)).await?;
         println!("cluster.{GROUP}/{} is Ready with {package} after {took}", changed.name_any());

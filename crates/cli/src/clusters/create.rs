@@ -8,8 +8,8 @@ use kube::api::PostParams;
 use kube::{Resource, ResourceExt as _};
 use serde_json::{Map, Value, json};
 
-use super::packages::{self, Packages};
-use super::wait::{Asked, WaitArgs};
+use super::packages::{self, PackageVersions};
+use super::wait::{RequestedVersion, WaitArgs};
 use super::{FIELD_MANAGER, called};
 use crate::cluster::{Cluster as Meta, ClusterArgs, is_not_found};
 use crate::machine::label;
@@ -145,7 +145,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 "the cluster is paused (spec.paused is true), so --wait would time out: leave out --wait or spec.paused"
             );
         }
-        Packages::in_namespace(&meta, namespace).await?.get(package)?;
+        PackageVersions::in_namespace(&meta, namespace).await?.get(package)?;
         // What is no spec is refused by the API server, which says why.
         if let Ok(spec) = serde_json::from_value(object["spec"].clone()) {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -163,7 +163,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             return Ok(());
         }
         let package = made.spec.package_version.as_str();
-        let asked = Asked { package, generation: made.metadata.generation, failed_before: None };
+        let asked = RequestedVersion { package, generation: made.metadata.generation, failed_before: None };
         let took = args.wait.until(&meta, &made, "Ready", |cluster| asked.look(cluster)).await?;
         eprintln!(
             "cluster.{GROUP}/{} is Ready after {took}; get its kubeconfig: fleetwright cluster kubeconfig {}",
@@ -189,7 +189,7 @@ fn read(file: &str) -> anyhow::Result<Value> {
     let [document] = documents.as_slice() else {
         bail!("{file} contains {} documents; expected one Cluster", documents.len());
     };
-    let word = |field: &str| document.get(field).and_then(source::Tree::text).unwrap_or_default();
+    let word = |field: &str| document.get(field).and_then(source::SourceTree::text).unwrap_or_default();
     if word("kind") != "Cluster" || word("apiVersion") != format!("{GROUP}/{VERSION}") {
         bail!(
             "{file}:{}: expected {GROUP}/{VERSION} Cluster, found {} {}",

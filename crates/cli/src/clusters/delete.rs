@@ -9,8 +9,8 @@ use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use super::wait::{Look, WaitArgs};
-use super::{One, called};
+use super::wait::{WaitArgs, WaitState};
+use super::{SelectedCluster, called};
 use crate::cluster::{Cluster as Meta, is_not_found};
 
 #[derive(clap::Args)]
@@ -22,7 +22,7 @@ Clusters are protected by default (spec.deletionProtection): a protected cluster
 the cluster is lost, including its etcd and volumes.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    one: One,
+    one: SelectedCluster,
 
     /// Remove the deletion protection first.
     #[arg(long)]
@@ -94,7 +94,7 @@ async fn delete(meta: &Meta, cluster: &Cluster, dry_run: bool) -> anyhow::Result
 /// Waits until the Cluster is gone and its namespace, too.
 async fn gone(wait: &WaitArgs, meta: &Meta, cluster: &Cluster) -> anyhow::Result<String> {
     let began = Instant::now();
-    let look = |found: Option<&Cluster>| if found.is_some() { Look::NotYet } else { Look::Done };
+    let look = |found: Option<&Cluster>| if found.is_some() { WaitState::NotYet } else { WaitState::Done };
     let took = wait.until(meta, cluster, "deleted", look).await?;
     let Some(own) = cluster.status.as_ref().and_then(|status| status.namespace.clone()) else { return Ok(took) };
     let api: Api<Namespace> = Api::all(meta.client.clone());

@@ -7,7 +7,7 @@ pub(super) use fleetwright_plan::explain::health::{
 };
 use jiff::Timestamp;
 
-use crate::shown::{ago, cut, line};
+use crate::terminal_text::{ago, cut, line};
 
 /// The sign for a state.
 pub(super) fn sign(health: Health) -> &'static str {

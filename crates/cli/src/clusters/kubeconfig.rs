@@ -12,10 +12,10 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::PostParams;
 use kube::{Api, ResourceExt as _};
 
-use super::kubefile::{Access, File, Lock};
-use super::{One, called, health};
+use super::kubefile::{ClusterAccess, KubeconfigFile, Lock};
+use super::{SelectedCluster, called, health};
 use crate::cluster::{Cluster as Meta, is_not_found};
-use crate::shown::line;
+use crate::terminal_text::line;
 
 /// The Secret with the cluster's authority, in the namespace of its control plane.
 const AUTHORITY: &str = "ca";
@@ -35,7 +35,7 @@ A certificate cannot be revoked before it expires, so keep --duration short. Key
 owner.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    one: One,
+    one: SelectedCluster,
 
     /// User name in the certificate. [default: your user name at the meta cluster, else $USER]
     #[arg(long, value_name = "NAME", value_parser = subject)]
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let pair = authority.issue(leaf)?;
         let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
         let server_name = format!("kube-apiserver.{own}.svc");
-        let access = Access {
+        let access = ClusterAccess {
             context: args.context_name.as_deref().unwrap_or(&name),
             of: (&namespace, &name),
             server: &server,
@@ -156,16 +156,16 @@ impl Args {
     }
 
     /// Writes it where it was asked for; answers how to use it, unless it was printed.
-    fn write(&self, access: &Access<'_>) -> anyhow::Result<Option<String>> {
+    fn write(&self, access: &ClusterAccess<'_>) -> anyhow::Result<Option<String>> {
         if self.merge {
             let path = kubeconfig_path(access.context)?;
             let _lock = Lock::of(&path)?;
-            let mut file = File::read(&path)?.unwrap_or_else(File::new);
+            let mut file = KubeconfigFile::read(&path)?.unwrap_or_else(KubeconfigFile::new);
             file.put(access).map_err(|why| anyhow!("{}: {why}", path.display()))?;
             file.write(&path)?;
             return Ok(Some(format!("kubectl --context {}", access.context)));
         }
-        let mut file = File::new();
+        let mut file = KubeconfigFile::new();
         file.put(access).map_err(anyhow::Error::msg)?;
         let path = match &self.output {
             Some(path) if path.as_os_str() == "-" => {
@@ -175,7 +175,7 @@ impl Args {
             Some(path) => path.clone(),
             None => PathBuf::from(format!("{}.kubeconfig", access.of.1)),
         };
-        let others = File::read(&path)?.map(|present| present.others(access.of)).unwrap_or_default();
+        let others = KubeconfigFile::read(&path)?.map(|present| present.others(access.of)).unwrap_or_default();
         if !others.is_empty() {
             bail!(
                 "{} contains other contexts ({}), which would be lost: use another file, or add to it with KUBECONFIG={} and --merge",
@@ -285,7 +285,7 @@ async fn authority(meta: &Meta, cluster: &Cluster, own: &str, user: &str) -> any
 fn kubeconfig_path(context: &str) -> anyhow::Result<PathBuf> {
     let named = std::env::var_os("KUBECONFIG").unwrap_or_default();
     let paths: Vec<_> = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty()).collect();
-    let has = |path: &&PathBuf| File::read(path).ok().flatten().is_some_and(|file| file.has_context(context));
+    let has = |path: &&PathBuf| KubeconfigFile::read(path).ok().flatten().is_some_and(|file| file.has_context(context));
     if let Some(path) = paths.iter().find(has).or(paths.first()) {
         return Ok(path.clone());
     }

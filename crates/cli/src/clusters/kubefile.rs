@@ -5,7 +5,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use fleetwright_pki::{Pair, write_private};
+use fleetwright_pki::{PemPair, write_private};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use crate::package::source;
 const MARK: &str = "fleetwright.io/cluster";
 
 /// The access of one person to one cluster.
-pub(super) struct Access<'a> {
+pub(super) struct ClusterAccess<'a> {
     /// What the context and the cluster are called.
     pub(super) context: &'a str,
     /// The namespace of the Cluster, and its name.
@@ -25,14 +25,14 @@ pub(super) struct Access<'a> {
     pub(super) server_name: Option<&'a str>,
     pub(super) ca_pem: &'a str,
     pub(super) user: &'a str,
-    pub(super) pair: &'a Pair,
+    pub(super) pair: &'a PemPair,
     pub(super) until: Timestamp,
 }
 
 /// A kubeconfig as it is written.
-pub(super) struct File(Value);
+pub(super) struct KubeconfigFile(Value);
 
-impl File {
+impl KubeconfigFile {
     /// An empty one.
     pub(super) fn new() -> Self {
         Self(json!({"apiVersion": "v1", "kind": "Config"}))
@@ -82,7 +82,7 @@ impl File {
     ///
     /// # Errors
     /// Something of that name is there that is somebody else's; says what to do.
-    pub(super) fn put(&mut self, access: &Access<'_>) -> Result<(), String> {
+    pub(super) fn put(&mut self, access: &ClusterAccess<'_>) -> Result<(), String> {
         let name = access.context;
         let user = format!("{}@{name}", access.user);
         let present = self.named("contexts", name).cloned();
@@ -224,8 +224,8 @@ impl Drop for Lock {
 mod tests {
     use super::*;
 
-    fn access<'a>(user: &'a str, of: (&'a str, &'a str), pair: &'a Pair) -> Access<'a> {
-        Access {
+    fn access<'a>(user: &'a str, of: (&'a str, &'a str), pair: &'a PemPair) -> ClusterAccess<'a> {
+        ClusterAccess {
             context: "pay-01",
             of,
             server: "https://192.0.2.1:6443",
@@ -237,8 +237,8 @@ mod tests {
         }
     }
 
-    fn pair() -> Pair {
-        Pair { cert_pem: "C".repeat(500), key_pem: "K".to_owned() }
+    fn pair() -> PemPair {
+        PemPair { cert_pem: "C".repeat(500), key_pem: "K".to_owned() }
     }
 
     const PRESENT: &str = "\
@@ -264,12 +264,12 @@ unknown-to-us: [1, 1.5]
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config");
         fs::write(&path, PRESENT).unwrap();
-        let before = File::read(&path).unwrap().unwrap();
-        let mut file = File::read(&path).unwrap().unwrap();
+        let before = KubeconfigFile::read(&path).unwrap().unwrap();
+        let mut file = KubeconfigFile::read(&path).unwrap().unwrap();
         let pair = pair();
         file.put(&access("ann", ("fleet", "pay-01"), &pair)).unwrap();
         file.write(&path).unwrap();
-        let after = File::read(&path).unwrap().unwrap();
+        let after = KubeconfigFile::read(&path).unwrap().unwrap();
         for list in ["clusters", "users", "contexts"] {
             assert_eq!(after.0[list].as_array().map(Vec::len), Some(2), "{list}");
             assert_eq!(after.0[list][0], before.0[list][0], "{list}");
@@ -286,7 +286,7 @@ unknown-to-us: [1, 1.5]
 
     #[test]
     fn the_same_cluster_takes_its_own_place_and_leaves_no_other_person_behind() {
-        let (pair, mut file) = (pair(), File::new());
+        let (pair, mut file) = (pair(), KubeconfigFile::new());
         for user in ["ann", "bob", "bob"] {
             file.put(&access(user, ("fleet", "pay-01"), &pair)).unwrap();
         }
@@ -299,13 +299,14 @@ unknown-to-us: [1, 1.5]
 
     #[test]
     fn a_context_of_that_name_that_is_somebody_elses_is_not_replaced() {
-        let (pair, mut file) = (pair(), File::new());
+        let (pair, mut file) = (pair(), KubeconfigFile::new());
         file.put(&access("ann", ("blue", "pay-01"), &pair)).unwrap();
         let before = file.0.clone();
         let refused = file.put(&access("ann", ("fleet", "pay-01"), &pair)).unwrap_err();
         assert!(refused.contains("--context-name"), "{refused}");
         assert_eq!(file.0, before);
-        let mut file = File(json!({"clusters": [{"name": "pay-01", "cluster": {"server": "https://other"}}]}));
+        let mut file =
+            KubeconfigFile(json!({"clusters": [{"name": "pay-01", "cluster": {"server": "https://other"}}]}));
         assert!(file.put(&access("ann", ("fleet", "pay-01"), &pair)).unwrap_err().contains("cluster pay-01"));
     }
 
@@ -313,10 +314,10 @@ unknown-to-us: [1, 1.5]
     fn what_is_no_kubeconfig_is_not_taken_for_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
-        assert!(File::read(&path).unwrap().is_none());
+        assert!(KubeconfigFile::read(&path).unwrap().is_none());
         for text in ["kind: Pod\n", "hello\n", "a: b\n---\nc: d\n", "a: [\n"] {
             fs::write(&path, text).unwrap();
-            assert!(File::read(&path).is_err(), "{text}");
+            assert!(KubeconfigFile::read(&path).is_err(), "{text}");
         }
         let lock = Lock::of(&path).unwrap();
         assert!(Lock::of(&path).is_err());

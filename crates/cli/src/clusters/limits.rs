@@ -5,7 +5,7 @@ use fleetwright_api::{ClusterPackageVersion, ClusterSpec};
 use kube::Api;
 
 use crate::cluster::Cluster as Meta;
-use crate::shown::line;
+use crate::terminal_text::line;
 
 /// Refuses what the ClusterLimits of the namespace do not allow of that Cluster. Who may not list them finds the operator's answer in the status.
 ///
@@ -17,7 +17,7 @@ pub(super) async fn refuse(meta: &Meta, namespace: &str, name: &str, spec: &Clus
     // Who may not read it finds the operator's answer in the status, too.
     let package = packages.get_opt(&spec.package_version).await.ok().flatten();
     let package = package.as_ref().map(|package| &package.spec);
-    let found = fleetwright_clusters::beyond(spec, name, package, &limits.unwrap_or_default());
+    let found = fleetwright_clusters::limit_violations(spec, name, package, &limits.unwrap_or_default());
     if found.is_empty() {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use kube::api::ListParams;
 use super::health::{self, HEALTHY_RANK, rank, what};
 use crate::cluster::{Cluster as Meta, ClusterArgs};
 use crate::output::Format;
-use crate::shown::{ago, cut, line, table};
+use crate::terminal_text::{ago, cut, line, table};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -17,7 +17,7 @@ use crate::shown::{ago, cut, line, table};
   fleetwright cluster list -o json | jq -r '.items[].status.endpoint'")]
 pub(crate) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: ClusterSelection,
 
     /// Output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
@@ -29,7 +29,7 @@ pub(crate) struct Args {
 
 /// Several clusters.
 #[derive(clap::Args)]
-pub(super) struct Which {
+pub(super) struct ClusterSelection {
     /// Label selector, such as `tier=prod,region!=east`.
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<String>,
@@ -43,7 +43,7 @@ pub(super) struct Which {
     pub(super) namespace: Option<String>,
 }
 
-impl Which {
+impl ClusterSelection {
     /// The clusters, those with problems first, then by name. If there are none, that is said.
     pub(super) async fn fetch(&self, meta: &Meta) -> anyhow::Result<Vec<Cluster>> {
         let namespace = meta.namespace_or(self.namespace.as_deref());

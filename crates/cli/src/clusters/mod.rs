@@ -8,9 +8,9 @@ mod kubeconfig;
 mod kubefile;
 mod limits;
 mod list;
-mod news;
 mod packages;
 mod plan;
+mod recent_events;
 mod snapshot;
 mod status;
 mod tree;
@@ -76,7 +76,7 @@ const FIELD_MANAGER: &str = "fleetwright-cluster";
 
 /// One cluster that there is.
 #[derive(clap::Args)]
-struct One {
+struct SelectedCluster {
     /// Name of the cluster.
     #[arg(value_name = "NAME", value_parser = name)]
     name: String,
@@ -89,7 +89,7 @@ struct One {
     cluster: ClusterArgs,
 }
 
-impl One {
+impl SelectedCluster {
     /// The meta cluster, and the cluster in it.
     async fn fetch(&self) -> anyhow::Result<(Meta, Cluster)> {
         let meta = self.cluster.connect().await?;

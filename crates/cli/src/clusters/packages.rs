@@ -3,14 +3,14 @@
 use anyhow::anyhow;
 use fleetwright_api::names::{self, reasons};
 use fleetwright_api::{Cluster, ClusterPackageVersion, ControlPlaneComponent, Status, condition};
-use fleetwright_plan::cluster::reach::{self, NoWay, Stop, Why};
+use fleetwright_plan::cluster::upgrade_path::{self, NoUpgradePath, NoUpgradePathReason, VersionNode};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::ListParams;
 
 use super::{called, health};
 use crate::cluster::Cluster as Meta;
-use crate::shown::{ago, line};
+use crate::terminal_text::{ago, line};
 
 /// A package version's name, also with its type in front: `cpv/x`.
 pub(super) fn name(text: &str) -> Result<String, String> {
@@ -18,12 +18,12 @@ pub(super) fn name(text: &str) -> Result<String, String> {
 }
 
 /// The package versions of a namespace.
-pub(super) struct Packages {
+pub(super) struct PackageVersions {
     all: Vec<ClusterPackageVersion>,
     namespace: String,
 }
 
-impl Packages {
+impl PackageVersions {
     /// Those that the cluster can refer to.
     pub(super) async fn of(meta: &Meta, cluster: &Cluster) -> anyhow::Result<Self> {
         Self::in_namespace(meta, &cluster.namespace().unwrap_or_default()).await
@@ -35,16 +35,16 @@ impl Packages {
         Ok(Self { all, namespace: namespace.to_owned() })
     }
 
-    fn find(&self, name: &str) -> Option<Stop<'_>> {
+    fn find(&self, name: &str) -> Option<VersionNode<'_>> {
         let package = self.all.iter().find(|package| package.metadata.name.as_deref() == Some(name))?;
-        Some(Stop::of(package.metadata.name.as_deref()?, &package.spec))
+        Some(VersionNode::of(package.metadata.name.as_deref()?, &package.spec))
     }
 
     /// The one of that name.
     ///
     /// # Errors
     /// It is not there; says which ones are.
-    pub(super) fn get(&self, name: &str) -> anyhow::Result<Stop<'_>> {
+    pub(super) fn get(&self, name: &str) -> anyhow::Result<VersionNode<'_>> {
         self.find(name).ok_or_else(|| {
             let there: Vec<_> = self.all.iter().map(|package| package.name_any()).collect();
             let there = match there.is_empty() {
@@ -56,30 +56,41 @@ impl Packages {
     }
 
     /// What the cluster has and a change begins with, as the operator sees it; nothing if that is not known.
-    pub(super) fn present<'a>(&'a self, cluster: &'a Cluster) -> Option<Stop<'a>> {
+    pub(super) fn present<'a>(&'a self, cluster: &'a Cluster) -> Option<VersionNode<'a>> {
         let status = cluster.status.as_ref();
         let has = status.and_then(|status| status.package_version.as_deref());
         let name = has.unwrap_or(&cluster.spec.package_version);
         let version = || status.and_then(|status| status.kubernetes.as_deref()).or_else(|| seen(cluster));
-        self.find(name).or_else(|| version().map(|version| Stop::gone(name, version)))
+        self.find(name).or_else(|| version().map(|version| VersionNode::gone(name, version)))
     }
 
     /// Why there is no way, with the ways that there are.
-    pub(super) fn explain(&self, cluster: &Cluster, from: &Stop<'_>, to: &Stop<'_>, no_way: NoWay) -> anyhow::Error {
+    pub(super) fn explain(
+        &self,
+        cluster: &Cluster,
+        from: &VersionNode<'_>,
+        to: &VersionNode<'_>,
+        no_way: NoUpgradePath,
+    ) -> anyhow::Error {
         let of = called(cluster);
         let emulates = health::emulates(cluster);
         let more = match no_way.why {
-            Why::Older => format!("use fleetwright cluster rollback {of} {}", to.name),
-            Why::Newer => format!("use fleetwright cluster upgrade {of} {}", to.name),
-            Why::TooFar | Why::NotAllowed if to.is_older_than(from) => self
-                .ways("a rollback", from, |stop| stop.is_older_than(from) && reach::back(from, stop, emulates).is_ok()),
-            Why::TooFar | Why::NotAllowed => self.ways("an upgrade", from, |stop| reach::forward(from, stop).is_ok()),
-            Why::NotEmulated => restoring(cluster),
+            NoUpgradePathReason::Older => format!("use fleetwright cluster rollback {of} {}", to.name),
+            NoUpgradePathReason::Newer => format!("use fleetwright cluster upgrade {of} {}", to.name),
+            NoUpgradePathReason::TooFar | NoUpgradePathReason::NotAllowed if to.is_older_than(from) => {
+                self.ways("a rollback", from, |stop| {
+                    stop.is_older_than(from) && upgrade_path::back(from, stop, emulates).is_ok()
+                })
+            }
+            NoUpgradePathReason::TooFar | NoUpgradePathReason::NotAllowed => {
+                self.ways("an upgrade", from, |stop| upgrade_path::forward(from, stop).is_ok())
+            }
+            NoUpgradePathReason::NotEmulated => restoring(cluster),
         };
         anyhow!("cluster {}: {no_way}\n{more}", cluster.name_any())
     }
 
-    fn ways(&self, direction: &str, from: &Stop<'_>, leads: impl Fn(&Stop<'_>) -> bool) -> String {
+    fn ways(&self, direction: &str, from: &VersionNode<'_>, leads: impl Fn(&VersionNode<'_>) -> bool) -> String {
         let stops = self.all.iter().filter_map(|package| self.find(package.metadata.name.as_deref()?));
         let names: Vec<_> = stops.filter(|stop| stop.name != from.name && leads(stop)).map(|stop| stop.name).collect();
         match names.is_empty() {

@@ -4,19 +4,19 @@ use std::fmt::Write as _;
 
 use fleetwright_api::names::reasons;
 use fleetwright_api::{Cluster, GROUP};
-use fleetwright_clusters::Present;
-use fleetwright_plan::cluster::preflight::Finding;
-use fleetwright_plan::cluster::rehearse::{Rehearsal, Stage};
+use fleetwright_clusters::ClusterSnapshot;
+use fleetwright_plan::cluster::cluster_plan::{ClusterPlan, StagePlan};
+use fleetwright_plan::cluster::preflight::PreflightFinding;
 use fleetwright_plan::explain::Plan;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::packages::Packages;
-use super::{One, called};
+use super::packages::PackageVersions;
+use super::{SelectedCluster, called};
 use crate::cluster::Cluster as Meta;
 use crate::output::Output;
-use crate::shown::{ago, line, lines, table};
+use crate::terminal_text::{ago, line, lines, table};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -28,7 +28,7 @@ The plan is made by the decision code of the operator, from the objects in the m
 clients use is known only after the change is requested: the operator then asks the API servers, before it changes anything.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    one: One,
+    one: SelectedCluster,
 
     /// ClusterPackageVersion to plan for, in the same namespace. [default: the one that the cluster refers to]
     #[arg(long, value_name = "PACKAGE-VERSION", value_parser = super::packages::name)]
@@ -53,12 +53,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// What would be done.
-pub(super) async fn of(meta: &Meta, cluster: &Cluster, to: Option<&str>) -> anyhow::Result<Rehearsal> {
-    let present = Present::look(&meta.client, cluster.clone()).await.map_err(|error| meta.explain(error))?;
+pub(super) async fn of(meta: &Meta, cluster: &Cluster, to: Option<&str>) -> anyhow::Result<ClusterPlan> {
+    let present = ClusterSnapshot::look(&meta.client, cluster.clone()).await.map_err(|error| meta.explain(error))?;
     match present.rehearse(to, Timestamp::now()) {
         Some(plan) => Ok(plan),
         None => {
-            let packages = Packages::of(meta, cluster).await?;
+            let packages = PackageVersions::of(meta, cluster).await?;
             packages.get(to.unwrap_or(&cluster.spec.package_version))?;
             anyhow::bail!("the package version was created in the meantime; try again")
         }
@@ -66,10 +66,11 @@ pub(super) async fn of(meta: &Meta, cluster: &Cluster, to: Option<&str>) -> anyh
 }
 
 /// As a person reads it.
-pub(super) fn text(cluster: &Cluster, plan: &Rehearsal, now: Timestamp) -> String {
+pub(super) fn text(cluster: &Cluster, plan: &ClusterPlan, now: Timestamp) -> String {
     let mut out = String::new();
-    let version =
-        |one: &fleetwright_plan::cluster::rehearse::Version| format!("{} (Kubernetes {})", one.package, one.kubernetes);
+    let version = |one: &fleetwright_plan::cluster::cluster_plan::PlannedVersion| {
+        format!("{} (Kubernetes {})", one.package, one.kubernetes)
+    };
     let name = cluster.name_any();
     let _ = match &plan.from {
         Some(from) if *from != plan.to => {
@@ -126,13 +127,13 @@ fn cluster_namespace(cluster: &Cluster) -> String {
     fleetwright_plan::cluster::Names::of(&cluster.namespace().unwrap_or_default(), &cluster.name_any()).namespace
 }
 
-fn stages(plan: &Rehearsal) -> String {
+fn stages(plan: &ClusterPlan) -> String {
     let rows: Vec<_> = plan
         .stages
         .iter()
         .enumerate()
         .map(|(number, stage)| {
-            let Stage { component, from, to, how, .. } = stage;
+            let StagePlan { component, from, to, how, .. } = stage;
             let versions = match from {
                 Some(from) if from != to => format!("{} → {}", line(from), line(to)),
                 _ => line(to),
@@ -143,10 +144,10 @@ fn stages(plan: &Rehearsal) -> String {
     table(&rows)
 }
 
-fn risks(plan: &Rehearsal) -> String {
+fn risks(plan: &ClusterPlan) -> String {
     let mut out = String::new();
     for finding in &plan.findings {
-        let Finding { reason, message, advice, overridable, overridden } = finding;
+        let PreflightFinding { reason, message, advice, overridable, overridden } = finding;
         let (mark, more) = match (overridden, overridable) {
             (true, _) => ("!", "overridden".to_owned()),
             (false, true) => ("✗", format!("{advice}; can be overridden with {reason}@{}", plan.to.package)),
@@ -166,7 +167,7 @@ fn risks(plan: &Rehearsal) -> String {
 }
 
 /// The way back past the soak.
-fn restore(out: &mut String, cluster: &Cluster, plan: &Rehearsal, now: Timestamp) {
+fn restore(out: &mut String, cluster: &Cluster, plan: &ClusterPlan, now: Timestamp) {
     let Some(restore) = &plan.restore else {
         if plan.refused.as_ref().is_some_and(|refused| refused.reason == reasons::SOAK_ENDED) {
             let _ = writeln!(

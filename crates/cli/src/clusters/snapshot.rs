@@ -8,9 +8,9 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use super::wait::{Look, WaitArgs};
-use super::{FIELD_MANAGER, One};
-use crate::shown::line;
+use super::wait::{WaitArgs, WaitState};
+use super::{FIELD_MANAGER, SelectedCluster};
+use crate::terminal_text::line;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -21,7 +21,7 @@ A pod beside the control plane takes the snapshot, restores it into a scratch et
 declares. Snapshots are also taken on the schedule of the cluster, and before each upgrade.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    one: One,
+    one: SelectedCluster,
 
     #[command(flatten)]
     wait: WaitArgs,
@@ -68,17 +68,17 @@ fn failed(cluster: &Cluster) -> Option<String> {
     (recent.reason == reasons::SNAPSHOT_FAILED).then(|| recent.message.clone())
 }
 
-fn look(cluster: Option<&Cluster>, asks: &str, failed_before: Option<&str>) -> Look {
-    let Some(cluster) = cluster else { return Look::Failed("it was deleted".to_owned()) };
+fn look(cluster: Option<&Cluster>, asks: &str, failed_before: Option<&str>) -> WaitState {
+    let Some(cluster) = cluster else { return WaitState::Failed("it was deleted".to_owned()) };
     let followed = cluster.status.as_ref().and_then(|status| status.snapshotted.as_deref());
     if followed == Some(asks) {
-        return Look::Done;
+        return WaitState::Done;
     }
     if cluster.annotations().get(names::SNAPSHOT).map(String::as_str) != Some(asks) {
-        return Look::Failed("another snapshot was requested in the meantime".to_owned());
+        return WaitState::Failed("another snapshot was requested in the meantime".to_owned());
     }
     match failed(cluster) {
-        Some(why) if failed_before != Some(&why) => Look::Failed(line(&why)),
-        _ => Look::NotYet,
+        Some(why) if failed_before != Some(&why) => WaitState::Failed(line(&why)),
+        _ => WaitState::NotYet,
     }
 }

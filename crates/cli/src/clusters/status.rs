@@ -9,10 +9,10 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 
 use super::health::{self, HEALTHY_RANK, of_component, of_replica, sign, summary, version};
-use super::{One, news};
+use super::{SelectedCluster, recent_events};
 use crate::output::Format;
-use crate::shown::{ago, conditions, line, table};
-use crate::watch::{self, Telling};
+use crate::terminal_text::{ago, conditions, line, table};
+use crate::watch::{self, KindPrinter};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -23,7 +23,7 @@ use crate::watch::{self, Telling};
 `fleetwright cluster list` lists all clusters, one per line. `fleetwright why cluster/pay-01` shows why a cluster does not work.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    one: One,
+    one: SelectedCluster,
 
     /// Keep running, and print a line for each change.
     #[arg(short, long)]
@@ -45,8 +45,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             _ => {
                 let now = Timestamp::now();
                 // Who may not read events still sees the rest.
-                let events = match news::news(&meta, &cluster).await {
-                    Ok(events) => news::shown(&events, now),
+                let events = match recent_events::news(&meta, &cluster).await {
+                    Ok(events) => recent_events::shown(&events, now),
                     Err(error) => format!("  {error:#}\n"),
                 };
                 detail(&cluster, &events, now)
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let config = watcher::Config::default().fields(&format!("metadata.name={}", cluster.name_any()));
         let api: Api<Cluster> = Api::namespaced(meta.client.clone(), &cluster.namespace().unwrap_or_default());
         let is_problem = |cluster: &Cluster| health::rank(cluster) < HEALTHY_RANK;
-        watch::changes(api, config, &[cluster], Telling { summary, is_problem, only_problems: false }).await
+        watch::changes(api, config, &[cluster], KindPrinter { summary, is_problem, only_problems: false }).await
     })
 }
 

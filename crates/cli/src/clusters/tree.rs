@@ -8,11 +8,11 @@ use kube::ResourceExt as _;
 use kube::api::ListParams;
 
 use super::health::{self, Health, of_cluster, of_component, of_replica, sign, version};
-use super::list::Which;
+use super::list::ClusterSelection;
 use super::status::replica_says;
 use crate::cluster::{Cluster as Meta, ClusterArgs};
-use crate::shown::{cut, line};
 use crate::target;
+use crate::terminal_text::{cut, line};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     name: Option<String>,
 
     #[command(flatten)]
-    which: Which,
+    which: ClusterSelection,
 
     /// Expand all branches, also those without a problem.
     #[arg(long)]
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 branch(cluster, own, full, now)
             })
             .collect();
-        crate::print(&roots.iter().map(Branch::shown).collect::<String>())
+        crate::print(&roots.iter().map(TreeNode::shown).collect::<String>())
     })
 }
 
@@ -71,13 +71,13 @@ pub(super) async fn machines(meta: &Meta, namespace: &str) -> anyhow::Result<BTr
 }
 
 /// A line, and what hangs on it.
-struct Branch {
+struct TreeNode {
     mark: Health,
     text: String,
-    parts: Vec<Branch>,
+    parts: Vec<TreeNode>,
 }
 
-impl Branch {
+impl TreeNode {
     fn leaf(mark: Health, text: impl AsRef<str>) -> Self {
         Self { mark, text: cut(line(text.as_ref()).trim_end(), 240), parts: vec![] }
     }
@@ -103,7 +103,7 @@ impl Branch {
     }
 }
 
-fn branch(cluster: &Cluster, machines: &[Machine], full: bool, now: Timestamp) -> Branch {
+fn branch(cluster: &Cluster, machines: &[Machine], full: bool, now: Timestamp) -> TreeNode {
     let mark = of_cluster(cluster);
     let what = health::what(cluster);
     let text = format!(
@@ -114,7 +114,7 @@ fn branch(cluster: &Cluster, machines: &[Machine], full: bool, now: Timestamp) -
         // What is wrong hangs below it.
         if mark == Health::Unhealthy { "" } else { &what }
     );
-    let mut root = Branch::leaf(mark, text);
+    let mut root = TreeNode::leaf(mark, text);
     if mark == Health::Healthy && !full {
         return root;
     }
@@ -123,15 +123,15 @@ fn branch(cluster: &Cluster, machines: &[Machine], full: bool, now: Timestamp) -
         .iter()
         .map(|condition| {
             let text = format!("{}: {}: {}", condition.type_, condition.reason, condition.message);
-            Branch::leaf(Health::Unhealthy, text)
+            TreeNode::leaf(Health::Unhealthy, text)
         })
         .collect();
     if let Some(failed) = health::failed(cluster) {
         let text = format!("{} failed and was rolled back: {}", failed.package_version, failed.message);
-        parts.push(Branch::leaf(Health::Unhealthy, text));
+        parts.push(TreeNode::leaf(Health::Unhealthy, text));
     }
     if health::is_protected(cluster) {
-        parts.push(Branch::leaf(Health::Unhealthy, "deletion is blocked by spec.deletionProtection"));
+        parts.push(TreeNode::leaf(Health::Unhealthy, "deletion is blocked by spec.deletionProtection"));
     }
     let mut below: Vec<_> =
         health::components(cluster).iter().map(|component| component_branch(component, full, now)).collect();
@@ -142,27 +142,27 @@ fn branch(cluster: &Cluster, machines: &[Machine], full: bool, now: Timestamp) -
         } else {
             format!("{}: {}", extension.reason, extension.message)
         };
-        Branch::leaf(mark, format!("extension {}  {said}", extension.name))
+        TreeNode::leaf(mark, format!("extension {}  {said}", extension.name))
     });
     below.extend(extensions);
     below.extend(machine_branch(machines, full));
-    parts.extend(Branch::sorted(below));
+    parts.extend(TreeNode::sorted(below));
     if mark == Health::Unhealthy && parts.iter().all(|part| part.mark != Health::Unhealthy) && !what.is_empty() {
-        parts.insert(0, Branch::leaf(Health::Unhealthy, what));
+        parts.insert(0, TreeNode::leaf(Health::Unhealthy, what));
     }
     root.parts = parts;
     root
 }
 
-fn component_branch(component: &fleetwright_api::ClusterComponentStatus, full: bool, now: Timestamp) -> Branch {
+fn component_branch(component: &fleetwright_api::ClusterComponentStatus, full: bool, now: Timestamp) -> TreeNode {
     let ready = component.replicas.iter().filter(|replica| replica.ready).count();
     let text = format!("{}  {}  {ready}/{} ready", component.component, version(component), component.replicas.len());
-    let mut root = Branch::leaf(of_component(component), text);
+    let mut root = TreeNode::leaf(of_component(component), text);
     if root.mark == Health::Healthy && !full {
         return root;
     }
     let replicas = component.replicas.iter().map(|replica| {
-        let mut leaf = Branch::leaf(
+        let mut leaf = TreeNode::leaf(
             of_replica(component.component, replica),
             format!(
                 "{}  {}  {}",
@@ -172,16 +172,16 @@ fn component_branch(component: &fleetwright_api::ClusterComponentStatus, full: b
             ),
         );
         if !replica.message.is_empty() {
-            leaf.parts.push(Branch::leaf(leaf.mark, &replica.message));
+            leaf.parts.push(TreeNode::leaf(leaf.mark, &replica.message));
         }
         leaf
     });
-    root.parts = Branch::sorted(replicas.collect());
+    root.parts = TreeNode::sorted(replicas.collect());
     root
 }
 
 /// The machines together, those with a problem each on its own.
-fn machine_branch(machines: &[Machine], full: bool) -> Option<Branch> {
+fn machine_branch(machines: &[Machine], full: bool) -> Option<TreeNode> {
     if machines.is_empty() {
         return None;
     }
@@ -189,13 +189,13 @@ fn machine_branch(machines: &[Machine], full: bool) -> Option<Branch> {
         .iter()
         .map(|machine| {
             let mark = machine_mark(machine);
-            Branch::leaf(mark, format!("machine/{}  {}", machine.name_any(), crate::machine::summary(machine)))
+            TreeNode::leaf(mark, format!("machine/{}  {}", machine.name_any(), crate::machine::summary(machine)))
         })
         .collect();
     let well = each.iter().filter(|machine| machine.mark == Health::Healthy).count();
     let worst = each.iter().map(|machine| machine.mark).min().unwrap_or(Health::Healthy);
-    let mut root = Branch::leaf(worst, format!("machines  {well}/{} ready", each.len()));
-    root.parts = Branch::sorted(each).into_iter().filter(|machine| full || machine.mark != Health::Healthy).collect();
+    let mut root = TreeNode::leaf(worst, format!("machines  {well}/{} ready", each.len()));
+    root.parts = TreeNode::sorted(each).into_iter().filter(|machine| full || machine.mark != Health::Healthy).collect();
     Some(root)
 }
 

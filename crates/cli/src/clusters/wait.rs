@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt as _};
 
 use super::{called, health};
 use crate::cluster::Cluster as Meta;
-use crate::shown::{ago, line};
+use crate::terminal_text::{ago, line};
 
 /// How often it is looked at. A person sees no difference to being told.
 const LOOK: Duration = Duration::from_millis(200);
@@ -27,7 +27,7 @@ pub(super) struct WaitArgs {
 }
 
 /// How it stands.
-pub(super) enum Look {
+pub(super) enum WaitState {
     /// It is what was asked for.
     Done,
     /// It will not be.
@@ -46,7 +46,7 @@ impl WaitArgs {
         meta: &Meta,
         cluster: &Cluster,
         wanted: &str,
-        look: impl Fn(Option<&Cluster>) -> Look,
+        look: impl Fn(Option<&Cluster>) -> WaitState,
     ) -> anyhow::Result<String> {
         let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
         let api: Api<Cluster> = Api::namespaced(meta.client.clone(), &namespace);
@@ -58,9 +58,9 @@ impl WaitArgs {
                 Ok(found) => {
                     let found = found.filter(|found| found.uid() == cluster.uid());
                     match look(found.as_ref()) {
-                        Look::Done => return Ok(ago(began, jiff::Timestamp::now())),
-                        Look::Failed(why) => bail!("cluster {name} is not {wanted}: {why}"),
-                        Look::NotYet => found.as_ref().map_or("not found".to_owned(), health::summary),
+                        WaitState::Done => return Ok(ago(began, jiff::Timestamp::now())),
+                        WaitState::Failed(why) => bail!("cluster {name} is not {wanted}: {why}"),
+                        WaitState::NotYet => found.as_ref().map_or("not found".to_owned(), health::summary),
                     }
                 }
                 Err(error) => format!("{:#}", meta.explain(error)),
@@ -82,7 +82,7 @@ impl WaitArgs {
 }
 
 /// A package version that was asked for.
-pub(super) struct Asked<'a> {
+pub(super) struct RequestedVersion<'a> {
     pub(super) package: &'a str,
     /// The generation of the Cluster that asks for it.
     pub(super) generation: Option<i64>,
@@ -90,12 +90,12 @@ pub(super) struct Asked<'a> {
     pub(super) failed_before: Option<FailedChange>,
 }
 
-impl Asked<'_> {
+impl RequestedVersion<'_> {
     /// Whether the cluster has it, and is proven to work with it.
-    pub(super) fn look(&self, cluster: Option<&Cluster>) -> Look {
-        let Some(cluster) = cluster else { return Look::Failed("it was deleted".to_owned()) };
+    pub(super) fn look(&self, cluster: Option<&Cluster>) -> WaitState {
+        let Some(cluster) = cluster else { return WaitState::Failed("it was deleted".to_owned()) };
         if cluster.spec.package_version != self.package {
-            return Look::Failed(format!("spec.packageVersion was changed to {}", cluster.spec.package_version));
+            return WaitState::Failed(format!("spec.packageVersion was changed to {}", cluster.spec.package_version));
         }
         let status = cluster.status.clone().unwrap_or_default();
         let of_now = |generation: Option<i64>| generation >= self.generation;
@@ -104,19 +104,23 @@ impl Asked<'_> {
             && matches!(status.phase, Some(ClusterPhase::Ready | ClusterPhase::Soaking))
             && is_true(&status.conditions, names::READY);
         if arrived {
-            return Look::Done;
+            return WaitState::Done;
         }
         if let Some(failed) = &status.failed
             && failed.package_version == self.package
             && status.failed != self.failed_before
         {
-            return Look::Failed(format!("{} failed and was rolled back: {}", self.package, line(&failed.message)));
+            return WaitState::Failed(format!(
+                "{} failed and was rolled back: {}",
+                self.package,
+                line(&failed.message)
+            ));
         }
         let limited = condition(&status.conditions, names::ACCEPTED)
             .filter(|accepted| accepted.status == Status::False && accepted.reason == reasons::LIMIT_EXCEEDED)
             .filter(|accepted| of_now(accepted.observed_generation));
         if let Some(accepted) = limited {
-            return Look::Failed(line(&accepted.message));
+            return WaitState::Failed(line(&accepted.message));
         }
         // What else stands against it may go away by itself.
         let final_ = [
@@ -130,8 +134,8 @@ impl Asked<'_> {
             .filter(|upgradable| upgradable.status == Status::False && final_.contains(&upgradable.reason.as_str()))
             .filter(|upgradable| of_now(upgradable.observed_generation));
         match refused {
-            Some(upgradable) => Look::Failed(line(&upgradable.message)),
-            None => Look::NotYet,
+            Some(upgradable) => WaitState::Failed(line(&upgradable.message)),
+            None => WaitState::NotYet,
         }
     }
 }

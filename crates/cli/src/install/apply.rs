@@ -31,7 +31,7 @@ impl fmt::Display for Change {
 
 /// How to apply.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct How {
+pub(crate) struct ApplyOptions {
     /// Ask the server without changing anything.
     pub(crate) dry_run: bool,
     /// Take over fields that others own.
@@ -40,7 +40,7 @@ pub(crate) struct How {
 
 /// Why an object could not be applied.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum ApplyError {
     /// Others own fields of it: the field and its owner, each.
     Owned(Vec<(String, String)>),
     /// It is on its way out.
@@ -54,12 +54,12 @@ pub(crate) enum Refused {
 /// Applies an object.
 ///
 /// A namespace that somebody else made is left alone: that is how [`super::uninstall`] knows later which ones to remove.
-pub(crate) async fn apply(client: &Client, object: &Object, how: How) -> Result<Change, Refused> {
+pub(crate) async fn apply(client: &Client, object: &Object, how: ApplyOptions) -> Result<Change, ApplyError> {
     let api = object.api(client);
-    let before = api.get_opt(object.name()).await.map_err(Refused::Failed)?;
+    let before = api.get_opt(object.name()).await.map_err(ApplyError::Failed)?;
     if let Some(before) = &before {
         if before.metadata.deletion_timestamp.is_some() {
-            return Err(Refused::Leaving);
+            return Err(ApplyError::Leaving);
         }
         if object.is_namespace() && !super::is_ours(&before.metadata) {
             return Ok(Change::Unchanged);
@@ -94,8 +94,8 @@ fn lasting(object: &kube::api::DynamicObject) -> Value {
     value
 }
 
-fn refused(error: kube::Error) -> Refused {
-    let kube::Error::Api(status) = &error else { return Refused::Failed(error) };
+fn refused(error: kube::Error) -> ApplyError {
+    let kube::Error::Api(status) = &error else { return ApplyError::Failed(error) };
     match status.code {
         409 => {
             let causes = status.details.iter().flat_map(|details| &details.causes);
@@ -103,10 +103,10 @@ fn refused(error: kube::Error) -> Refused {
                 .filter(|cause| cause.reason == "FieldManagerConflict")
                 .map(|cause| (cause.field.clone(), owner(&cause.message)))
                 .collect();
-            if owned.is_empty() { Refused::Failed(error) } else { Refused::Owned(owned) }
+            if owned.is_empty() { ApplyError::Failed(error) } else { ApplyError::Owned(owned) }
         }
-        404 if status.details.as_ref().is_some_and(|details| details.kind == "namespaces") => Refused::NoNamespace,
-        _ => Refused::Failed(error),
+        404 if status.details.as_ref().is_some_and(|details| details.kind == "namespaces") => ApplyError::NoNamespace,
+        _ => ApplyError::Failed(error),
     }
 }
 

@@ -6,12 +6,12 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
 
-use crate::operators::{Rights, Which, rights};
+use crate::operators::{OperatorRules, OperatorSelection, rights};
 
 /// The port of metrics and probes.
 pub(crate) const PORT: u16 = 9440;
 
-/// The name of all that belongs to all operators. What belongs to one of them has the name [`Which::object`].
+/// The name of all that belongs to all operators. What belongs to one of them has the name [`OperatorSelection::object`].
 pub(crate) const NAME: &str = "fleetwright-operators";
 
 /// Label of what belongs to one operator.
@@ -36,7 +36,7 @@ const SCRAPER: &str = "fleetwright.io/reads-metrics";
 
 /// The choices a person has.
 #[derive(Clone, Debug)]
-pub(crate) struct Choices {
+pub(crate) struct ManifestOptions {
     /// Where the operators run.
     pub(crate) namespace: String,
     /// The namespace that they serve.
@@ -122,7 +122,7 @@ pub(crate) fn display(resource: &ApiResource, name: &str) -> String {
 }
 
 /// Everything, in the order in which it is applied: what others need comes first.
-pub(crate) fn objects(choices: &Choices) -> Vec<Object> {
+pub(crate) fn objects(choices: &ManifestOptions) -> Vec<Object> {
     let mut all = vec![];
     for mut value in fleetwright_api::crds_json() {
         label(&mut value, &json!({MANAGED_BY: MANAGER, "app.kubernetes.io/part-of": "fleetwright"}));
@@ -132,25 +132,25 @@ pub(crate) fn objects(choices: &Choices) -> Vec<Object> {
     if choices.fleet_namespace != choices.namespace {
         all.push(named("v1", "Namespace", &choices.fleet_namespace, None));
     }
-    for which in Which::ALL {
+    for which in OperatorSelection::ALL {
         all.push(of(which, "v1", "ServiceAccount", which.object(), Some(&choices.namespace)));
         all.extend(access(choices, which, &rights(&[which], &choices.namespace)));
     }
     all.push(join_binding(choices));
     // What the account of the Cluster-Operator may create could bind it anywhere: this confines it.
-    let account = Which::Clusters.object();
+    let account = OperatorSelection::Clusters.object();
     for mut policy in fleetwright_clusters::admission_policy(&choices.namespace, account, &choices.fleet_namespace) {
-        label(&mut policy, &labels_of(Which::Clusters));
+        label(&mut policy, &labels_of(OperatorSelection::Clusters));
         all.push(policy);
     }
     all.push(network_policy(choices));
-    all.extend(Which::ALL.map(|which| disruption_budget(choices, which)));
-    all.extend(Which::ALL.map(|which| deployment(choices, which)));
+    all.extend(OperatorSelection::ALL.map(|which| disruption_budget(choices, which)));
+    all.extend(OperatorSelection::ALL.map(|which| deployment(choices, which)));
     all.into_iter().map(Object::new).collect()
 }
 
 /// What installations had when all operators shared one account and one Deployment. The operators come first: what they need goes after them.
-pub(crate) fn former(choices: &Choices) -> Vec<Object> {
+pub(crate) fn former(choices: &ManifestOptions) -> Vec<Object> {
     const VERSION: &str = "rbac.authorization.k8s.io/v1";
     let everywhere = format!("{NAME}:{}", choices.namespace);
     let (own, fleet) = (Some(choices.namespace.as_str()), Some(choices.fleet_namespace.as_str()));
@@ -177,7 +177,7 @@ fn labels() -> Value {
     })
 }
 
-fn labels_of(which: Which) -> Value {
+fn labels_of(which: OperatorSelection) -> Value {
     let mut labels = labels();
     labels[COMPONENT] = json!(which.name());
     labels
@@ -189,12 +189,12 @@ fn selector() -> Value {
 }
 
 /// What the pods of one operator are found by. It can never be changed in a Deployment, so it holds no version.
-fn selector_of(which: Which) -> Value {
+fn selector_of(which: OperatorSelection) -> Value {
     json!({"app.kubernetes.io/name": NAME, COMPONENT: which.name()})
 }
 
 /// As [`named`], of one operator.
-fn of(which: Which, api_version: &str, kind: &str, name: &str, namespace: Option<&str>) -> Value {
+fn of(which: OperatorSelection, api_version: &str, kind: &str, name: &str, namespace: Option<&str>) -> Value {
     let mut value = named(api_version, kind, name, namespace);
     label(&mut value, &labels_of(which));
     value
@@ -217,7 +217,7 @@ fn named(api_version: &str, kind: &str, name: &str, namespace: Option<&str>) -> 
 }
 
 /// The operators run without any privilege, and their namespace can say so.
-fn operator_namespace(choices: &Choices) -> Value {
+fn operator_namespace(choices: &ManifestOptions) -> Value {
     let mut value = named("v1", "Namespace", &choices.namespace, None);
     label(&mut value, &json!({"pod-security.kubernetes.io/enforce": "restricted"}));
     value
@@ -226,7 +226,7 @@ fn operator_namespace(choices: &Choices) -> Value {
 const RBAC: &str = "rbac.authorization.k8s.io";
 const RBAC_VERSION: &str = "rbac.authorization.k8s.io/v1";
 
-fn access(choices: &Choices, which: Which, rights: &Rights) -> Vec<Value> {
+fn access(choices: &ManifestOptions, which: OperatorSelection, rights: &OperatorRules) -> Vec<Value> {
     let account = which.object();
     // Roles of the whole cluster carry the namespace in their name, so that several installations do not share one.
     let cluster_name = format!("{account}:{}", choices.namespace);
@@ -261,7 +261,7 @@ fn access(choices: &Choices, which: Which, rights: &Rights) -> Vec<Value> {
 }
 
 /// Lets machines that join ask for certificates.
-fn join_binding(choices: &Choices) -> Value {
+fn join_binding(choices: &ManifestOptions) -> Value {
     let name = format!("{NAME}:{}:join", choices.namespace);
     let mut binding = named(RBAC_VERSION, "ClusterRoleBinding", &name, None);
     binding["roleRef"] = json!({"apiGroup": RBAC, "kind": "ClusterRole", "name": BOOTSTRAPPER});
@@ -270,7 +270,7 @@ fn join_binding(choices: &Choices) -> Value {
 }
 
 /// The rights of each operator as a table in Markdown, for the guide.
-pub(crate) fn rights_table(choices: &Choices) -> String {
+pub(crate) fn rights_table(choices: &ManifestOptions) -> String {
     let mut out = String::from("| account | where | rights |\n|---|---|---|\n");
     let words = |rules: &[PolicyRule]| -> String {
         let rule = |rule: &PolicyRule| {
@@ -286,7 +286,7 @@ pub(crate) fn rights_table(choices: &Choices) -> String {
         };
         rules.iter().map(rule).collect::<Vec<_>>().join("<br>")
     };
-    for which in Which::ALL {
+    for which in OperatorSelection::ALL {
         let rights = rights(&[which], &choices.namespace);
         let namespaced = [&rights.namespaced[..], &rights.lease[..]].concat();
         let places = [
@@ -304,7 +304,7 @@ pub(crate) fn rights_table(choices: &Choices) -> String {
 }
 
 /// Metrics are plain HTTP: only namespaces that were let in read them. Probes come from the node and are not held up.
-fn network_policy(choices: &Choices) -> Value {
+fn network_policy(choices: &ManifestOptions) -> Value {
     let mut value = named("networking.k8s.io/v1", "NetworkPolicy", NAME, Some(&choices.namespace));
     value["spec"] = json!({
         "podSelector": {"matchLabels": selector()},
@@ -317,7 +317,7 @@ fn network_policy(choices: &Choices) -> Value {
     value
 }
 
-fn disruption_budget(choices: &Choices, which: Which) -> Value {
+fn disruption_budget(choices: &ManifestOptions, which: OperatorSelection) -> Value {
     let mut value = of(which, "policy/v1", "PodDisruptionBudget", which.object(), Some(&choices.namespace));
     // Of one at most unavailable, rather than of one at least available: a single replica must not hold up a drain.
     value["spec"] = json!({
@@ -328,7 +328,7 @@ fn disruption_budget(choices: &Choices, which: Which) -> Value {
     value
 }
 
-fn deployment(choices: &Choices, which: Which) -> Value {
+fn deployment(choices: &ManifestOptions, which: OperatorSelection) -> Value {
     let mut value = of(which, "apps/v1", "Deployment", which.object(), Some(&choices.namespace));
     let mut args = vec![
         "operators".to_owned(),
@@ -338,7 +338,7 @@ fn deployment(choices: &Choices, which: Which) -> Value {
         "--log-format=json".to_owned(),
         "--log=info".to_owned(),
     ];
-    if which == Which::Clusters {
+    if which == OperatorSelection::Clusters {
         args.push(format!("--service-account={}/{}", choices.namespace, which.object()));
     }
     let mut pod = json!({
@@ -424,7 +424,9 @@ pub(crate) fn confine(objects: &mut [Object], networks: &[Network]) {
     }
     let networks: Vec<_> = networks.iter().map(Network::to_string).collect();
     let flag = format!("{META_NETWORK}{}", networks.join(","));
-    let own = |object: &&mut Object| object.resource.kind == "Deployment" && object.name() == Which::Clusters.object();
+    let own = |object: &&mut Object| {
+        object.resource.kind == "Deployment" && object.name() == OperatorSelection::Clusters.object()
+    };
     for object in objects.iter_mut().filter(own) {
         let args = object.value.pointer_mut("/spec/template/spec/containers/0/args").and_then(Value::as_array_mut);
         args.into_iter().for_each(|args| args.push(json!(flag)));
@@ -524,8 +526,8 @@ mod tests {
         assert!(former[0].is_deployment());
     }
 
-    fn choices() -> Choices {
-        Choices {
+    fn choices() -> ManifestOptions {
+        ManifestOptions {
             namespace: "fleetwright-system".into(),
             fleet_namespace: "fleet".into(),
             image: "example.com/fleetwright:1".into(),
@@ -534,7 +536,7 @@ mod tests {
         }
     }
 
-    fn all(choices: &Choices) -> Vec<Object> {
+    fn all(choices: &ManifestOptions) -> Vec<Object> {
         objects(choices)
     }
 
@@ -580,8 +582,8 @@ mod tests {
 
     #[test]
     fn two_installations_share_no_object_but_the_definitions() {
-        let other = Choices { namespace: "b-system".into(), fleet_namespace: "b".into(), ..choices() };
-        let names = |choices: &Choices| -> Vec<String> {
+        let other = ManifestOptions { namespace: "b-system".into(), fleet_namespace: "b".into(), ..choices() };
+        let names = |choices: &ManifestOptions| -> Vec<String> {
             let own = all(choices).into_iter().filter(|object| !object.is_crd());
             own.map(|object| format!("{:?} {}", object.namespace(), object.display())).collect()
         };
@@ -591,7 +593,7 @@ mod tests {
 
     #[test]
     fn one_namespace_may_hold_both() {
-        let same = Choices { fleet_namespace: "fleetwright-system".into(), ..choices() };
+        let same = ManifestOptions { fleet_namespace: "fleetwright-system".into(), ..choices() };
         assert_eq!(all(&same).iter().filter(|object| object.is_namespace()).count(), 1);
     }
 
@@ -607,8 +609,10 @@ mod tests {
         confine(&mut objects, &[]);
         assert_eq!(given(&objects), []);
         confine(&mut objects, &networks);
-        assert_eq!(given(&objects), [(Which::Clusters.object().to_owned(), networks.to_vec())]);
-        let own = |object: &&Object| object.resource.kind == "Deployment" && object.name() == Which::Clusters.object();
+        assert_eq!(given(&objects), [(OperatorSelection::Clusters.object().to_owned(), networks.to_vec())]);
+        let own = |object: &&Object| {
+            object.resource.kind == "Deployment" && object.name() == OperatorSelection::Clusters.object()
+        };
         let deployment = &objects.iter().find(own).expect("a Deployment").value;
         let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
         assert!(args.contains("--meta-network=10.96.0.0/12,fd00::/64"), "{args}");

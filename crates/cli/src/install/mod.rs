@@ -1,7 +1,7 @@
 //! `fleetwright install`: brings a cluster what the operators need, and the operators.
 
 mod apply;
-mod former;
+mod former_layout;
 pub(crate) mod manifest;
 pub(crate) mod uninstall;
 
@@ -15,17 +15,17 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
 
-use self::apply::{Change, How, Refused};
-use self::manifest::{Choices, MANAGED_BY, MANAGER, NAME, Object};
+use self::apply::{ApplyError, ApplyOptions, Change};
+use self::manifest::{MANAGED_BY, MANAGER, ManifestOptions, NAME, Object};
 use crate::cluster::{Cluster, ClusterArgs, is_not_found};
-use crate::operators::Which;
+use crate::operators::OperatorSelection;
 
 /// How often a wait looks again.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Which installation.
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Where {
+pub(crate) struct InstallationArgs {
     /// Namespace that the operators run in.
     #[arg(long, value_name = "NAME", default_value = "fleetwright-system", value_parser = namespace)]
     namespace: String,
@@ -43,7 +43,7 @@ pub(crate) struct Where {
   fleetwright install --namespace blue-system --fleet-namespace blue")]
 pub(crate) struct Args {
     #[command(flatten)]
-    place: Where,
+    place: InstallationArgs,
 
     /// Image of the operators. Use a digest (NAME@sha256:…): a tag can be moved to another image.
     #[arg(long, value_name = "IMAGE", default_value = concat!("ghcr.io/fleetwright/fleetwright:v", env!("CARGO_PKG_VERSION")), value_parser = image)]
@@ -142,8 +142,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    fn choices(&self) -> Choices {
-        Choices {
+    fn choices(&self) -> ManifestOptions {
+        ManifestOptions {
             namespace: self.place.namespace.clone(),
             fleet_namespace: self.place.fleet_namespace.clone(),
             image: self.image.clone(),
@@ -181,13 +181,13 @@ impl Args {
             self.apply_all(&cluster, objects).await?;
         }
         if self.dry_run {
-            former::Former::new(&cluster, &self.choices(), self.timeout).foresee().await?;
+            former_layout::FormerInstallation::new(&cluster, &self.choices(), self.timeout).foresee().await?;
         }
         if let Some(served) = served.filter(|served| *served != self.place.fleet_namespace) {
             eprintln!(
                 "note: these operators served the namespace {served} until now. Its objects are no longer managed, and the operators' rights \
                  there still exist; to remove them:\n  kubectl -n {served} delete role,rolebinding {}",
-                Which::ALL.map(Which::object).join(" ")
+                OperatorSelection::ALL.map(OperatorSelection::object).join(" ")
             );
         }
         if self.wait {
@@ -204,7 +204,8 @@ impl Args {
             return Ok(given);
         }
         let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), &self.place.namespace);
-        let before = deployments.get_opt(Which::Clusters.object()).await.map_err(|error| cluster.explain(error))?;
+        let before =
+            deployments.get_opt(OperatorSelection::Clusters.object()).await.map_err(|error| cluster.explain(error))?;
         let before = before.map(serde_json::to_value).transpose()?.map(|one| manifest::confined_by(&one));
         let found = crate::networks::discover(&cluster.client).await;
         let networks = Network::merged(before.into_iter().flatten().chain(found.networks));
@@ -223,13 +224,13 @@ impl Args {
 
     /// What each object would become, and whether the server was able to say so.
     async fn foresee(&self, cluster: &Cluster, objects: &[Object]) -> anyhow::Result<Vec<(Change, bool)>> {
-        let how = How { dry_run: true, force: self.force_conflicts };
+        let how = ApplyOptions { dry_run: true, force: self.force_conflicts };
         let (mut foreseen, mut refusals) = (vec![], vec![]);
         for object in objects {
             match apply::apply(&cluster.client, object, how).await {
                 Ok(change) => foreseen.push((change, true)),
                 // It comes with the installation.
-                Err(Refused::NoNamespace) => foreseen.push((Change::Created, false)),
+                Err(ApplyError::NoNamespace) => foreseen.push((Change::Created, false)),
                 Err(refused) => refusals.push(explain(cluster, object, refused)),
             }
         }
@@ -241,12 +242,12 @@ impl Args {
     }
 
     async fn apply_all(&self, cluster: &Cluster, objects: &[Object]) -> anyhow::Result<()> {
-        let how = How { dry_run: false, force: self.force_conflicts };
+        let how = ApplyOptions { dry_run: false, force: self.force_conflicts };
         let definitions = objects.iter().filter(|object| object.is_crd()).count();
         for (index, object) in objects.iter().enumerate() {
             // Operators of the former layout hold another lease: they must be gone before these start.
             if object.is_deployment() && !objects[index - 1].is_deployment() {
-                former::Former::new(cluster, &self.choices(), self.timeout).remove().await?;
+                former_layout::FormerInstallation::new(cluster, &self.choices(), self.timeout).remove().await?;
             }
             let change = apply::apply(&cluster.client, object, how).await;
             let change = change.map_err(|refused| anyhow!(explain(cluster, object, refused)))?;
@@ -259,29 +260,29 @@ impl Args {
     }
 }
 
-fn explain(cluster: &Cluster, object: &Object, refused: Refused) -> String {
+fn explain(cluster: &Cluster, object: &Object, refused: ApplyError) -> String {
     let name = match object.namespace() {
         Some(namespace) => format!("{} in namespace {namespace}", object.display()),
         None => object.display(),
     };
     match refused {
-        Refused::Owned(fields) => {
+        ApplyError::Owned(fields) => {
             let fields: Vec<_> = fields.iter().map(|(field, owner)| format!("  {field} is set by {owner}")).collect();
             format!(
                 "{name}: fields are owned by other field managers:\n{}\n  pass --force-conflicts to take them over, or remove the fields there",
                 fields.join("\n")
             )
         }
-        Refused::Leaving => format!("{name} is being deleted; try again when it is removed"),
-        Refused::NoNamespace => format!("{name}: its namespace was deleted; try again"),
-        Refused::Failed(error) => format!("{name}: {:#}", cluster.explain(error)),
+        ApplyError::Leaving => format!("{name} is being deleted; try again when it is removed"),
+        ApplyError::NoNamespace => format!("{name}: its namespace was deleted; try again"),
+        ApplyError::Failed(error) => format!("{name}: {:#}", cluster.explain(error)),
     }
 }
 
 /// The namespace that the Deployment that is there serves.
-async fn served_until_now(cluster: &Cluster, place: &Where) -> anyhow::Result<Option<String>> {
+async fn served_until_now(cluster: &Cluster, place: &InstallationArgs) -> anyhow::Result<Option<String>> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), &place.namespace);
-    for name in Which::ALL.map(Which::object).into_iter().chain([NAME]) {
+    for name in OperatorSelection::ALL.map(OperatorSelection::object).into_iter().chain([NAME]) {
         let found = deployments.get_opt(name).await.map_err(|error| cluster.explain(error))?;
         if let Some(deployment) = found {
             return Ok(manifest::served_by(&serde_json::to_value(deployment)?).map(str::to_owned));
@@ -335,7 +336,7 @@ async fn available(cluster: &Cluster, namespace: &str, timeout: Span) -> anyhow:
     let mut said = String::new();
     loop {
         let mut rollout = Rollout { wanted: 0, available: 0, complete: true, troubles: String::new() };
-        for which in Which::ALL {
+        for which in OperatorSelection::ALL {
             let found = deployment(&cluster.client, namespace, which).await;
             rollout.add(Rollout::of(&found.map_err(|error| cluster.explain(error))?));
         }
@@ -359,7 +360,7 @@ async fn available(cluster: &Cluster, namespace: &str, timeout: Span) -> anyhow:
     }
 }
 
-async fn deployment(client: &Client, namespace: &str, which: Which) -> kube::Result<Deployment> {
+async fn deployment(client: &Client, namespace: &str, which: OperatorSelection) -> kube::Result<Deployment> {
     Api::<Deployment>::namespaced(client.clone(), namespace).get(which.object()).await
 }
 
@@ -407,7 +408,7 @@ impl Rollout {
 /// Lets the embedded server have the kinds and the namespace, for operators in the same process.
 #[cfg(feature = "embedded")]
 pub(crate) async fn kinds_and_namespace(client: &Client) -> anyhow::Result<()> {
-    let choices = Choices {
+    let choices = ManifestOptions {
         namespace: crate::FLEET_NAMESPACE.into(),
         fleet_namespace: crate::FLEET_NAMESPACE.into(),
         image: String::new(),
@@ -420,7 +421,7 @@ pub(crate) async fn kinds_and_namespace(client: &Client) -> anyhow::Result<()> {
     let wanted = |object: &Object| object.is_crd() || object.is_namespace() || object.lets_join();
     let needed: Vec<_> = objects.into_iter().filter(wanted).collect();
     for object in &needed {
-        let change = apply::apply(client, object, How { dry_run: false, force: true }).await;
+        let change = apply::apply(client, object, ApplyOptions { dry_run: false, force: true }).await;
         change.map_err(|refused| anyhow!(explain(&cluster, object, refused)))?;
     }
     let definitions: Vec<_> = needed.into_iter().filter(Object::is_crd).collect();

@@ -11,10 +11,10 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Preconditi
 use kube::discovery::{Discovery, Scope, verbs};
 use kube::{Api, Client, ResourceExt as _};
 
-use super::manifest::{self, Choices, NAME, Object};
-use super::{LOOK, Where, is_ours, served_until_now};
+use super::manifest::{self, ManifestOptions, NAME, Object};
+use super::{InstallationArgs, LOOK, is_ours, served_until_now};
 use crate::cluster::{Cluster, ClusterArgs, is_not_found};
-use crate::operators::Which;
+use crate::operators::OperatorSelection;
 
 #[derive(clap::Args)]
 #[command(
@@ -27,7 +27,7 @@ Examples:
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    place: Where,
+    place: InstallationArgs,
 
     /// Print what would be removed, without changing anything.
     #[arg(long)]
@@ -69,7 +69,7 @@ impl Uninstall<'_> {
         let others = self.other_installations().await?;
         self.refuse_while_objects_exist(&others).await?;
 
-        let choices = Choices {
+        let choices = ManifestOptions {
             namespace: place.namespace.clone(),
             fleet_namespace: place.fleet_namespace.clone(),
             image: String::new(),
@@ -325,7 +325,7 @@ fn by_itself(kind: &str, name: &str) -> bool {
 
 /// The leases of all operators, and the one that they shared before.
 fn leases() -> impl Iterator<Item = &'static str> {
-    Which::ALL.into_iter().map(Which::object).chain([NAME])
+    OperatorSelection::ALL.into_iter().map(OperatorSelection::object).chain([NAME])
 }
 
 fn tainted_nodes(names: &[String]) -> Option<String> {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use fleetwright_lab::hosts::{Described, Host, Image};
+use fleetwright_lab::hosts::{Host, HostDescription, Image};
 use fleetwright_lab::meta::{Meta, Workers};
 use fleetwright_plan::cluster::extensions::shipped;
 use futures::future::try_join_all;
@@ -50,7 +50,7 @@ pub(super) fn write(folder: &Path, meta: &Meta, workers: &Workers, hosts: &[Host
     let mut packages = meta.site.worker(kubelet)?;
     packages.retain(|(component, _)| component != "images");
     let machines =
-        (0..).zip(hosts).map(|(number, host)| Described::host(host, number).machine(FLEET_NAMESPACE, &packages));
+        (0..).zip(hosts).map(|(number, host)| HostDescription::host(host, number).machine(FLEET_NAMESPACE, &packages));
     objects.extend(machines);
     Ok(fleetwright_pki::write_private(folder.join(MACHINES), yaml::documents(&objects)?)?)
 }

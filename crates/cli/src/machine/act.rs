@@ -7,7 +7,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::select::{self, Which};
+use super::select::{self, MachineSelection};
 use crate::cluster::{Cluster, ClusterArgs};
 use crate::target;
 
@@ -18,7 +18,7 @@ use crate::target;
   fleetwright machine resume --all")]
 pub(crate) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: MachineSelection,
 
     #[command(flatten)]
     cluster: ClusterArgs,

@@ -10,7 +10,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::select::Which;
+use super::select::MachineSelection;
 use crate::cluster::{Cluster, ClusterArgs};
 
 #[derive(clap::Args)]
@@ -24,7 +24,7 @@ joined in another way, or that an earlier version did not bind. Once a Node is b
 behalf of the machine, and approve the certificates of its kubelet.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: MachineSelection,
 
     /// Show what would be bound, without changing anything.
     #[arg(long)]

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use super::reach::{self, ReachArgs};
 use super::select;
 use crate::cluster::ClusterArgs;
-use crate::shown::{ago, line, lines, table};
 use crate::target;
+use crate::terminal_text::{ago, line, lines, table};
 
 /// So many steps are listed.
 const RECENT: u32 = 32;

@@ -4,11 +4,11 @@ mod act;
 mod bind;
 mod import;
 mod logs;
+mod package_sources;
 mod plan;
 mod reach;
 mod select;
 mod status;
-mod wanted;
 
 use clap::Subcommand;
 

@@ -10,7 +10,10 @@ use fleetwright_api::{Disruption, Drift, Machine};
 use fleetwright_machines::{DrainPreview, preview_drain};
 use fleetwright_plan::explain::{Deviation, MachineDetails, Obstacles, Plan, node_name};
 use fleetwright_plan::join::{Binding, RegisteredNode, bind, not_bound};
-use fleetwright_plan::machine::{Asked, Host, Known, PlannedStep, Seen, Wanted, facts, misfit, steps, uncompared};
+use fleetwright_plan::machine::{
+    DesiredPackages, HostKnowledge, HostObservation, MachineInputs, ObservedScope, PlannedStep,
+    components_without_inputs, facts, steps, version_skew,
+};
 use fleetwright_plan::package::Rendered;
 use fleetwright_plan::skew::{self, Minor};
 use fleetwright_wire::{Observation, Observe, Owner, plural};
@@ -21,12 +24,12 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::reach::{self, ReachArgs, Way};
-use super::select::Which;
-use super::wanted::Shelf;
+use super::package_sources::PackageCatalog;
+use super::reach::{self, HostConnector, ReachArgs};
+use super::select::MachineSelection;
 use crate::cluster::{Cluster, ClusterArgs};
 use crate::output::Output;
-use crate::shown::{line, table};
+use crate::terminal_text::{line, table};
 
 /// So many hosts are looked at a time.
 const AT_ONCE: usize = 64;
@@ -41,7 +44,7 @@ Without --observe, the plan is based on what the operator recorded when it last 
 over SSH. Neither changes anything.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: MachineSelection,
 
     /// Check the hosts now, over SSH.
     #[arg(long)]
@@ -59,7 +62,7 @@ pub(crate) struct Args {
 }
 
 /// What is ahead of one machine.
-struct Planned {
+struct MachinePlan {
     machine: Machine,
     /// The steps, or why nobody can say.
     steps: Result<Vec<PlannedStep>, String>,
@@ -84,7 +87,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     crate::runtime()?.block_on(async {
         let cluster = args.cluster.connect().await?;
         let machines = args.which.fetch(&cluster).await?;
-        let shelf = Shelf::of(&cluster, args.which.namespace(&cluster), &machines).await?;
+        let shelf = PackageCatalog::of(&cluster, args.which.namespace(&cluster), &machines).await?;
         let way = if args.observe { Some(args.reach.way(&cluster)?) } else { None };
         let server = cluster.client.apiserver_version().await.ok();
         let server = server.and_then(|told| {
@@ -92,7 +95,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             skew::server([&told.major, &told.minor], emulates.map(|(major, minor)| [major, minor]))
         });
         let work = machines.iter().map(|machine| plan(args, &cluster, &shelf, way.as_ref(), machine, server));
-        let planned: Vec<Planned> = futures::stream::iter(work).buffered(AT_ONCE).collect().await;
+        let planned: Vec<MachinePlan> = futures::stream::iter(work).buffered(AT_ONCE).collect().await;
         let text = match args.output {
             Output::Text => shown(&planned),
             Output::Json => serde_json::to_string_pretty(&planned.iter().map(data).collect::<Vec<_>>())? + "\n",
@@ -112,12 +115,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 async fn plan(
     args: &Args,
     cluster: &Cluster,
-    shelf: &Shelf,
-    way: Option<&Way>,
+    shelf: &PackageCatalog,
+    way: Option<&HostConnector>,
     machine: &Machine,
     server: Option<Minor>,
-) -> Planned {
-    let mut planned = Planned {
+) -> MachinePlan {
+    let mut planned = MachinePlan {
         machine: machine.clone(),
         steps: Ok(vec![]),
         deviations: vec![],
@@ -134,25 +137,25 @@ async fn plan(
         Ok((wanted, seen)) => {
             planned.deviations = seen.as_ref().map(|(seen, _)| deviations(seen)).unwrap_or_default();
             planned.held = held(machine, &wanted);
-            planned.refused = wanted.iter().filter_map(|one| misfit(one, server)).collect();
+            planned.refused = wanted.iter().filter_map(|one| version_skew(one, server)).collect();
             if seen.is_none() {
                 planned.not_compared = not_compared(&wanted);
-                planned.by_version = uncompared(machine, &wanted);
+                planned.by_version = components_without_inputs(machine, &wanted);
             }
-            let seen = seen.as_ref().map(|(observation, asked)| Seen {
+            let seen = seen.as_ref().map(|(observation, asked)| HostObservation {
                 at: Timestamp::now(),
                 observation,
                 asked,
                 current: true,
             });
-            let known = Known {
+            let known = MachineInputs {
                 machine,
                 identity: &Owner::default(),
                 fence: 0,
                 same_address: None,
-                wanted: Wanted::Ready(&wanted),
+                wanted: DesiredPackages::Ready(&wanted),
                 leaving: &shelf.leaving(machine),
-                host: Host { seen, ..Host::default() },
+                host: HostKnowledge { seen, ..HostKnowledge::default() },
                 node: None,
                 binding: &Binding::Missing,
                 certified: None,
@@ -199,10 +202,10 @@ async fn plan(
 async fn look(
     args: &Args,
     cluster: &Cluster,
-    shelf: &Shelf,
-    way: Option<&Way>,
+    shelf: &PackageCatalog,
+    way: Option<&HostConnector>,
     machine: &Machine,
-) -> Result<(Vec<Arc<Rendered>>, Option<(Observation, Asked)>), String> {
+) -> Result<(Vec<Arc<Rendered>>, Option<(Observation, ObservedScope)>), String> {
     let known = machine.status.as_ref().and_then(|status| status.facts.clone());
     let Some(way) = way else {
         let wanted = shelf.wanted(machine, known.as_ref()).map_err(|unmade| match unmade.waits_for_facts {
@@ -231,7 +234,7 @@ async fn look(
     let asked = wanted.iter().filter(|wanted| !restored.contains(&wanted.package.component));
     let packages = asked.map(|wanted| wanted.package.clone()).collect();
     let ask = Observe { packages, installed: restored, ..Observe::default() };
-    let asked = Asked::of(&ask);
+    let asked = ObservedScope::of(&ask);
     let (seen, _) = reach::observe(way, route, ask, within).await.map_err(said)?;
     Ok((wanted, Some((seen, asked))))
 }
@@ -268,7 +271,7 @@ async fn node(cluster: &Cluster, machine: &Machine) -> Option<PartialObjectMeta<
     api.get_metadata_opt(node_name(machine)).await.ok().flatten()
 }
 
-fn shown(planned: &[Planned]) -> String {
+fn shown(planned: &[MachinePlan]) -> String {
     let mut out = String::new();
     for (at, one) in planned.iter().enumerate() {
         if at > 0 {
@@ -338,7 +341,7 @@ fn shown(planned: &[Planned]) -> String {
 }
 
 /// What the worst step does to what runs.
-fn disrupts(one: &Planned, steps: &[PlannedStep]) -> String {
+fn disrupts(one: &MachinePlan, steps: &[PlannedStep]) -> String {
     let worst = steps.iter().map(|step| step.disruption).max().unwrap_or_default();
     let Some(node) = one.node.as_ref().filter(|_| worst > Disruption::None) else {
         let boots = worst == Disruption::Reboot;
@@ -377,7 +380,7 @@ fn disrupts(one: &Planned, steps: &[PlannedStep]) -> String {
 }
 
 /// For programs.
-fn data(planned: &Planned) -> Plan {
+fn data(planned: &MachinePlan) -> Plan {
     let details = MachineDetails {
         node: planned.node.clone(),
         evicted_pods: planned.drain.as_ref().map(|drain| drain.evicted.clone()).unwrap_or_default(),

@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow, bail};
 use fleetwright_api::Machine;
 use fleetwright_kit::View as _;
 use fleetwright_machines::{SecretView, route};
-use fleetwright_transport::{Helpers, Limits, Link, Login, ReachError, Route, Ssh, Transport, Trust};
+use fleetwright_transport::{Helpers, Link, Login, ReachError, Route, Ssh, Transport, TransportLimits, Trust};
 use fleetwright_wire::{Answer, Observation, Observe, Request};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Secret;
@@ -37,10 +37,12 @@ impl ReachArgs {
     ///
     /// # Errors
     /// There are no helpers, and all hosts need one; says where they were looked for.
-    pub(super) fn way(&self, cluster: &Cluster) -> anyhow::Result<Way> {
+    pub(super) fn way(&self, cluster: &Cluster) -> anyhow::Result<HostConnector> {
         match (&cluster.door, self.ssh()) {
-            (None, ssh) => Ok(Way { door: None, ssh: Ok(ssh?) }),
-            (Some(door), ssh) => Ok(Way { door: Some(door.clone()), ssh: ssh.map_err(|error| format!("{error:#}")) }),
+            (None, ssh) => Ok(HostConnector { door: None, ssh: Ok(ssh?) }),
+            (Some(door), ssh) => {
+                Ok(HostConnector { door: Some(door.clone()), ssh: ssh.map_err(|error| format!("{error:#}")) })
+            }
         }
     }
 
@@ -57,9 +59,9 @@ impl ReachArgs {
         Ok(Ssh::new(helpers))
     }
 
-    pub(super) fn limits(&self) -> Limits {
+    pub(super) fn limits(&self) -> TransportLimits {
         let patient = self.timeout.0;
-        Limits { connect: patient, login: patient, ..Limits::default() }
+        TransportLimits { connect: patient, login: patient, ..TransportLimits::default() }
     }
 
     pub(super) fn within(&self) -> Duration {
@@ -69,13 +71,13 @@ impl ReachArgs {
 
 /// The way to hosts from here: SSH, or the door of the `fleetwright up` that simulates them.
 #[derive(Clone)]
-pub(super) struct Way {
+pub(super) struct HostConnector {
     door: Option<Door>,
     /// Or why not.
     ssh: Result<Ssh, String>,
 }
 
-impl Transport for Way {
+impl Transport for HostConnector {
     fn connect(&self, route: Arc<Route>) -> BoxFuture<'_, Result<Box<dyn Link>, ReachError>> {
         Box::pin(async move {
             if let Some(door) = &self.door
@@ -95,7 +97,7 @@ impl Transport for Way {
 ///
 /// # Errors
 /// The machine is not reached by SSH, a Secret is missing, or its host was never trusted.
-pub(super) async fn route(cluster: &Cluster, machine: &Machine, limits: Limits) -> anyhow::Result<Arc<Route>> {
+pub(super) async fn route(cluster: &Cluster, machine: &Machine, limits: TransportLimits) -> anyhow::Result<Arc<Route>> {
     let name = machine.metadata.name.as_deref().unwrap_or_default();
     let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
     if machine.spec.ssh.is_none() {
@@ -144,7 +146,7 @@ pub(super) fn login_from(path: &Path) -> anyhow::Result<Login> {
 /// # Errors
 /// Why the host is not reached, or what it answered instead.
 pub(super) async fn observe(
-    way: &Way,
+    way: &HostConnector,
     route: Arc<Route>,
     observe: Observe,
     within: Duration,

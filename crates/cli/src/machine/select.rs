@@ -8,7 +8,7 @@ use crate::target;
 
 /// One or more machines, by name or by labels.
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Which {
+pub(crate) struct MachineSelection {
     /// Names of the machines.
     #[arg(value_name = "NAME", required_unless_present_any = ["selector", "all"], conflicts_with_all = ["selector", "all"], value_parser = name)]
     names: Vec<String>,
@@ -31,7 +31,7 @@ pub(super) fn name(text: &str) -> Result<String, String> {
     crate::target::bare_name::<Machine>(text)
 }
 
-impl Which {
+impl MachineSelection {
     /// The namespace to look in.
     pub(super) fn namespace<'a>(&'a self, cluster: &'a Cluster) -> &'a str {
         cluster.namespace_or(self.namespace.as_deref())

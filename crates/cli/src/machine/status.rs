@@ -11,9 +11,9 @@ use kube::runtime::watcher;
 use super::select;
 use crate::cluster::{Cluster, ClusterArgs};
 use crate::output::Format;
-use crate::shown::{ago, conditions, cut, line, table};
 use crate::target;
-use crate::watch::{self, Telling};
+use crate::terminal_text::{ago, conditions, cut, line, table};
+use crate::watch::{self, KindPrinter};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -92,7 +92,7 @@ async fn go_on(args: &Args, cluster: &Cluster, namespace: &str, shown: &[Machine
     config.label_selector.clone_from(&args.selector);
     config.field_selector = args.name.as_ref().map(|name| format!("metadata.name={name}"));
     let api: Api<Machine> = Api::namespaced(cluster.client.clone(), namespace);
-    watch::changes(api, config, shown, Telling { summary, is_problem, only_problems: args.problems }).await
+    watch::changes(api, config, shown, KindPrinter { summary, is_problem, only_problems: args.problems }).await
 }
 
 /// From this rank on nothing is wrong.

@@ -9,12 +9,12 @@ use std::rc::Rc;
 use anyhow::{Context, bail};
 use fleetwright_api::{ControlPlaneComponent, GROUP, MachinePackageVersion, VERSION, is_digest};
 use fleetwright_apiserver::{Config, Server};
-use fleetwright_plan::package::{Member, check, check_set, unquoted_values};
+use fleetwright_plan::package::{PackageMember, check, check_set, unquoted_values};
 use kube::{Client, CustomResourceExt as _};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::source::{self, Tree};
+use super::source::{self, SourceTree};
 use crate::output::TextOrJson;
 
 #[derive(clap::Args)]
@@ -69,7 +69,7 @@ struct Document {
     file: String,
     /// The whole text of the file.
     text: Rc<str>,
-    tree: Tree,
+    tree: SourceTree,
 }
 
 impl Document {
@@ -78,7 +78,7 @@ impl Document {
     }
 
     /// Whether it is a text that stands line for line below the sign `|`.
-    fn is_block(&self, tree: &Tree) -> bool {
+    fn is_block(&self, tree: &SourceTree) -> bool {
         let above = tree.line.checked_sub(2).and_then(|at| self.text.lines().nth(at)).unwrap_or_default();
         let above = above.split(" #").next().unwrap_or_default().trim_end().trim_end_matches(['-', '+']);
         tree.text().is_some() && above.ends_with('|')
@@ -177,8 +177,8 @@ fn read(file: &str) -> anyhow::Result<String> {
 }
 
 /// The items of a List, or the object itself.
-fn items(tree: Tree) -> Vec<Tree> {
-    match tree.get("kind").and_then(Tree::text) {
+fn items(tree: SourceTree) -> Vec<SourceTree> {
+    match tree.get("kind").and_then(SourceTree::text) {
         Some("List" | "MachinePackageVersionList") => {
             tree.get("items").map(|items| items.items().to_vec()).unwrap_or_default()
         }
@@ -187,7 +187,7 @@ fn items(tree: Tree) -> Vec<Tree> {
 }
 
 fn is(document: &Document, kind: &str) -> bool {
-    let is = |field: &str, wanted: &str| document.tree.get(field).and_then(Tree::text) == Some(wanted);
+    let is = |field: &str, wanted: &str| document.tree.get(field).and_then(SourceTree::text) == Some(wanted);
     is("kind", kind) && is("apiVersion", &format!("{GROUP}/{VERSION}"))
 }
 
@@ -203,12 +203,12 @@ fn images(document: &Document, findings: &mut Vec<Finding>) {
     let extensions = document.tree.find("spec.extensions");
     let extensions = if extensions.1 { extensions.0.items() } else { &[] };
     for (at, extension) in extensions.iter().enumerate() {
-        let template = extension.get("template").and_then(Tree::text).unwrap_or_default();
+        let template = extension.get("template").and_then(SourceTree::text).unwrap_or_default();
         for (line, image) in template_images(template) {
             let field = format!("spec.extensions[{at}].template");
             findings.push(document.finding(Severity::Warning, &field, Some(line), by_tag(image)));
         }
-        let schema = extension.get("valuesSchema").and_then(Tree::text).unwrap_or_default();
+        let schema = extension.get("valuesSchema").and_then(SourceTree::text).unwrap_or_default();
         let mut defaults = Vec::new();
         for tree in source::documents(schema).unwrap_or_default() {
             default_images(&tree.value(), &mut defaults);
@@ -377,7 +377,7 @@ fn together(documents: &[Document], findings: &mut Vec<Finding>) {
             findings.push(document.finding(Severity::Error, "spec.component", None, message));
         }
     }
-    let members: Vec<_> = specs.iter().map(|(_, spec)| Member::from(spec)).collect();
+    let members: Vec<_> = specs.iter().map(|(_, spec)| PackageMember::from(spec)).collect();
     for finding in check_set(&members) {
         if let Some((document, _)) = specs.iter().find(|(_, spec)| spec.component == finding.component) {
             findings.push(document.finding(Severity::Error, "spec.component", None, finding.message));

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use fleetwright_plan::package::shipped::{Fill, SHIPPED, Shipped};
+use fleetwright_plan::package::shipped::{Placeholder, SHIPPED, ShippedPackage};
 use sha2::{Digest as _, Sha256};
 
 #[derive(clap::Args)]
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let Some(name) = args.name.as_deref().filter(|_| !args.list) else {
         return crate::print(&list());
     };
-    let Some(shipped) = Shipped::named(name) else { bail!("{name} not found; see --list") };
+    let Some(shipped) = ShippedPackage::named(name) else { bail!("{name} not found; see --list") };
     if !shipped.takes_source() && (args.url.is_some() || args.sha256.is_some() || args.from_file.is_some()) {
         bail!("{name} downloads nothing: leave --url, --sha256 and --from-file out");
     }
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         bail!("--sha256 and --from-file need --url, from which hosts download the file");
     }
     let (url, version) = (args.url.clone(), args.version.clone());
-    let fill = Fill { version, package_version: args.package_version.clone(), url, sha256 };
+    let fill = Placeholder { version, package_version: args.package_version.clone(), url, sha256 };
     let wants = shipped.needs_source() || args.url.is_some();
     if wants && (args.url.is_none() || fill.sha256.is_none()) {
         eprintln!(

@@ -8,7 +8,7 @@ use serde_saphyr::Spanned;
 
 /// A value and where it stands.
 #[derive(Clone, Debug)]
-pub(crate) struct Tree {
+pub(crate) struct SourceTree {
     /// Line and column, counted from 1.
     pub(crate) line: usize,
     pub(crate) column: usize,
@@ -18,11 +18,11 @@ pub(crate) struct Tree {
 #[derive(Clone, Debug)]
 enum Kind {
     Plain(Value),
-    List(Vec<Tree>),
-    Map(Vec<(String, Tree)>),
+    List(Vec<SourceTree>),
+    Map(Vec<(String, SourceTree)>),
 }
 
-impl Tree {
+impl SourceTree {
     /// As JSON.
     pub(crate) fn value(&self) -> Value {
         match &self.kind {
@@ -105,8 +105,8 @@ impl Tree {
 ///
 /// # Errors
 /// It is no YAML; says where.
-pub(crate) fn documents(text: &str) -> Result<Vec<Tree>, (usize, usize, String)> {
-    match serde_saphyr::from_multiple::<Tree>(text) {
+pub(crate) fn documents(text: &str) -> Result<Vec<SourceTree>, (usize, usize, String)> {
+    match serde_saphyr::from_multiple::<SourceTree>(text) {
         Ok(documents) => Ok(documents.into_iter().filter(|document| !document.is_null()).collect()),
         Err(error) => {
             let place = error.location();
@@ -119,7 +119,7 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Tree>, (usize, usize, String)>
     }
 }
 
-impl<'de> Deserialize<'de> for Tree {
+impl<'de> Deserialize<'de> for SourceTree {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let spanned = Spanned::<Kind>::deserialize(deserializer)?;
         let number = |number: u64| usize::try_from(number).unwrap_or(1).max(1);
@@ -189,7 +189,7 @@ impl<'de> Visitor<'de> for Any {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Kind, A::Error> {
         let mut entries = Vec::new();
-        while let Some(entry) = access.next_entry::<String, Tree>()? {
+        while let Some(entry) = access.next_entry::<String, SourceTree>()? {
             entries.push(entry);
         }
         Ok(Kind::Map(entries))

@@ -6,7 +6,7 @@ use fleetwright_api::{
 };
 use fleetwright_kit::Clock;
 use fleetwright_plan::cluster::extensions::shipped;
-use fleetwright_sim::meta::{Bad, Manner, Meta};
+use fleetwright_sim::meta::{Meta, MetaConfig, VersionDefect};
 use kube::api::PostParams;
 use kube::{Api, Client};
 
@@ -42,7 +42,7 @@ impl Clusters {
     /// # Errors
     /// There are no addresses for pods, or the server does not take what is declared.
     pub(crate) async fn start(client: &Client, count: usize, mut workers: Workers) -> anyhow::Result<Self> {
-        let meta = Meta::start(client.clone(), Clock::system(), Manner::default()).await?;
+        let meta = Meta::start(client.clone(), Clock::system(), MetaConfig::default()).await?;
         let versions: Api<ClusterPackageVersion> = Api::namespaced(client.clone(), FLEET_NAMESPACE);
         for name in [OLD, NEW, BAD] {
             let kubernetes = name.trim_start_matches("k8s-");
@@ -53,7 +53,11 @@ impl Clusters {
             let version = ClusterPackageVersion::new(name, spec);
             versions.create(&PostParams::default(), &version).await.with_context(|| format!("cannot create {name}"))?;
         }
-        meta.declare("kube-apiserver", &format!("v{}", BAD.trim_start_matches("k8s-")), Some(Bad::NeverReady));
+        meta.declare(
+            "kube-apiserver",
+            &format!("v{}", BAD.trim_start_matches("k8s-")),
+            Some(VersionDefect::NeverReady),
+        );
         let clusters: Api<Cluster> = Api::namespaced(client.clone(), FLEET_NAMESPACE);
         for number in 0..count {
             let mut spec = ClusterSpec::of(OLD);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use fleetwright_sim::Fleet;
-use fleetwright_transport::{Hop, Limits, Login, Route, Transport as _, Trust};
+use fleetwright_transport::{Hop, Login, Route, Transport as _, TransportLimits, Trust};
 use fleetwright_wire::{Answer, Failure, FailureKind, Request};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -46,7 +46,7 @@ async fn serve(stream: UnixStream, fleets: Vec<Fleet>) -> Option<()> {
     let fleet = fleet?;
     let login = Login { key: "".into(), certificate: None };
     let host = Hop { address, port: 22, user: "root".into(), login, trust: Trust::FirstUse };
-    let route = Route { machine: String::new(), host, jumps: vec![], limits: Limits::default() };
+    let route = Route { machine: String::new(), host, jumps: vec![], limits: TransportLimits::default() };
     let link = fleet.connect(Arc::new(route)).await.ok()?;
     loop {
         let request: Request = serde_json::from_str(&lines.next_line().await.ok()??).ok()?;

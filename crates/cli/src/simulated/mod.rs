@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_kit::Clock;
-use fleetwright_sim::{Fleet, Kubelets, Manner, Pace, demo};
+use fleetwright_sim::{Fleet, FleetTiming, KubeletConfig, Kubelets, demo};
 use fleetwright_transport::{Link, ReachError, Route, Transport};
 use futures::future::BoxFuture;
 use kube::Client;
@@ -46,10 +46,10 @@ impl Simulated {
     /// The hosts of so many machines. Their objects are made in the background: nobody waits for them.
     pub(crate) fn start(client: &Client, url: &str, ca: &str, machines: usize) -> Self {
         let fleet = Fleet::new(Clock::system());
-        fleet.set_pace(pace());
+        fleet.set_timing(pace());
         demo::hosts(&fleet, machines);
-        let manner = Manner { credentials: true, ..Manner::default() };
-        let kubelets = Kubelets::start(&fleet, client.clone(), manner);
+        let config = KubeletConfig { credentials: true, ..KubeletConfig::default() };
+        let kubelets = Kubelets::start(&fleet, client.clone(), config);
         let around = demo::around_with(url, ca);
         let story = tokio::spawn(story::tell(client.clone(), fleet.clone(), around, machines));
         Self { fleet, _kubelets: kubelets, tasks: vec![story], socket: None }
@@ -69,22 +69,22 @@ impl Simulated {
 
     /// The way to its hosts, and by `others` to all others.
     pub(crate) fn transport(&self, others: Arc<dyn Transport>) -> Arc<dyn Transport> {
-        Arc::new(Mixed { fleet: self.fleet.clone(), others })
+        Arc::new(MixedTransport { fleet: self.fleet.clone(), others })
     }
 }
 
 /// How fast simulated hosts are.
-fn pace() -> Pace {
-    Pace { latency: Duration::from_millis(10), step: Duration::from_secs(1), boot: Duration::from_secs(20) }
+fn pace() -> FleetTiming {
+    FleetTiming { latency: Duration::from_millis(10), step: Duration::from_secs(1), boot: Duration::from_secs(20) }
 }
 
 /// Simulated hosts where there are some, others by another way.
-struct Mixed {
+struct MixedTransport {
     fleet: Fleet,
     others: Arc<dyn Transport>,
 }
 
-impl Transport for Mixed {
+impl Transport for MixedTransport {
     fn connect(&self, route: Arc<Route>) -> BoxFuture<'_, Result<Box<dyn Link>, ReachError>> {
         match self.fleet.known(&route.host.address) {
             Some(_) => self.fleet.connect(route),

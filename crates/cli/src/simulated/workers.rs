@@ -8,7 +8,7 @@ use fleetwright_api::{Cluster, is_true, names};
 use fleetwright_kit::Clock;
 use fleetwright_plan::cluster::Names;
 use fleetwright_sim::meta::{Container, Meta, Program};
-use fleetwright_sim::{Fleet, Kubelets, Manner, demo};
+use fleetwright_sim::{Fleet, KubeletConfig, Kubelets, demo};
 use futures::FutureExt as _;
 use kube::runtime::wait::{Condition, await_condition};
 use kube::{Api, Client};
@@ -39,7 +39,7 @@ impl Workers {
     pub(crate) fn new(clusters: usize, each: usize) -> Self {
         let fleet = |cluster: usize| {
             let fleet = Fleet::new(Clock::system());
-            fleet.set_pace(pace());
+            fleet.set_timing(pace());
             (0..each).for_each(|worker| demo::host(&fleet, &demo::worker_address(cluster, worker)));
             fleet
         };
@@ -70,8 +70,8 @@ impl Workers {
                 if await_condition(clusters, &name(cluster), extended()).await.is_err() {
                     return;
                 }
-                let manner = Manner { credentials: true, ..Manner::default() };
-                let _kubelets = Kubelets::start(&fleet, inside.clone(), manner);
+                let config = KubeletConfig { credentials: true, ..KubeletConfig::default() };
+                let _kubelets = Kubelets::start(&fleet, inside.clone(), config);
                 if let Err(error) = story::make(&inside, vec![demo::key()], machines).await {
                     tracing::error!("the workers of {} are not complete: {error:#}", name(cluster));
                 }

@@ -24,7 +24,7 @@ const IMAGE: &str = "fleetwright.local/fleetwright:test";
 /// Data of the cluster that must not be readable where snapshots are kept.
 const MARKER: &str = "readable-data-of-the-cluster";
 
-struct World {
+struct BackupFixture {
     meta: Meta,
     client: Client,
 }
@@ -40,7 +40,7 @@ async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Result<Result<
     }
 }
 
-impl World {
+impl BackupFixture {
     /// Our command, as a person types it.
     fn run(&self, args: &[&str]) -> Result<String> {
         let output = Command::new(BINARY).args(args).arg("--kubeconfig").arg(self.meta.kubeconfig_path()).output()?;
@@ -120,7 +120,7 @@ async fn a_cluster_without_a_quorum_comes_back_to_a_snapshot_and_to_nothing_that
     let meta = Meta::start(Options { enforce: true, ..Options::default() }).await?;
     meta.import(&Image::program(IMAGE, BINARY)?).await?;
     let client = meta.client();
-    let mut world = World { meta, client };
+    let mut world = BackupFixture { meta, client };
     let outcome = story(&world).await;
     if let Err(error) = outcome {
         let seen = world.meta.seen().await;
@@ -130,7 +130,7 @@ async fn a_cluster_without_a_quorum_comes_back_to_a_snapshot_and_to_nothing_that
     Ok(())
 }
 
-async fn story(world: &World) -> Result<()> {
+async fn story(world: &BackupFixture) -> Result<()> {
     // The operators are pods as well, with no more rights than the manifest gives them.
     world.run(&["install", "--image", IMAGE, "--replicas", "1", "--wait"])?;
     let packages = world.meta.package_versions("fleet")?;
@@ -180,7 +180,7 @@ async fn story(world: &World) -> Result<()> {
 }
 
 /// The folder of a claim's volume on the node.
-async fn folder(world: &World, claim: &str) -> Result<String> {
+async fn folder(world: &BackupFixture, claim: &str) -> Result<String> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client.clone(), "fleet-pay");
     let volume = claims.get(claim).await?.spec.and_then(|spec| spec.volume_name).context("it has a volume")?;
     let volume = Api::<PersistentVolume>::all(world.client.clone()).get(&volume).await?;
@@ -188,7 +188,7 @@ async fn folder(world: &World, claim: &str) -> Result<String> {
 }
 
 /// What etcd holds in plain text is in no file where snapshots are kept.
-async fn encrypted(world: &World, snapshot: &str) -> Result<()> {
+async fn encrypted(world: &BackupFixture, snapshot: &str) -> Result<()> {
     let (etcd, kept) = (folder(world, "data-etcd-0").await?, folder(world, "snapshots").await?);
     let look = format!("test -s {kept}/{snapshot}.db && {{ grep -rlaF {MARKER} {etcd} {kept} || true; }}");
     let found = world.meta.node().run(&look).await?;
@@ -220,7 +220,7 @@ fn the_guide_takes_the_image_for_keys_from_a_deployment_that_is_installed() -> R
 }
 
 /// The snapshot has the keys of the cluster: the pod of the guide prints the Secrets that exist.
-async fn keys_of_snapshot(world: &World, snapshot: &str) -> Result<()> {
+async fn keys_of_snapshot(world: &BackupFixture, snapshot: &str) -> Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(world.client.clone(), "fleetwright-system");
     let deployment = deployments.get(deployment_with_image()?).await?.spec;
     let image = deployment.template.spec.and_then(|spec| spec.containers.into_iter().next()?.image);
@@ -256,7 +256,7 @@ async fn keys_of_snapshot(world: &World, snapshot: &str) -> Result<()> {
 }
 
 /// No room for one more pod: an upgrade is held back, and nothing is touched.
-async fn held_back(world: &World, package: &str, next: &str) -> Result<()> {
+async fn held_back(world: &BackupFixture, package: &str, next: &str) -> Result<()> {
     let before = world.pods().await?;
     let quotas: Api<ResourceQuota> = Api::namespaced(world.client.clone(), "fleet-pay");
     let pods = before.len().to_string();
@@ -279,7 +279,7 @@ async fn held_back(world: &World, package: &str, next: &str) -> Result<()> {
 }
 
 /// Two of three members lose their data: that is told, an upgrade is held back, and nothing is touched.
-async fn without_a_quorum(world: &World, package: &str, next: &str) -> Result<()> {
+async fn without_a_quorum(world: &BackupFixture, package: &str, next: &str) -> Result<()> {
     let before = world.pods().await?;
     let begun = Instant::now();
     for member in ["etcd-1", "etcd-2"] {

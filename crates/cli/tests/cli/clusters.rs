@@ -10,20 +10,20 @@ use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::io::AsyncBufReadExt as _;
 
-use crate::support::{Place, Ran, alone, until};
+use crate::support::{CliServer, CommandResult, alone, until};
 
 /// A place with the kinds.
-pub async fn place(target: Target) -> Place {
-    let place = Place::new(target);
+pub async fn place(target: Target) -> CliServer {
+    let place = CliServer::new(target);
     place.run(&["install"]).await.ok();
     place
 }
 
-pub fn clusters(place: &Place) -> Api<Cluster> {
+pub fn clusters(place: &CliServer) -> Api<Cluster> {
     Api::namespaced(place.target.admin(), "fleet")
 }
 
-pub async fn package(place: &Place, name: &str, kubernetes: &str, reach: Value) {
+pub async fn package(place: &CliServer, name: &str, kubernetes: &str, reach: Value) {
     let api: Api<ClusterPackageVersion> = Api::namespaced(place.target.admin(), "fleet");
     let mut spec = json!(ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16"));
     for (field, value) in reach.as_object().into_iter().flatten() {
@@ -34,7 +34,7 @@ pub async fn package(place: &Place, name: &str, kubernetes: &str, reach: Value) 
 }
 
 /// A Cluster, and what an operator would have written of it.
-pub async fn cluster(place: &Place, name: &str, spec: Value, status: Value) -> Cluster {
+pub async fn cluster(place: &CliServer, name: &str, spec: Value, status: Value) -> Cluster {
     let object = json!({
         "apiVersion": "fleetwright.io/v1alpha1", "kind": "Cluster", "metadata": {"name": name}, "spec": spec,
     });
@@ -43,7 +43,7 @@ pub async fn cluster(place: &Place, name: &str, spec: Value, status: Value) -> C
     say(place, name, status).await
 }
 
-pub async fn say(place: &Place, name: &str, status: Value) -> Cluster {
+pub async fn say(place: &CliServer, name: &str, status: Value) -> Cluster {
     let patch = Patch::Merge(json!({ "status": status }));
     clusters(place).patch_status(name, &PatchParams::default(), &patch).await.expect("it has a status")
 }
@@ -286,7 +286,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    fn start(place: &Place, args: &[&str]) -> Self {
+    fn start(place: &CliServer, args: &[&str]) -> Self {
         let mut command = tokio::process::Command::from(place.command(args));
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut process = command.spawn().expect("the binary starts");
@@ -312,15 +312,15 @@ impl Waiting {
         panic!("it never says {wanted:?}: {}", self.err);
     }
 
-    async fn ends(mut self) -> Ran {
+    async fn ends(mut self) -> CommandResult {
         while self.line().await.is_some() {}
         let output = self.process.wait_with_output().await.expect("it ends");
         let out = String::from_utf8(output.stdout).expect("text");
-        Ran { code: output.status.code().unwrap_or(-1), out, err: self.err }
+        CommandResult { code: output.status.code().unwrap_or(-1), out, err: self.err }
     }
 }
 
-async fn cluster_like(place: &Place, name: &str, is: impl Fn(&Cluster) -> bool) {
+async fn cluster_like(place: &CliServer, name: &str, is: impl Fn(&Cluster) -> bool) {
     let (api, is) = (&clusters(place), &is);
     let look = async || api.get_opt(name).await.expect("an answer").filter(|cluster| is(cluster));
     until("the cluster is as expected", look).await;

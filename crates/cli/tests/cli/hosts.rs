@@ -7,12 +7,12 @@ use std::time::Duration;
 use fleetwright_api::{HostKeyPolicy, Machine, MachinePackageVersion};
 use fleetwright_lab::Target;
 use fleetwright_lab::hosts::{Host, Network, Template};
-use fleetwright_plan::package::{Lookup, NoSecret, Values, render};
-use fleetwright_transport::{Helpers, Hop, Limits, Login, Route, Ssh, Transport as _, Trust};
+use fleetwright_plan::package::{Lookup, SecretUnavailable, Values, render};
+use fleetwright_transport::{Helpers, Hop, Login, Route, Ssh, Transport as _, TransportLimits, Trust};
 use fleetwright_wire::{Answer, Apply, Claim, Outcome, Request, Step};
 use kube::Api;
 
-use crate::support::Place;
+use crate::support::CliServer;
 
 const PACKAGE: &str = r#"
 apiVersion: fleetwright.io/v1alpha1
@@ -30,8 +30,8 @@ spec:
 struct Nothing;
 
 impl Lookup for Nothing {
-    fn secret(&self, _: &str, _: &str, _: &str) -> Result<Vec<u8>, NoSecret> {
-        Err(NoSecret::Missing)
+    fn secret(&self, _: &str, _: &str, _: &str) -> Result<Vec<u8>, SecretUnavailable> {
+        Err(SecretUnavailable::Missing)
     }
 
     fn config_map(&self, _: &str, _: &str) -> Option<Vec<u8>> {
@@ -50,7 +50,7 @@ async fn a_person_reaches_hosts_as_the_operator_does_on_hosts() {
     let network = Network::start().await.expect("a network");
     let template = Template::debian().await.expect("a template");
     let host = Host::start(&network, &template, "host-1").await.expect("a host");
-    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     place.run(&["install"]).await.ok();
     let folder = tempfile::tempdir().expect("a folder");
     let write = |name: &str, text: &str| {
@@ -101,7 +101,7 @@ async fn a_person_reaches_hosts_as_the_operator_does_on_hosts() {
     let package = render(&package, &values, &Nothing).expect("it can be rendered").package;
     let login = Login { key: host.ssh_key().into(), certificate: None };
     let hop = Hop { address: host.address().to_string(), port: 22, user: "root".into(), login, trust: Trust::FirstUse };
-    let route = Route { machine: "host-1".into(), host: hop, jumps: vec![], limits: Limits::default() };
+    let route = Route { machine: "host-1".into(), host: hop, jumps: vec![], limits: TransportLimits::default() };
     let link = Ssh::new(helpers()).connect(Arc::new(route)).await.expect("it is reached");
     let apply = Apply {
         id: "test.greeting.1".into(),

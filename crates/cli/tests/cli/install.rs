@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Place, alone, until};
+use crate::support::{CliServer, alone, until};
 use fleetwright_api::{Machine, MachineSpec};
 use fleetwright_lab::Target;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -59,7 +59,7 @@ async fn settled(client: &kube::Client) {
 }
 
 async fn install_twice(target: Target) {
-    let place = Place::new(target);
+    let place = CliServer::new(target);
     let client = place.target.admin();
     let before = everything(&client).await;
 
@@ -125,7 +125,7 @@ async fn an_installation_can_be_repeated_and_undone_on_real() {
 }
 
 async fn printed(target: Target) {
-    let place = Place::new(target);
+    let place = CliServer::new(target);
     let mut manifest = alone(&["install", "--print"]).ok();
     let kinds = place.kubectl(&["api-resources", "--no-headers"], None).await.ok();
     if !kinds.contains("ValidatingAdmissionPolicy") {
@@ -154,7 +154,7 @@ async fn kubectl_applies_what_is_printed_on_real() {
 }
 
 async fn hands_of_others(target: Target) {
-    let place = Place::new(target);
+    let place = CliServer::new(target);
     let client = place.target.admin();
     place.run(&["install"]).await.ok();
 
@@ -193,7 +193,7 @@ async fn what_others_own_is_left_or_named_on_real() {
 }
 
 async fn refusals(target: Target) {
-    let place = Place::new(target);
+    let place = CliServer::new(target);
     let client = place.target.admin();
     place.kubectl(&["create", "namespace", "fleet"], None).await.ok();
     place.run(&["install"]).await.ok();
@@ -247,7 +247,7 @@ async fn uninstall_removes_nothing_that_is_not_its_own_on_real() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_definitions_stay_while_another_installation_needs_them() {
-    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     place.run(&["install"]).await.ok();
     place.run(&["install", "--namespace", "blue-system", "--fleet-namespace", "blue"]).await.ok();
     let blue: Api<Machine> = Api::namespaced(place.target.admin(), "blue");
@@ -262,7 +262,7 @@ async fn the_definitions_stay_while_another_installation_needs_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_moves_the_operators_to_another_fleet_is_told_what_is_left() {
-    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     place.run(&["install"]).await.ok();
     let ran = place.run(&["install", "--fleet-namespace", "blue"]).await;
     assert!(
@@ -314,7 +314,7 @@ async fn upgraded(target: Target) {
     use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
     use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 
-    let place = Place::new(target);
+    let place = CliServer::new(target);
     let client = place.target.admin();
     let former = FORMER.replace("&ours ", "");
     place.kubectl(&["apply", "-f", "-"], Some(&former)).await.ok();
@@ -357,7 +357,7 @@ async fn one_namespace_for_operators_and_fleet_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_installs_without_admission_policies_is_told() {
-    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     let ran = place.run(&["install"]).await;
     assert!(ran.err.contains("no ValidatingAdmissionPolicies"), "{}", ran.err);
     ran.ok();
@@ -377,7 +377,7 @@ fn the_guide_shows_the_rights_that_are_given() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wait_ends_when_all_replicas_are_available_and_says_why_not() {
-    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     let client = place.target.admin();
     let error = place.run(&["install", "--wait", "--timeout", "500ms"]).await.refused();
     assert!(error.contains("timed out after 500ms") && error.contains("0 of 6 operators available"), "{error}");
@@ -398,7 +398,7 @@ async fn wait_ends_when_all_replicas_are_available_and_says_why_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_cannot_install_is_told_why() {
-    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     let ran = place.run(&["install", "--kubeconfig", "/nonexistent"]).await.refused();
     assert!(ran.contains("cannot read the kubeconfig /nonexistent"), "{ran}");
     let ran = place.run(&["install", "--context", "nowhere"]).await.refused();

@@ -16,10 +16,10 @@ use kube::api::{ObjectMeta, PostParams};
 use serde_json::{Value, json};
 
 use crate::clusters::{cluster, place, say};
-use crate::support::Place;
+use crate::support::CliServer;
 
 /// A business cluster that answers, and its Cluster in the meta cluster.
-async fn business(place: &Place, name: &str) -> Handle {
+async fn business(place: &CliServer, name: &str) -> Handle {
     let authority = Arc::new(Authority::new("pay-01-ca").expect("an authority"));
     let config = Config {
         listen: Some(([127, 0, 0, 1], 0).into()),
@@ -51,7 +51,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 /// Who the business cluster thinks it is.
-async fn whoami(place: &Place, args: &[&str]) -> (String, Vec<String>) {
+async fn whoami(place: &CliServer, args: &[&str]) -> (String, Vec<String>) {
     let out = place.kubectl(&[args, &["auth", "whoami", "-o", "json"]].concat(), None).await.ok();
     let review: Value = serde_json::from_str(&out).expect("JSON");
     let info = &review["status"]["userInfo"];

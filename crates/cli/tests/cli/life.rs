@@ -5,17 +5,17 @@ use std::process::{Child, Stdio};
 use fleetwright_apiserver::Config;
 use fleetwright_kit::Clock;
 use fleetwright_lab::Target;
-use fleetwright_sim::meta::{Manner, Meta, service_network};
+use fleetwright_sim::meta::{Meta, MetaConfig, service_network};
 use serde_json::json;
 
 use crate::clusters::{package, place};
-use crate::support::Place;
+use crate::support::CliServer;
 
 /// The operators, as a Deployment would run them; they end with the test.
 struct Operators(Child);
 
 impl Operators {
-    fn start(place: &Place) -> Self {
+    fn start(place: &CliServer) -> Self {
         let mut command = place.command(&["operators", "--no-leader-election", "--listen", "127.0.0.1:0"]);
         Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary starts"))
     }
@@ -29,7 +29,7 @@ impl Drop for Operators {
 }
 
 /// What would be done is told before it is, and nothing is changed by that.
-async fn plans(place: &Place) {
+async fn plans(place: &CliServer) {
     let out = place.run(&["cluster", "plan", "pay-01"]).await.ok();
     assert!(
         out.contains("with k8s-1.36.4-r1 (Kubernetes 1.36.4)") && !out.contains("@@"),
@@ -67,7 +67,7 @@ async fn a_cluster_is_made_reached_upgraded_rolled_back_and_deleted_by_commands(
     let service_cidr = service_network().expect("a network is free");
     let target = Target::embedded_with(Config { service_cidr, ..Config::default() }).await.expect("it starts");
     let place = place(target).await;
-    let meta = Meta::start(place.target.admin(), Clock::system(), Manner::default()).await.expect("it starts");
+    let meta = Meta::start(place.target.admin(), Clock::system(), MetaConfig::default()).await.expect("it starts");
     package(&place, "k8s-1.36.4-r1", "1.36.4", json!({})).await;
     package(&place, "k8s-1.37.1-r1", "1.37.1", json!({})).await;
     let operators = Operators::start(&place);

@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::io::AsyncBufReadExt as _;
 
-use crate::support::{Place, alone};
+use crate::support::{CliServer, alone};
 
 const INVENTORY: &str = "\
 [web]
@@ -110,7 +110,7 @@ struct Watching {
 }
 
 impl Watching {
-    fn start(place: &Place, args: &[&str]) -> Self {
+    fn start(place: &CliServer, args: &[&str]) -> Self {
         let mut command = tokio::process::Command::from(place.command(&[&["machine", "status", "-w"], args].concat()));
         let mut process = command
             .stdout(Stdio::piped())
@@ -149,7 +149,7 @@ impl Watching {
 }
 
 async fn every_change_of_a_machine_is_told(target: Target) {
-    let place = Place::new(target);
+    let place = CliServer::new(target);
     place.run(&["install"]).await.ok();
     let folder = tempfile::tempdir().expect("a folder");
     let path = file(&folder, "hosts.csv", "name,address\na,192.0.2.1\nb,192.0.2.2\n");
@@ -216,7 +216,7 @@ async fn every_change_of_a_machine_is_told_while_one_watches_on_real() {
 }
 
 async fn machines_are_imported_told_and_steered(target: Target) {
-    let place = Place::new(target);
+    let place = CliServer::new(target);
     place.run(&["install"]).await.ok();
     let folder = tempfile::tempdir().expect("a folder");
     let path = file(
@@ -363,7 +363,7 @@ async fn machines_are_imported_and_told_on_real() {
 }
 
 async fn plans_are_told(target: Target) {
-    let place = Place::new(target);
+    let place = CliServer::new(target);
     place.run(&["install"]).await.ok();
     let packages: String = [
         ("runc", "1.1"),

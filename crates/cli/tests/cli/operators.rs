@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Place, until};
+use crate::support::{CliServer, until};
 use fleetwright_api::{Machine, ReadinessGates, names};
 use fleetwright_lab::Target;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -30,7 +30,7 @@ impl Drop for Operators {
 
 impl Operators {
     /// Starts them and waits until they say where their probes are.
-    async fn start(place: &Place, args: &[&str]) -> Self {
+    async fn start(place: &CliServer, args: &[&str]) -> Self {
         let mut command = place.command(&[&["operators", "--listen", "127.0.0.1:0"][..], args].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
         let stdout = child.stdout.take().expect("standard output is piped");
@@ -82,18 +82,18 @@ impl Operators {
     }
 }
 
-async fn holder(place: &Place) -> Option<String> {
+async fn holder(place: &CliServer) -> Option<String> {
     holder_of(place, "fleetwright-readiness").await
 }
 
-async fn holder_of(place: &Place, operator: &str) -> Option<String> {
+async fn holder_of(place: &CliServer, operator: &str) -> Option<String> {
     let leases: Api<Lease> = Api::namespaced(place.target.admin(), "fleet");
     let lease = leases.get_opt(operator).await.expect("an answer")?;
     lease.spec.and_then(|spec| spec.holder_identity).filter(|holder| !holder.is_empty())
 }
 
 /// A machine with a Node that is closed and a gate that holds: somebody must open it.
-async fn something_to_do(place: &Place, name: &str) {
+async fn something_to_do(place: &CliServer, name: &str) {
     let client = place.target.admin();
     let gates: Api<ReadinessGates> = Api::namespaced(client.clone(), "fleet");
     if gates.get_opt("all").await.expect("an answer").is_none() {
@@ -123,7 +123,7 @@ async fn something_to_do(place: &Place, name: &str) {
     machines.patch_status(name, &PatchParams::default(), &Patch::Merge(&bound)).await.expect("a binding");
 }
 
-async fn is_done(place: &Place, name: &str) {
+async fn is_done(place: &CliServer, name: &str) {
     let nodes: Api<Node> = Api::all(place.target.admin());
     until("the Node is opened", || async {
         let node = nodes.get(name).await.expect("the Node");
@@ -140,7 +140,7 @@ async fn is_done(place: &Place, name: &str) {
 }
 
 async fn works_and_hands_over(target: Target) {
-    let place = Place::new(target);
+    let place = CliServer::new(target);
     place.run(&["install"]).await.ok();
     place.speak_as("fleetwright-system", "fleetwright-readiness").await;
     let named = ["--only", "readiness", "--context", "fleetwright-readiness"];
@@ -218,7 +218,7 @@ async fn operators_work_with_the_rights_of_the_installation_and_hand_over_on_rea
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_loses_the_lease_ends_with_an_error() {
-    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     place.run(&["install"]).await.ok();
     let mut operators = Operators::start(&place, &["--lease-duration", "15s", "--identity", "mine"]).await;
     until("it leads", || async { (holder(&place).await.as_deref() == Some("mine")).then_some(()) }).await;
@@ -242,7 +242,7 @@ async fn who_loses_the_lease_ends_with_an_error() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_set_up_is_one_clear_sentence() {
-    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     let error = place.run(&["operators", "--listen", "127.0.0.1:0"]).await.refused();
     assert!(
         error.contains("clusterlimits, clusterpackageversions, clusters") && error.contains("fleetwright install"),

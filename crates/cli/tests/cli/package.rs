@@ -5,10 +5,10 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{BINARY, Ran, alone};
+use crate::support::{BINARY, CommandResult, alone};
 
 /// `fleetwright package lint - …` of that text.
-fn lint(text: &str, more: &[&str]) -> Ran {
+fn lint(text: &str, more: &[&str]) -> CommandResult {
     let mut command = Command::new(BINARY);
     command.args(["package", "lint", "-"]).args(more).env_remove("KUBECONFIG").env_remove("FLEETWRIGHT_LOG");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -16,7 +16,7 @@ fn lint(text: &str, more: &[&str]) -> Ran {
     child.stdin.take().expect("piped").write_all(text.as_bytes()).expect("it is read");
     let output = child.wait_with_output().expect("it ends");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
-    Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+    CommandResult { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
 }
 
 const GOOD: &str = r#"apiVersion: fleetwright.io/v1alpha1

@@ -1,6 +1,6 @@
 //! `resolve`: a person's word on an operation, on both servers.
 
-use crate::support::{Place, alone};
+use crate::support::{CliServer, alone};
 use fleetwright_api::{Operation, names};
 use fleetwright_lab::Target;
 use kube::Api;
@@ -30,7 +30,7 @@ async fn operation(api: &Api<Operation>, name: &str, phase: &str) {
 }
 
 async fn resolves(target: Target) {
-    let place = Place::new(target);
+    let place = CliServer::new(target);
     place.run(&["install"]).await.ok();
     let api: Api<Operation> = Api::namespaced(place.target.admin(), "fleet");
     for (name, phase) in [("lost", "Unknown"), ("waiting", "Pending"), ("running", "Running"), ("over", "Failed")] {
@@ -70,7 +70,7 @@ async fn only_an_unknown_outcome_can_be_told_on_real() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_without_the_kinds_is_told_apart_from_one_without_the_object() {
-    let place = Place::new(Target::embedded().await.expect("the server starts"));
+    let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     let error = place.run(&["why", "machine/x"]).await.refused();
     assert!(error.contains("fleetwright install"), "{error}");
     place.target.stop(false).await;

@@ -10,19 +10,19 @@ use fleetwright_lab::{Binaries, Target};
 pub const BINARY: &str = env!("CARGO_BIN_EXE_fleetwright");
 
 /// A server and a kubeconfig for it.
-pub struct Place {
+pub struct CliServer {
     pub target: Target,
     folder: tempfile::TempDir,
 }
 
 /// How a command ended.
-pub struct Ran {
+pub struct CommandResult {
     pub code: i32,
     pub out: String,
     pub err: String,
 }
 
-impl Ran {
+impl CommandResult {
     fn of(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
         Self { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
@@ -43,7 +43,7 @@ impl Ran {
     }
 }
 
-impl Place {
+impl CliServer {
     pub fn new(target: Target) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let kubeconfig = target.kubeconfig().expect("a kubeconfig");
@@ -62,12 +62,12 @@ impl Place {
         command
     }
 
-    pub async fn run(&self, args: &[&str]) -> Ran {
+    pub async fn run(&self, args: &[&str]) -> CommandResult {
         ran(self.command(args), None).await
     }
 
     /// `kubectl` with this cluster as the default one.
-    pub async fn kubectl(&self, args: &[&str], input: Option<&str>) -> Ran {
+    pub async fn kubectl(&self, args: &[&str], input: Option<&str>) -> CommandResult {
         let binaries = Binaries::find(fleetwright_lab::DEFAULT_MINOR).expect("Kubernetes is built");
         let mut command = Command::new(binaries.path("kubectl").expect("kubectl is built"));
         command.args(args).env("KUBECONFIG", self.kubeconfig()).env("HOME", self.folder.path());
@@ -83,7 +83,7 @@ impl Place {
     }
 }
 
-async fn ran(mut command: Command, input: Option<String>) -> Ran {
+async fn ran(mut command: Command, input: Option<String>) -> CommandResult {
     let work = move || {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the command starts");
@@ -94,16 +94,16 @@ async fn ran(mut command: Command, input: Option<String>) -> Ran {
         });
         let output = child.wait_with_output().expect("the command ends");
         writer.join().expect("the input is written");
-        Ran::of(output)
+        CommandResult::of(output)
     };
     tokio::task::spawn_blocking(work).await.expect("the command is waited for")
 }
 
 /// Runs the binary without any cluster.
-pub fn alone(args: &[&str]) -> Ran {
+pub fn alone(args: &[&str]) -> CommandResult {
     let mut command = Command::new(BINARY);
     command.args(args).env_remove("FLEETWRIGHT_LOG").env_remove("KUBECONFIG").env("HOME", "/nonexistent");
-    Ran::of(command.output().expect("the binary runs"))
+    CommandResult::of(command.output().expect("the binary runs"))
 }
 
 /// Looks until there is something to see.

@@ -37,12 +37,12 @@ pub(crate) struct Fleet {
     generation: i64,
     /// When the last was added.
     grown: Instant,
-    seen: Arc<Seen>,
+    seen: Arc<ObservedClusters>,
     watching: JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct ObservedClusters {
     /// The clusters that were Ready.
     ready: Mutex<HashMap<String, Ready>>,
     changed: tokio::sync::Notify,
@@ -75,7 +75,7 @@ impl Fleet {
             let spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16");
             packages.create(&PostParams::default(), &ClusterPackageVersion::new(name, spec)).await?;
         }
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(ObservedClusters::default());
         let watching = tokio::spawn(watch(client.clone(), seen.clone()));
         Ok(Self { client, size: 0, package: "v1.36", generation: 1, grown: Instant::now(), seen, watching })
     }
@@ -165,7 +165,7 @@ impl Fleet {
 }
 
 /// Notes which clusters are Ready, and with what.
-async fn watch(client: Client, seen: Arc<Seen>) {
+async fn watch(client: Client, seen: Arc<ObservedClusters>) {
     let clusters: Api<Cluster> = Api::namespaced(client, NAMESPACE);
     let mut events = std::pin::pin!(watcher(clusters, watcher::Config::default().streaming_lists()));
     while let Some(event) = events.next().await {

@@ -6,20 +6,20 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use fleetwright_lab::measure::{Calls, Page, Part};
+use fleetwright_lab::measure::{BenchProcess, Calls, MetricsEndpoint};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tempfile::TempDir;
 
-fn start(arguments: &[&str]) -> Result<Part> {
+fn start(arguments: &[&str]) -> Result<BenchProcess> {
     // Four sockets listen for each cluster: more than most are let have at first.
     let most = "ulimit -n $(ulimit -Hn); exec \"$0\" \"$@\"";
-    Part::start(Command::new("sh").args(["-c", most]).arg(std::env::current_exe()?).args(arguments))
+    BenchProcess::start(Command::new("sh").args(["-c", most]).arg(std::env::current_exe()?).args(arguments))
 }
 
 /// The simulated meta cluster.
 pub(crate) struct MetaCluster {
-    process: Part,
+    process: BenchProcess,
     folder: TempDir,
 }
 
@@ -58,8 +58,8 @@ impl MetaCluster {
 
 /// The operator.
 pub(crate) struct Subject {
-    process: Part,
-    page: Page,
+    process: BenchProcess,
+    page: MetricsEndpoint,
 }
 
 /// Half of all, and 99 of 100, took no longer, in milliseconds.
@@ -74,7 +74,7 @@ impl Subject {
         let metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let kubeconfig = meta.kubeconfig().display().to_string();
         let process = start(&["operator", &kubeconfig, &metrics.to_string()])?;
-        Ok(Self { process, page: Page::at(metrics) })
+        Ok(Self { process, page: MetricsEndpoint::at(metrics) })
     }
 
     /// Waits until it has seen everything.

@@ -9,7 +9,7 @@ use fleetwright_api::{Cluster, ClusterPackageVersion, ClusterSpec, EndpointType,
 use fleetwright_clusters::Options;
 use fleetwright_kit::{Operator, Settings};
 use fleetwright_lab::hosts::Image;
-use fleetwright_lab::measure::{fleetwright, machine, shown, write};
+use fleetwright_lab::measure::{fleetwright, format_number, machine, write};
 use fleetwright_lab::meta::{self, Meta};
 use fleetwright_lab::{ControlPlane, define};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -56,7 +56,7 @@ async fn measure(rounds: usize, json: &Path) -> Result<()> {
 
     let [old, new] = versions.as_slice() else { bail!("two versions are needed, there are {versions:?}") };
     let (mut by_hand, mut made, mut gone) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut on_the_way, mut pods_gone) = (Way::<Vec<f64>>::new(), Vec::new());
+    let (mut on_the_way, mut pods_gone) = (Timeline::<Vec<f64>>::new(), Vec::new());
     for round in 1..=rounds {
         let time = processes().await?;
         eprintln!("bench: round {round} of {rounds}: four processes work after {time:.2} s");
@@ -84,7 +84,7 @@ async fn measure(rounds: usize, json: &Path) -> Result<()> {
     println!("| what | s | times the processes |\n|---|--:|--:|");
     let mut rows = Vec::new();
     let mut row = |what: &str, seconds: f64| {
-        println!("| {what} | {} | {}× |", shown(seconds), shown(seconds / floor));
+        println!("| {what} | {} | {}× |", format_number(seconds), format_number(seconds / floor));
         rows.push(json!({ "what": what, "seconds": seconds, "ratio": seconds / floor }));
     };
     row("etcd, kube-apiserver, kube-controller-manager, kube-scheduler as processes, until they work", floor);
@@ -108,9 +108,9 @@ async fn measure(rounds: usize, json: &Path) -> Result<()> {
 }
 
 /// What happened on the way, and when.
-type Way<T> = BTreeMap<String, T>;
+type Timeline<T> = BTreeMap<String, T>;
 
-fn told(way: &Way<f64>) -> String {
+fn told(way: &Timeline<f64>) -> String {
     let mut steps: Vec<_> = way.iter().collect();
     steps.sort_by(|one, other| one.1.total_cmp(other.1));
     let steps: Vec<_> = steps.into_iter().map(|(what, time)| format!("{what} {time:.2}")).collect();
@@ -152,7 +152,8 @@ async fn until(what: &str, mut look: impl AsyncFnMut() -> Result<bool>) -> Resul
 /// controller-manager acts on a quota in a new namespace, and the scheduler has its lease.
 async fn processes() -> Result<f64> {
     let begun = Instant::now();
-    let plane = ControlPlane::builder().minor(MINOR).controller_manager(["*"]).scheduler(true).earnest(true);
+    let plane =
+        ControlPlane::builder().minor(MINOR).controller_manager(["*"]).scheduler(true).production_arguments(true);
     let plane = plane.start().await?;
     let client = plane.client();
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
@@ -212,7 +213,7 @@ impl Bench {
     }
 
     /// Makes a cluster; how long it took until it was proven Ready, and until its first pods were where they had to come.
-    async fn create(&self, name: &str, version: &str, replicas: u32) -> Result<(f64, Way<f64>)> {
+    async fn create(&self, name: &str, version: &str, replicas: u32) -> Result<(f64, Timeline<f64>)> {
         let mut spec = ClusterSpec::of(version);
         spec.replicas = replicas;
         spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
@@ -222,7 +223,7 @@ impl Bench {
         let begun = Instant::now();
         self.clusters().create(&PostParams::default(), &Cluster::new(name, spec)).await?;
         let pods = self.pods(name);
-        let mut way = Way::new();
+        let mut way = Timeline::new();
         until("the cluster to be Ready", async || {
             for mark in pods.list(&ListParams::default()).await?.iter().flat_map(marks) {
                 way.entry(mark).or_insert_with(|| begun.elapsed().as_secs_f64());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use fleetwright_api::{Operation, OperationPhase};
 use fleetwright_plan::cluster::members::OPERATIONS;
-use fleetwright_rig::{Call, Points, Record, Side, Stage};
+use fleetwright_rig::{Call, CallMatcher, Harness, Record, Side};
 use fleetwright_sim::meta::Step;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim};
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
@@ -16,10 +16,10 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-use crate::laps::word;
+use crate::lifecycle::word;
+use crate::steps::ClusterSteps;
 use crate::stories::lose;
 use crate::support::site;
-use crate::telling::Telling;
 
 const CLUSTER: &str = "pay";
 const MEMBER: &str = "etcd-1";
@@ -63,22 +63,22 @@ const STEPS: &[(Step, Duration, usize)] = &[
 ];
 
 /// Each call of the operator that an undisturbed replacement needs is late once.
-pub async fn of_the_operator(stage: &Stage, side: Side) -> Result<()> {
-    let mut losses = Losses::begin(stage).await?;
-    let mark = stage.recorder().mark();
+pub async fn of_the_operator(harness: &Harness, side: Side) -> Result<()> {
+    let mut losses = Losses::begin(harness).await?;
+    let mark = harness.recorder().mark();
     losses.lose("nothing is late").await?;
-    let points = points(&stage.recorder().since(mark));
+    let points = points(&harness.recorder().since(mark));
     let needed = points.iter().filter(|point| point.needed).count();
     ensure!(needed == NEEDED, "{needed} of {NEEDED} calls that a replacement needs were made: {points:#?}");
     let mut met = 0;
     for Point { word: wanted, number, needed, .. } in &points {
-        stage.delay().hold(Points::nth(side, word(CLUSTER), wanted, *number), LATE);
+        harness.delay().hold(CallMatcher::nth(side, word(CLUSTER), wanted, *number), LATE);
         losses.lose(&format!("held {side} call {number} of {wanted}")).await?;
-        let held = stage.delay().held().len();
+        let held = harness.delay().held().len();
         ensure!(held > 0 || !needed, "call {number} of {wanted} was not held");
         met += held;
     }
-    stage.delay().end();
+    harness.delay().end();
     // How many other calls there are depends on the answers of the members, and the policy of acts on members is created once: the last of many is not made every time.
     ensure!(met * 2 > points.len(), "{met} of {} calls were held", points.len());
     eprintln!("clusters: {met} of {} calls were held {side} the server did them", points.len());
@@ -86,24 +86,24 @@ pub async fn of_the_operator(stage: &Stage, side: Side) -> Result<()> {
 }
 
 /// Each step of etcd, of its pod, its volume and its container is late.
-pub async fn of_the_others(stage: &Stage) -> Result<()> {
-    let mut losses = Losses::begin(stage).await?;
-    let site = site(stage)?;
+pub async fn of_the_others(harness: &Harness) -> Result<()> {
+    let mut losses = Losses::begin(harness).await?;
+    let site = site(harness)?;
     for (step, time, times) in STEPS {
         site.meta.delay(*step, *time, *times);
         losses.lose(&format!("{step:?} takes {time:?}")).await?;
         ensure!(site.meta.delayed(*step) > 0, "{step:?} never happened");
         site.meta.end_delays();
     }
-    hold_claim(stage).await?;
-    tokio::try_join!(losses.lose("its old volume claim ends late"), release_claim(stage)).map(drop)
+    hold_claim(harness).await?;
+    tokio::try_join!(losses.lose("its old volume claim ends late"), release_claim(harness)).map(drop)
 }
 
 /// Keeps the volume claim of the member from going when it is deleted, as storage drivers and people do.
 const HOLD: &str = "example.com/detaches-late";
 
-async fn hold_claim(stage: &Stage) -> Result<()> {
-    let (claims, name) = (stage.within::<PersistentVolumeClaim>(CLUSTER), format!("data-{MEMBER}"));
+async fn hold_claim(harness: &Harness) -> Result<()> {
+    let (claims, name) = (harness.within::<PersistentVolumeClaim>(CLUSTER), format!("data-{MEMBER}"));
     let mut finalizers = claims.get(&name).await?.finalizers().to_vec();
     finalizers.push(HOLD.to_owned());
     let held = Patch::Merge(json!({ "metadata": { "finalizers": finalizers } }));
@@ -112,13 +112,13 @@ async fn hold_claim(stage: &Stage) -> Result<()> {
 }
 
 /// Lets the claim go some time after it was deleted.
-async fn release_claim(stage: &Stage) -> Result<()> {
-    let (claims, name) = (stage.within::<PersistentVolumeClaim>(CLUSTER), format!("data-{MEMBER}"));
+async fn release_claim(harness: &Harness) -> Result<()> {
+    let (claims, name) = (harness.within::<PersistentVolumeClaim>(CLUSTER), format!("data-{MEMBER}"));
     while claims.get(&name).await?.metadata.deletion_timestamp.is_none() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let due = stage.clock().monotonic() + LATE;
-    while stage.clock().monotonic() < due {
+    let due = harness.clock().monotonic() + LATE;
+    while harness.clock().monotonic() < due {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut finalizers = claims.get(&name).await?.finalizers().to_vec();
@@ -174,7 +174,7 @@ fn points(calls: &[Record]) -> Vec<Point> {
 
 /// One cluster, whose member loses its data again and again.
 struct Losses<'a> {
-    stage: &'a Stage,
+    harness: &'a Harness,
     namespace: String,
     /// How many there were.
     number: usize,
@@ -183,12 +183,12 @@ struct Losses<'a> {
 }
 
 impl<'a> Losses<'a> {
-    async fn begin(stage: &'a Stage) -> Result<Self> {
-        stage.declare(CLUSTER).await?;
-        stage.start().await?;
-        stage.ready(CLUSTER).await?;
-        let namespace = format!("{}-{CLUSTER}", stage.namespace());
-        Ok(Self { stage, namespace, number: 0, acknowledged: Vec::new() })
+    async fn begin(harness: &'a Harness) -> Result<Self> {
+        harness.declare(CLUSTER).await?;
+        harness.start().await?;
+        harness.ready(CLUSTER).await?;
+        let namespace = format!("{}-{CLUSTER}", harness.namespace());
+        Ok(Self { harness, namespace, number: 0, acknowledged: Vec::new() })
     }
 
     async fn lose(&mut self, late: &str) -> Result<()> {
@@ -201,14 +201,14 @@ impl<'a> Losses<'a> {
 
     /// The member loses its data under a writing client, and is replaced exactly once.
     async fn lose_once(&mut self) -> Result<()> {
-        let stage = self.stage;
-        let writer = Writer::start(site(stage)?.meta.administrator(&self.namespace), self.number);
-        lose(stage, CLUSTER, MEMBER).await?;
+        let harness = self.harness;
+        let writer = Writer::start(site(harness)?.meta.administrator(&self.namespace), self.number);
+        lose(harness, CLUSTER, MEMBER).await?;
         let done = |status: &fleetwright_api::ClusterStatus| {
             status.etcd.as_ref().is_some_and(|etcd| etcd.members == 3 && etcd.change.is_none())
         };
-        stage.reaches(CLUSTER, "no member is changed", done).await?;
-        stage.ready(CLUSTER).await?;
+        harness.reaches(CLUSTER, "no member is changed", done).await?;
+        harness.ready(CLUSTER).await?;
         let written = writer.end().await?;
         ensure!(!written.is_empty(), "no write was acknowledged during the loss");
         self.acknowledged.extend(written);
@@ -221,11 +221,11 @@ impl<'a> Losses<'a> {
     /// Each act succeeded once for each loss, in the order that is promised.
     async fn operations(&self) -> Result<()> {
         for type_ in OPERATIONS {
-            let succeeded = self.stage.operated(CLUSTER, type_).await?;
+            let succeeded = self.harness.operated(CLUSTER, type_).await?;
             ensure!(succeeded == self.number, "{succeeded} Operations {type_} succeeded for {} losses", self.number);
         }
         let mut last = BTreeMap::new();
-        for one in self.stage.api::<Operation>().list(&ListParams::default()).await? {
+        for one in self.harness.api::<Operation>().list(&ListParams::default()).await? {
             let Some(status) = one.status.filter(|status| status.phase == OperationPhase::Succeeded) else { continue };
             let at = last.entry(one.spec.type_).or_insert(status.started_at);
             *at = (*at).max(status.started_at);
@@ -238,12 +238,12 @@ impl<'a> Losses<'a> {
 
     /// The member had one new volume for each loss.
     async fn volumes(&self) -> Result<()> {
-        let (site, claim, expected) = (site(self.stage)?, format!("data-{MEMBER}"), self.number + 1);
+        let (site, claim, expected) = (site(self.harness)?, format!("data-{MEMBER}"), self.number + 1);
         let seen = || async {
             let volumes = site.witness.volumes(&self.namespace, &claim);
             if volumes >= expected { Ok(()) } else { Err(format!("{volumes} of {expected} volumes were seen")) }
         };
-        self.stage.settle("the new volume is seen", seen).await?;
+        self.harness.settle("the new volume is seen", seen).await?;
         let volumes = site.witness.volumes(&self.namespace, &claim);
         ensure!(volumes == expected, "{MEMBER} had {volumes} volumes, and {expected} are expected");
         Ok(())
@@ -251,7 +251,7 @@ impl<'a> Losses<'a> {
 
     /// Only what lost its data started without it: no container on a new volume as a member that had started before, and none on the old volume as the new member.
     fn starts(&self) -> Result<()> {
-        let starts = site(self.stage)?.meta.empty_starts();
+        let starts = site(self.harness)?.meta.empty_starts();
         let wrong: Vec<_> = starts.iter().filter(|one| one.wiped != one.started_before).collect();
         ensure!(wrong.is_empty(), "started on a volume that is not its own: {wrong:?}");
         // Each was a member of its own.
@@ -265,7 +265,7 @@ impl<'a> Losses<'a> {
 
     /// Everything that was acknowledged is there.
     async fn writes(&self) -> Result<()> {
-        let maps: Api<ConfigMap> = Api::default_namespaced(site(self.stage)?.meta.administrator(&self.namespace));
+        let maps: Api<ConfigMap> = Api::default_namespaced(site(self.harness)?.meta.administrator(&self.namespace));
         let there = maps.list(&ListParams::default()).await?;
         let there: std::collections::BTreeSet<String> = there.into_iter().map(|map| map.name_any()).collect();
         let lost: Vec<_> = self.acknowledged.iter().filter(|name| !there.contains(*name)).collect();

@@ -3,75 +3,88 @@
 //! Whatever happens, authorities and the keys of tokens are made once (and once more for each rotation), no more than one member of etcd is missing at any
 //! time but in a restore, no pass makes more calls than it may, no Operation is left that holds a place, and of a cluster that is deleted nothing is left.
 //!
-//! `RIG_SEED=n` runs one seed of trouble, and lets it choose the calls at which the operator is stopped once; see [`laps::at_every_call`].
+//! `RIG_SEED=n` runs one seed of trouble, and lets it choose the calls at which the operator is stopped once; see [`lifecycle::at_every_call`].
 
 mod delays;
-mod laps;
+mod invariants;
+mod lifecycle;
+mod steps;
 mod stories;
 mod support;
-mod telling;
-mod witness;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_rig::scenario::{Disturbance, run};
-use fleetwright_rig::{Ground, Rates, Side, Trouble, under_trouble};
-use laps::Leg;
+use fleetwright_rig::{FaultInjector, FaultRates, Side, TestServer, under_faults};
+use lifecycle::LifecyclePhase;
+use steps::ClusterSteps;
 use support::Story;
-use telling::Telling;
 
-const MAKE: Leg = Leg { play: |stage, name| Box::pin(stories::make(stage, name)), struck: true };
-const UNMAKE: Leg = Leg { play: |stage, name| Box::pin(stories::unmake(stage, name)), struck: true };
-const UPGRADE: Leg = Leg { play: |stage, name| Box::pin(stories::upgrade(stage, name)), struck: true };
-const ROLLBACK: Leg = Leg { play: |stage, name| Box::pin(stories::rollback(stage, name)), struck: true };
-const FINISH: Leg = Leg { play: |stage, name| Box::pin(stories::finish(stage, name)), struck: true };
-const REPAIR: Leg = Leg { play: |stage, name| Box::pin(stories::repair(stage, name)), struck: true };
+const MAKE: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(stories::make(harness, name)), struck: true };
+const UNMAKE: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(stories::unmake(harness, name)), struck: true };
+const UPGRADE: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(stories::upgrade(harness, name)), struck: true };
+const ROLLBACK: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(stories::rollback(harness, name)), struck: true };
+const FINISH: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(stories::finish(harness, name)), struck: true };
+const REPAIR: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(stories::repair(harness, name)), struck: true };
 
-const GROW: Leg = Leg { play: |stage, name| Box::pin(stories::grow(stage, name)), struck: true };
-const SHRINK: Leg = Leg { play: |stage, name| Box::pin(stories::resize(stage, name, 1)), struck: true };
-const LOSE: Leg = Leg { play: |stage, name| Box::pin(stories::lose(stage, name, "etcd-1")), struck: true };
+const GROW: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(stories::grow(harness, name)), struck: true };
+const SHRINK: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(stories::resize(harness, name, 1)), struck: true };
+const LOSE: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(stories::lose(harness, name, "etcd-1")), struck: true };
 
-const ROTATE: Leg = Leg { play: |stage, name| Box::pin(stories::rotate(stage, name)), struck: true };
-const RESTORE: Leg = Leg { play: |stage, name| Box::pin(stories::restore(stage, name)), struck: true };
-const PRUNE: Leg = Leg { play: |stage, name| Box::pin(stories::prune(stage, name)), struck: true };
-const RELEASE: Leg = Leg { play: |stage, name| Box::pin(stories::release(stage, name)), struck: true };
+const ROTATE: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(stories::rotate(harness, name)), struck: true };
+const RESTORE: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(stories::restore(harness, name)), struck: true };
+const PRUNE: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(stories::prune(harness, name)), struck: true };
+const RELEASE: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(stories::release(harness, name)), struck: true };
 
 /// In the stories of others.
-const fn calm(leg: Leg) -> Leg {
-    Leg { struck: false, ..leg }
+const fn calm(leg: LifecyclePhase) -> LifecyclePhase {
+    LifecyclePhase { struck: false, ..leg }
 }
 
-const LIVING: &[Leg] = &[MAKE, REPAIR, UNMAKE];
-const CHANGING: &[Leg] = &[calm(MAKE), UPGRADE, ROLLBACK, calm(UNMAKE)];
-const RESIZING: &[Leg] = &[calm(MAKE), GROW, LOSE, SHRINK, calm(UNMAKE)];
-const ENDING: &[Leg] = &[calm(MAKE), FINISH, calm(UNMAKE)];
+const LIVING: &[LifecyclePhase] = &[MAKE, REPAIR, UNMAKE];
+const CHANGING: &[LifecyclePhase] = &[calm(MAKE), UPGRADE, ROLLBACK, calm(UNMAKE)];
+const RESIZING: &[LifecyclePhase] = &[calm(MAKE), GROW, LOSE, SHRINK, calm(UNMAKE)];
+const ENDING: &[LifecyclePhase] = &[calm(MAKE), FINISH, calm(UNMAKE)];
 
-const RESTORING: &[Leg] = &[calm(MAKE), ROTATE, RESTORE, calm(UNMAKE)];
-const RELEASING: &[Leg] = &[calm(MAKE), PRUNE, RELEASE];
+const RESTORING: &[LifecyclePhase] = &[calm(MAKE), ROTATE, RESTORE, calm(UNMAKE)];
+const RELEASING: &[LifecyclePhase] = &[calm(MAKE), PRUNE, RELEASE];
 
-const LIVES: Story = Story::new(|stage| Box::pin(stories::laps(stage, LIVING)));
-const CHANGES: Story = Story::new(|stage| Box::pin(stories::laps(stage, CHANGING)));
-const ENDS: Story = Story::new(|stage| Box::pin(stories::laps(stage, ENDING)));
-const RESIZES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RESIZING)));
-const MEMBERS: Story = Story::new(|stage| Box::pin(stories::members(stage)));
-const RESTORES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RESTORING)));
-const RELEASES: Story = Story::new(|stage| Box::pin(stories::laps(stage, RELEASING))).extended();
-const SECURES: Story = Story::new(|stage| Box::pin(stories::secured(stage))).extended();
-const SOAKS: Story = Story::new(|stage| Box::pin(stories::soaks(stage)));
-const LATE_BEFORE: Story = Story::new(|stage| Box::pin(delays::of_the_operator(stage, Side::Before)));
-const LATE_AFTER: Story = Story::new(|stage| Box::pin(delays::of_the_operator(stage, Side::After)));
-const LATE_OTHERS: Story = Story::new(|stage| Box::pin(delays::of_the_others(stage)));
-const LIFE: Story = Story::new(|stage| Box::pin(stories::life(stage))).elastic();
+const LIVES: Story = Story::new(|harness| Box::pin(stories::laps(harness, LIVING)));
+const CHANGES: Story = Story::new(|harness| Box::pin(stories::laps(harness, CHANGING)));
+const ENDS: Story = Story::new(|harness| Box::pin(stories::laps(harness, ENDING)));
+const RESIZES: Story = Story::new(|harness| Box::pin(stories::laps(harness, RESIZING)));
+const MEMBERS: Story = Story::new(|harness| Box::pin(stories::members(harness)));
+const RESTORES: Story = Story::new(|harness| Box::pin(stories::laps(harness, RESTORING)));
+const RELEASES: Story = Story::new(|harness| Box::pin(stories::laps(harness, RELEASING))).extended();
+const SECURES: Story = Story::new(|harness| Box::pin(stories::secured(harness))).extended();
+const SOAKS: Story = Story::new(|harness| Box::pin(stories::soaks(harness)));
+const LATE_BEFORE: Story = Story::new(|harness| Box::pin(delays::of_the_operator(harness, Side::Before)));
+const LATE_AFTER: Story = Story::new(|harness| Box::pin(delays::of_the_operator(harness, Side::After)));
+const LATE_OTHERS: Story = Story::new(|harness| Box::pin(delays::of_the_others(harness)));
+const LIFE: Story = Story::new(|harness| Box::pin(stories::life(harness))).elastic();
 
 /// All losses in one world, in a hurry that leaves the operator time to act on what members said.
 async fn loses_members(losses: Story) {
-    run(&Arc::new(losses.members(3).paced(20)), &Ground::InProcess, Disturbance::None).await.unwrap();
+    run(&Arc::new(losses.members(3).paced(20)), &TestServer::InProcess, Disturbance::None).await.unwrap();
 }
 
 /// All laps in one world: a new one for each would cost most of the time.
 async fn killed_at_every_call(laps: Story) {
-    run(&Arc::new(laps), &Ground::InProcess, Disturbance::None).await.unwrap();
+    run(&Arc::new(laps), &TestServer::InProcess, Disturbance::None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,15 +104,15 @@ async fn an_operator_killed_at_any_call_adds_replaces_and_removes_members_of_etc
 
 #[tokio::test(flavor = "multi_thread")]
 async fn trouble_with_the_api_server_costs_no_member_of_etcd() {
-    let rates = Rates { longest: Duration::from_secs(30), calls: 4, ..Rates::rough() };
-    let seeds = Trouble::seeds(2);
-    under_trouble(MEMBERS.large(), &Ground::InProcess, &seeds, &rates).await.unwrap().unwrap();
+    let rates = FaultRates { max_delay: Duration::from_secs(30), calls: 4, ..FaultRates::mixed() };
+    let seeds = FaultInjector::seeds(2);
+    under_faults(MEMBERS.large(), &TestServer::InProcess, &seeds, &rates).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_operators_at_once_change_the_same_members_of_etcd() {
-    let (one, _) = run(&Arc::new(MEMBERS.large()), &Ground::InProcess, Disturbance::None).await.unwrap();
-    let (two, _) = run(&Arc::new(MEMBERS.large().twice()), &Ground::InProcess, Disturbance::None).await.unwrap();
+    let (one, _) = run(&Arc::new(MEMBERS.large()), &TestServer::InProcess, Disturbance::None).await.unwrap();
+    let (two, _) = run(&Arc::new(MEMBERS.large().twice()), &TestServer::InProcess, Disturbance::None).await.unwrap();
     assert_eq!(one.end, two.end);
 }
 
@@ -125,32 +138,32 @@ async fn an_operator_killed_at_any_call_ends_the_soak_of_an_upgrade() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn trouble_with_the_api_server_ends_no_soak_without_its_snapshot() {
-    let rates = Rates { longest: Duration::from_secs(30), calls: 4, ..Rates::rough() };
-    let seeds = Trouble::seeds(2);
+    let rates = FaultRates { max_delay: Duration::from_secs(30), calls: 4, ..FaultRates::mixed() };
+    let seeds = FaultInjector::seeds(2);
     let story = SOAKS.soaking(Duration::from_secs(20));
-    under_trouble(story, &Ground::InProcess, &seeds, &rates).await.unwrap().unwrap();
+    under_faults(story, &TestServer::InProcess, &seeds, &rates).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_operators_at_once_end_a_soak_as_one_does() {
     let story = SOAKS.soaking(Duration::from_secs(20));
-    let (one, _) = run(&Arc::new(story), &Ground::InProcess, Disturbance::None).await.unwrap();
-    let (two, _) = run(&Arc::new(story.twice()), &Ground::InProcess, Disturbance::None).await.unwrap();
+    let (one, _) = run(&Arc::new(story), &TestServer::InProcess, Disturbance::None).await.unwrap();
+    let (two, _) = run(&Arc::new(story.twice()), &TestServer::InProcess, Disturbance::None).await.unwrap();
     assert_eq!(one.end, two.end);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn trouble_with_the_api_server_changes_nothing_in_the_end() {
-    let rates = Rates { longest: Duration::from_secs(30), calls: 4, ..Rates::rough() };
-    let seeds = Trouble::seeds(4);
-    under_trouble(LIFE.large().hurried(), &Ground::InProcess, &seeds, &rates).await.unwrap().unwrap();
+    let rates = FaultRates { max_delay: Duration::from_secs(30), calls: 4, ..FaultRates::mixed() };
+    let seeds = FaultInjector::seeds(4);
+    under_faults(LIFE.large().hurried(), &TestServer::InProcess, &seeds, &rates).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_operators_at_once_make_the_same_cluster_and_do_not_write_against_each_other() {
     let story = LIFE.large();
-    let (one, alone) = run(&Arc::new(story), &Ground::InProcess, Disturbance::None).await.unwrap();
-    let (two, both) = run(&Arc::new(story.twice()), &Ground::InProcess, Disturbance::None).await.unwrap();
+    let (one, alone) = run(&Arc::new(story), &TestServer::InProcess, Disturbance::None).await.unwrap();
+    let (two, both) = run(&Arc::new(story.twice()), &TestServer::InProcess, Disturbance::None).await.unwrap();
     assert_eq!(one.end, two.end);
     let (alone, both) = (alone.recorder().writes_since(0).len(), both.recorder().writes_since(0).len());
     assert!(both <= 8 * alone, "two wrote {both} times, and one {alone} times");
@@ -168,19 +181,19 @@ async fn an_operator_killed_at_any_call_prunes_extensions_and_releases_machines(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn trouble_with_the_api_server_spoils_no_rotation_restore_prune_or_release() {
-    let rates = Rates { longest: Duration::from_secs(30), calls: 4, ..Rates::rough() };
-    let seeds = Trouble::seeds(2);
-    under_trouble(SECURES.hurried(), &Ground::InProcess, &seeds, &rates).await.unwrap().unwrap();
+    let rates = FaultRates { max_delay: Duration::from_secs(30), calls: 4, ..FaultRates::mixed() };
+    let seeds = FaultInjector::seeds(2);
+    under_faults(SECURES.hurried(), &TestServer::InProcess, &seeds, &rates).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_operators_at_once_rotate_prune_and_release_as_one_does_and_restore_once() {
-    let (one, alone) = run(&Arc::new(SECURES), &Ground::InProcess, Disturbance::None).await.unwrap();
+    let (one, alone) = run(&Arc::new(SECURES), &TestServer::InProcess, Disturbance::None).await.unwrap();
     // Two extensions are turned off.
     for (type_, times) in [("Restore", 1), ("ExtensionPrune", 2), ("ReleaseMachines", 1)] {
         assert_eq!(alone.operated("pay", type_).await.unwrap(), times, "Operations {type_} of one operator");
     }
-    let (two, both) = run(&Arc::new(SECURES.twice()), &Ground::InProcess, Disturbance::None).await.unwrap();
+    let (two, both) = run(&Arc::new(SECURES.twice()), &TestServer::InProcess, Disturbance::None).await.unwrap();
     assert_eq!(one.end, two.end);
     assert_eq!(both.operated("pay", "Restore").await.unwrap(), 1);
     // The operator that is behind repeats what does no harm twice: it deletes objects by uids that are gone, and it may apply an extension once more, which is then pruned

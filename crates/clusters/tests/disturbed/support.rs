@@ -12,9 +12,9 @@ use fleetwright_api::{
 };
 use fleetwright_clusters::Options;
 use fleetwright_kit::Operator;
-use fleetwright_rig::normal::normalised;
-use fleetwright_rig::{Life, Outfit, Pace, Scenario, Stage};
-use fleetwright_sim::meta::{Manner, Meta};
+use fleetwright_rig::normalize::normalize;
+use fleetwright_rig::{Harness, OperatorContext, OperatorInstance, Scenario, TimeMode};
+use fleetwright_sim::meta::{Meta, MetaConfig};
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service};
@@ -28,11 +28,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::telling::Telling;
-use crate::witness::Witness;
+use crate::invariants::DowntimeWatcher;
+use crate::steps::ClusterSteps;
 
 /// What happens in a story.
-pub type Play = for<'a> fn(&'a Stage) -> BoxFuture<'a, Result<()>>;
+pub type StoryFn = for<'a> fn(&'a Harness) -> BoxFuture<'a, Result<()>>;
 
 /// How clusters are declared.
 #[derive(Clone, Copy)]
@@ -87,7 +87,7 @@ fn extensions() -> Vec<Extension> {
 /// A scenario of the Cluster-Operator.
 #[derive(Clone, Copy)]
 pub struct Story {
-    play: Play,
+    play: StoryFn,
     /// Two operators work at once, and each believes that it leads.
     twice: bool,
     shape: Shape,
@@ -96,7 +96,7 @@ pub struct Story {
 }
 
 impl Story {
-    pub const fn new(play: Play) -> Self {
+    pub const fn new(play: StoryFn) -> Self {
         Self {
             play,
             twice: false,
@@ -151,12 +151,12 @@ impl Story {
     }
 }
 
-/// What belongs to a run, by its namespace. It lives as long as its stage does, however the run ends.
+/// What belongs to a run, by its namespace. It lives as long as its harness does, however the run ends.
 static SITES: Mutex<BTreeMap<String, Weak<Site>>> = Mutex::new(BTreeMap::new());
 
 pub struct Site {
     pub shape: Shape,
-    pub witness: Witness,
+    pub witness: DowntimeWatcher,
     pub meta: Meta,
 }
 
@@ -165,12 +165,12 @@ fn sites() -> MutexGuard<'static, BTreeMap<String, Weak<Site>>> {
 }
 
 /// What belongs to that run.
-pub fn site(stage: &Stage) -> Result<Arc<Site>> {
-    sites().get(stage.namespace()).and_then(Weak::upgrade).context("no site")
+pub fn site(harness: &Harness) -> Result<Arc<Site>> {
+    sites().get(harness.namespace()).and_then(Weak::upgrade).context("no site")
 }
 
-fn manner() -> Manner {
-    Manner {
+fn manner() -> MetaConfig {
+    MetaConfig {
         start: Duration::from_millis(50),
         stop: Duration::from_millis(200),
         refresh: Duration::from_millis(500),
@@ -178,7 +178,7 @@ fn manner() -> Manner {
         longest_backoff: Duration::from_secs(2),
         // Longer than any pause of a busy machine, even in hurried time.
         node_grace: Duration::from_secs(3600),
-        ..Manner::default()
+        ..MetaConfig::default()
     }
 }
 
@@ -193,30 +193,30 @@ impl Scenario for Story {
     }
 
     /// Control planes really listen, and certificates are of today.
-    fn pace(&self) -> Pace {
-        Pace::Hurried(self.pace)
+    fn time_mode(&self) -> TimeMode {
+        TimeMode::Accelerated(self.pace)
     }
 
-    fn operator(&self, outfit: Outfit, _: &Path) -> Life {
+    fn operator(&self, context: OperatorContext, _: &Path) -> OperatorInstance {
         let life = || {
-            let mut operator = Operator::new(outfit.settings("fleetwright-clusters"));
-            fleetwright_clusters::add(&mut operator, &outfit.namespace, Options::default());
-            Life::of(operator, &outfit)
+            let mut operator = Operator::new(context.settings("fleetwright-clusters"));
+            fleetwright_clusters::add(&mut operator, &context.namespace, Options::default());
+            OperatorInstance::of(operator, &context)
         };
         if !self.twice {
             return life();
         }
         let (one, two) = (life(), life());
         let run = async move { futures::try_join!(one.run, two.run).map(drop) };
-        Life { run: Box::pin(run), idle: Box::new(move || (one.idle)() && (two.idle)()) }
+        OperatorInstance { run: Box::pin(run), idle: Box::new(move || (one.idle)() && (two.idle)()) }
     }
 
-    async fn play(&self, stage: &Stage) -> Result<()> {
-        let witness = Witness::start(stage.admin());
-        let meta = Meta::start(stage.admin(), stage.clock().clone(), manner()).await?;
+    async fn perform(&self, harness: &Harness) -> Result<()> {
+        let witness = DowntimeWatcher::start(harness.admin());
+        let meta = Meta::start(harness.admin(), harness.clock().clone(), manner()).await?;
         let site = Arc::new(Site { shape: self.shape, witness, meta });
-        sites().insert(stage.namespace().to_owned(), Arc::downgrade(&site));
-        stage.mind(move || {
+        sites().insert(harness.namespace().to_owned(), Arc::downgrade(&site));
+        harness.require_idle(move || {
             // It is only held here: how the world outside is does not matter to time that passes anyway.
             let _held = &site.meta;
             true
@@ -228,31 +228,31 @@ impl Scenario for Story {
                 spec.extensions = extensions();
             }
             let package = ClusterPackageVersion::new(name, spec);
-            stage.api::<ClusterPackageVersion>().create(&PostParams::default(), &package).await?;
+            harness.api::<ClusterPackageVersion>().create(&PostParams::default(), &package).await?;
         }
         let class = json!({
             "metadata": { "name": ELASTIC }, "provisioner": "example.com/disks", "allowVolumeExpansion": true,
         });
         let class: StorageClass = serde_json::from_value(class)?;
-        Api::all(stage.admin()).create(&PostParams::default(), &class).await?;
+        Api::all(harness.admin()).create(&PostParams::default(), &class).await?;
         let limit = json!({ "operations": ["ReleaseMachines"], "max": 5 });
         let limit = OperationPolicy::new("releases", serde_json::from_value(limit)?);
-        stage.api::<OperationPolicy>().create(&PostParams::default(), &limit).await?;
-        (self.play)(stage).await
+        harness.api::<OperationPolicy>().create(&PostParams::default(), &limit).await?;
+        (self.play)(harness).await
     }
 
-    async fn end(&self, stage: &Stage) -> Result<Value> {
+    async fn final_state(&self, harness: &Harness) -> Result<Value> {
         let mut clusters = serde_json::Map::new();
-        for cluster in stage.api::<Cluster>().list(&ListParams::default()).await? {
-            clusters.insert(cluster.name_any(), stage.told(&cluster.name_any()).await?);
+        for cluster in harness.api::<Cluster>().list(&ListParams::default()).await? {
+            clusters.insert(cluster.name_any(), harness.told(&cluster.name_any()).await?);
         }
-        let objects = objects(stage, &format!("{}={}", names::CLUSTER_NAMESPACE, stage.namespace())).await?;
+        let objects = objects(harness, &format!("{}={}", names::CLUSTER_NAMESPACE, harness.namespace())).await?;
         Ok(json!({ "clusters": clusters, "objects": objects }))
     }
 
     /// What happened to keys and to members of etcd is not compared: it must never have happened.
-    fn acts(&self, stage: &Stage) -> Result<Vec<String>> {
-        site(stage)?.witness.judge()?;
+    fn side_effects(&self, harness: &Harness) -> Result<Vec<String>> {
+        site(harness)?.witness.judge()?;
         Ok(Vec::new())
     }
 }
@@ -263,41 +263,41 @@ pub fn of_component(pod: &Pod) -> bool {
 }
 
 /// Everything in the meta cluster with that label, without what depends on the run.
-pub async fn objects(stage: &Stage, label: &str) -> Result<Value> {
+pub async fn objects(harness: &Harness, label: &str) -> Result<Value> {
     let label = ListParams::default().labels(label);
     let mut objects = serde_json::Map::new();
-    for namespace in Api::<Namespace>::all(stage.admin()).list(&label).await? {
+    for namespace in Api::<Namespace>::all(harness.admin()).list(&label).await? {
         objects.insert(format!("Namespace {}", namespace.name_any()), json!(namespace.labels()));
     }
-    objects.extend(snapshot::<ConfigMap>(stage, &label).await?);
-    objects.extend(snapshot::<Service>(stage, &label).await?);
-    objects.extend(snapshot::<NetworkPolicy>(stage, &label).await?);
-    objects.extend(snapshot::<PodDisruptionBudget>(stage, &label).await?);
-    objects.extend(snapshot::<StatefulSet>(stage, &label).await?);
-    objects.extend(snapshot::<Deployment>(stage, &label).await?);
-    for secret in Api::<Secret>::all(stage.admin()).list(&label).await? {
+    objects.extend(snapshot::<ConfigMap>(harness, &label).await?);
+    objects.extend(snapshot::<Service>(harness, &label).await?);
+    objects.extend(snapshot::<NetworkPolicy>(harness, &label).await?);
+    objects.extend(snapshot::<PodDisruptionBudget>(harness, &label).await?);
+    objects.extend(snapshot::<StatefulSet>(harness, &label).await?);
+    objects.extend(snapshot::<Deployment>(harness, &label).await?);
+    for secret in Api::<Secret>::all(harness.admin()).list(&label).await? {
         let keys: Vec<String> = secret.data.clone().unwrap_or_default().into_keys().collect();
         let name = format!("Secret {}/{}", secret.namespace().unwrap_or_default(), secret.name_any());
         objects.insert(name, json!([secret.labels(), keys]));
     }
     let mut pods: BTreeMap<String, usize> = BTreeMap::new();
-    for pod in Api::<Pod>::all(stage.admin()).list(&label).await?.into_iter().filter(of_component) {
+    for pod in Api::<Pod>::all(harness.admin()).list(&label).await?.into_iter().filter(of_component) {
         let image = pod.spec.as_ref().and_then(|spec| spec.containers[0].image.clone()).unwrap_or_default();
         *pods.entry(format!("{} {image}", pod.namespace().unwrap_or_default())).or_default() += 1;
     }
     objects.insert("pods".to_owned(), json!(pods));
     // Names of objects are keys here, and have the namespace in them as well.
-    let text = Value::Object(objects).to_string().replace(stage.namespace(), "NAMESPACE");
-    Ok(normalised(&serde_json::from_str(&text)?, "NAMESPACE"))
+    let text = Value::Object(objects).to_string().replace(harness.namespace(), "NAMESPACE");
+    Ok(normalize(&serde_json::from_str(&text)?, "NAMESPACE"))
 }
 
 /// Objects of a kind, with what was declared of them and nothing that depends on the run.
-async fn snapshot<K>(stage: &Stage, label: &ListParams) -> Result<Vec<(String, Value)>>
+async fn snapshot<K>(harness: &Harness, label: &ListParams) -> Result<Vec<(String, Value)>>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
     let mut all = Vec::new();
-    for object in Api::<K>::all(stage.admin()).list(label).await? {
+    for object in Api::<K>::all(harness.admin()).list(label).await? {
         let name = format!("{} {}/{}", K::kind(&()), object.namespace().unwrap_or_default(), object.name_any());
         let mut value = serde_json::to_value(&object)?;
         for given in ["clusterIP", "clusterIPs"] {

@@ -147,7 +147,7 @@ async fn a_tenants_webhooks_and_proxies_do_not_reach_the_meta_network_on_hosts()
 }
 
 /// A client that asks once: what is not reached is not reached, and each attempt takes half a minute.
-async fn once(world: &World, endpoint: &str) -> Result<Client> {
+async fn once(world: &MetaFixture, endpoint: &str) -> Result<Client> {
     let config: Kubeconfig = serde_json::from_value(world.kubeconfig("pay", endpoint).await?)?;
     let mut config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
     config.default_retry = false;
@@ -155,14 +155,14 @@ async fn once(world: &World, endpoint: &str) -> Result<Client> {
 }
 
 /// The cluster. Its network of Services is the default one, which is that of the meta cluster as well.
-async fn create(world: &World) -> Result<()> {
+async fn create(world: &MetaFixture) -> Result<()> {
     let spec = ClusterSpec { replicas: 1, ..world.spec(1) };
     world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
     Ok(())
 }
 
 /// A web server in the meta cluster, in a namespace of its own; its address.
-async fn web(world: &World, name: &str, labels: Value) -> Result<String> {
+async fn web(world: &MetaFixture, name: &str, labels: Value) -> Result<String> {
     let objects = [
         json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }),
         json!({
@@ -189,7 +189,7 @@ async fn web(world: &World, name: &str, labels: Value) -> Result<String> {
 }
 
 /// Lets the probe come to the canary until that tells of more visits of it than before; of how many it tells then.
-async fn visit(world: &World, probe: &str, canary: &str, before: usize) -> Result<usize> {
+async fn visit(world: &MetaFixture, probe: &str, canary: &str, before: usize) -> Result<usize> {
     eventually("the web server to tell of a visit", async || {
         let connects = world.meta.connects(probe, canary, 8080).await?;
         let now = visits(world, probe).await?;
@@ -203,7 +203,7 @@ async fn visit(world: &World, probe: &str, canary: &str, before: usize) -> Resul
 }
 
 /// How many lines the canary wrote of who has that address.
-async fn visits(world: &World, from: &str) -> Result<usize> {
+async fn visits(world: &MetaFixture, from: &str) -> Result<usize> {
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), THERE);
     let log = pods.logs(THERE, &LogParams::default()).await?;
     // `10.200.7.3:40312: connected`, or `[::ffff:10.200.7.3]:40312: connected`.
@@ -212,7 +212,7 @@ async fn visits(world: &World, from: &str) -> Result<usize> {
 }
 
 /// The address of a component's pod.
-async fn pod_of(world: &World, component: &str) -> Result<String> {
+async fn pod_of(world: &MetaFixture, component: &str) -> Result<String> {
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
     let selected = kube::api::ListParams::default().labels(&format!("{}={component}", names::COMPONENT));
     let pod = pods.list(&selected).await?.items.into_iter().find_map(|pod| pod.status?.pod_ip);

@@ -11,7 +11,7 @@ use super::*;
 pub(super) const NEWER: &str = "v1.37-newer";
 
 /// Creates [`NEWER`], with the content of v1.37.
-pub(super) async fn newer(world: &World) -> Result<()> {
+pub(super) async fn newer(world: &MetaFixture) -> Result<()> {
     let spec = packages(world).get("v1.37").await?.spec;
     let old = packages(world).get("v1.36").await?.spec;
     let (old, new) = (old.components.etcd.image, spec.components.etcd.image.clone());
@@ -20,11 +20,11 @@ pub(super) async fn newer(world: &World) -> Result<()> {
     Ok(())
 }
 
-fn packages(world: &World) -> Api<ClusterPackageVersion> {
+fn packages(world: &MetaFixture) -> Api<ClusterPackageVersion> {
     Api::namespaced(world.client.clone(), FLEET)
 }
 
-fn sets(world: &World) -> Api<StatefulSet> {
+fn sets(world: &MetaFixture) -> Api<StatefulSet> {
     Api::namespaced(world.client.clone(), "fleet-pay")
 }
 
@@ -34,7 +34,7 @@ fn version() -> Result<&'static str> {
 }
 
 /// Waits until etcd works with its newer minor and API servers write again: a single member does not answer while it restarts.
-pub(super) async fn upgraded(world: &World, client: Client) -> Result<()> {
+pub(super) async fn upgraded(world: &MetaFixture, client: Client) -> Result<()> {
     let version = version()?;
     eventually("etcd to be upgraded", async || {
         let status = world.clusters().get("pay").await?.status.unwrap_or_default();
@@ -59,7 +59,7 @@ pub(super) async fn upgraded(world: &World, client: Client) -> Result<()> {
 }
 
 /// After a rollback etcd stays at the newer minor, also when its StatefulSet and the package version that it was made from are deleted. Its container does not restart.
-pub(super) async fn stays(world: &World) -> Result<()> {
+pub(super) async fn stays(world: &MetaFixture) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
     let before = pods.get("etcd-0").await?.uid();
     is_newer(world).await?;
@@ -95,7 +95,7 @@ pub(super) async fn stays(world: &World) -> Result<()> {
 }
 
 /// Deletes the StatefulSet without its pods; answers its uid.
-async fn delete_set(world: &World) -> Result<Option<String>> {
+async fn delete_set(world: &MetaFixture) -> Result<Option<String>> {
     let uid = sets(world).get("etcd").await?.uid();
     let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
     sets(world).delete("etcd", &orphan).await?;
@@ -108,7 +108,7 @@ async fn delete_set(world: &World) -> Result<Option<String>> {
 }
 
 /// Waits until there is another StatefulSet than that, with the newer etcd from the first moment.
-async fn created_again(world: &World, old: Option<&str>) -> Result<()> {
+async fn created_again(world: &MetaFixture, old: Option<&str>) -> Result<()> {
     let set = eventually("the StatefulSet to be created again", async || {
         let found = sets(world).get_opt("etcd").await?.filter(|set| set.uid().as_deref() != old);
         Ok(found.ok_or_else(|| "there is none".to_owned()))
@@ -121,7 +121,7 @@ async fn created_again(world: &World, old: Option<&str>) -> Result<()> {
 }
 
 /// Etcd runs the newer minor, its data is of that, and the status records it.
-async fn is_newer(world: &World) -> Result<()> {
+async fn is_newer(world: &MetaFixture) -> Result<()> {
     is_serving(world).await?;
     let recorded = world.clusters().get("pay").await?.status.and_then(|status| status.etcd);
     let recorded = recorded.map(|etcd| (etcd.version, etcd.package_version));
@@ -131,7 +131,7 @@ async fn is_newer(world: &World) -> Result<()> {
 }
 
 /// Asks etcd itself.
-async fn is_serving(world: &World) -> Result<()> {
+async fn is_serving(world: &MetaFixture) -> Result<()> {
     use base64::Engine as _;
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
     let ip = pods.get("etcd-0").await?.status.and_then(|status| status.pod_ip).context("etcd-0 has no address")?;

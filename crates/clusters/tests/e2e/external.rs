@@ -12,7 +12,7 @@ use super::*;
 const OWN: &str = "/fleet/shop/";
 
 /// Made, written to, upgraded and deleted there; what others keep in that etcd stays as it is, and so does what the cluster wrote.
-pub(super) async fn live_on(world: &World) -> Result<()> {
+pub(super) async fn live_on(world: &MetaFixture) -> Result<()> {
     let etcd = Etcd::start(world.meta.site.network.address()).await?;
     // Of a cluster whose name begins with that of this one, and of one that never heard of prefixes.
     for key in ["/fleet/shopping/configmaps/default/theirs", "/fleet/shop", "/registry/configmaps/default/theirs"] {
@@ -63,7 +63,7 @@ pub(super) async fn live_on(world: &World) -> Result<()> {
     Ok(())
 }
 
-async fn create(world: &World, etcd: &Etcd) -> Result<()> {
+async fn create(world: &MetaFixture, etcd: &Etcd) -> Result<()> {
     let pair = etcd.issue("shop")?;
     let secret = Secret {
         metadata: ObjectMeta {

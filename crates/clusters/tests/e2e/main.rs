@@ -3,7 +3,7 @@
 mod confined;
 mod etcd;
 mod external;
-mod leaves;
+mod leaf_certificates;
 mod members;
 mod repair;
 mod soak;
@@ -25,7 +25,7 @@ use fleetwright_kit::{Operator, Settings};
 use fleetwright_lab::hosts::Image;
 use fleetwright_lab::meta::{self, Meta};
 use fleetwright_lab::{Binaries, define};
-use fleetwright_plan::cluster::networks::{MetaNetworks, UNKNOWN};
+use fleetwright_plan::cluster::networks::{MetaNetworks, UNKNOWN_NETWORKS};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -70,27 +70,27 @@ fn helpers() -> Result<PathBuf> {
 }
 
 /// The meta cluster with the operator beside it.
-struct World {
+struct MetaFixture {
     meta: Meta,
     client: Client,
 }
 
 /// Starts a meta cluster with the operator, does something with it, and says what it saw if that fails.
-async fn on_meta(test: impl AsyncFnOnce(&World) -> Result<()>) -> Result<()> {
-    on_meta_with(meta::Options::default(), |_| Ok(&UNKNOWN), test).await
+async fn on_meta(test: impl AsyncFnOnce(&MetaFixture) -> Result<()>) -> Result<()> {
+    on_meta_with(meta::Options::default(), |_| Ok(&UNKNOWN_NETWORKS), test).await
 }
 
 /// The same, with networks that control planes must not reach.
 async fn on_meta_with(
     options: meta::Options,
     networks: impl FnOnce(&Meta) -> Result<&'static MetaNetworks>,
-    test: impl AsyncFnOnce(&World) -> Result<()>,
+    test: impl AsyncFnOnce(&MetaFixture) -> Result<()>,
 ) -> Result<()> {
     let meta = Meta::start(options).await?;
     let networks = networks(&meta)?;
     meta.import(&image()?).await?;
     let client = meta.client();
-    let mut world = World { meta, client };
+    let mut world = MetaFixture { meta, client };
     world.prepare().await?;
     let mut operator = Operator::new(Settings::new("fleetwright", world.client.clone()));
     fleetwright_clusters::add(&mut operator, FLEET, Options { image: IMAGE, networks, ..Options::default() });
@@ -109,7 +109,7 @@ async fn on_meta_with(
     }
 }
 
-impl World {
+impl MetaFixture {
     /// Deletes a cluster, and waits until nothing is left of it.
     async fn gone(&self, name: &str) -> Result<()> {
         self.clusters().delete(name, &DeleteParams::default()).await?;
@@ -216,7 +216,7 @@ impl World {
 }
 
 /// Writes and reads all along, and counts what failed.
-struct Busy {
+struct LoadGenerator {
     stop: Arc<AtomicBool>,
     written: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<Vec<String>>,
@@ -231,7 +231,7 @@ async fn again<T, F: Future<Output = kube::Result<T>>>(ask: impl Fn() -> F) -> k
     }
 }
 
-impl Busy {
+impl LoadGenerator {
     fn start(client: Client) -> Self {
         let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (stopping, counting) = (stop.clone(), written.clone());
@@ -287,7 +287,7 @@ async fn a_cluster_is_made_of_pods_upgraded_rolled_back_and_rotated_under_load_a
 }
 
 /// Made, upgraded with a newer minor of etcd, rolled back without it, with other certificates, and deleted.
-async fn live(world: &World) -> Result<()> {
+async fn live(world: &MetaFixture) -> Result<()> {
     let begun = Instant::now();
     world.clusters().create(&PostParams::default(), &Cluster::new("pay", world.spec(1))).await?;
     let status = world.ready("pay").await?;
@@ -302,7 +302,7 @@ async fn live(world: &World) -> Result<()> {
     etcd::upgraded(world, client.clone()).await?;
     eprintln!("etcd upgraded after {:?}", begun.elapsed());
     // From here on no member of etcd restarts, and so no request fails.
-    let busy = Busy::start(client.clone());
+    let busy = LoadGenerator::start(client.clone());
     let status = world.ready("pay").await?;
     eprintln!("upgraded after {:?}", begun.elapsed());
     // An earlier connection may lead to a server that is shutting down.
@@ -324,7 +324,7 @@ async fn live(world: &World) -> Result<()> {
     eprintln!("etcd stayed at its minor for {:?}", begun.elapsed());
 
     let begun = Instant::now();
-    leaves::rotate(world).await?;
+    leaf_certificates::rotate(world).await?;
     eprintln!("all certificates rotated after {:?}", begun.elapsed());
     busy.unharmed(client).await?;
     writer.lost_nothing().await?;
@@ -336,7 +336,7 @@ async fn live(world: &World) -> Result<()> {
 }
 
 /// Since when its datastore is healthy, if it is.
-async fn healthy_since(world: &World) -> Result<Option<String>> {
+async fn healthy_since(world: &MetaFixture) -> Result<Option<String>> {
     let status = world.clusters().get("pay").await?.status.unwrap_or_default();
     let healthy = fleetwright_api::condition(&status.conditions, names::DATASTORE_HEALTHY);
     let healthy = healthy.filter(|healthy| healthy.status == fleetwright_api::Status::True);

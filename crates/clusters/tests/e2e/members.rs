@@ -51,14 +51,14 @@ async fn write(maps: Api<ConfigMap>, mut stopped: oneshot::Receiver<()>) -> Vec<
     written
 }
 
-async fn declare(world: &World, name: &str, etcd: Value) -> Result<()> {
+async fn declare(world: &MetaFixture, name: &str, etcd: Value) -> Result<()> {
     let patch = json!({ "spec": { "datastore": { "etcd": etcd } } });
     world.clusters().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
     Ok(())
 }
 
 /// The volumes of members that are bound: the uids of their claims, and how large they are.
-async fn volumes(world: &World, name: &str) -> Result<BTreeMap<String, (Option<String>, String)>> {
+async fn volumes(world: &MetaFixture, name: &str) -> Result<BTreeMap<String, (Option<String>, String)>> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client.clone(), &format!("{FLEET}-{name}"));
     let mut all = claims.list(&Default::default()).await?.items;
     all.retain(|claim| claim.name_any().starts_with("data-etcd-"));
@@ -70,7 +70,7 @@ async fn volumes(world: &World, name: &str) -> Result<BTreeMap<String, (Option<S
 }
 
 /// Each number is reached, with one volume for each member, and nothing that was acknowledged is lost; also when the opposite is declared half-way.
-pub(super) async fn resize(world: &World, maps: &Api<ConfigMap>) -> Result<()> {
+pub(super) async fn resize(world: &MetaFixture, maps: &Api<ConfigMap>) -> Result<()> {
     let writer = Writer::start(maps.clone());
     for members in [1, 5, 7] {
         declare(world, "pay", json!({ "members": members })).await?;
@@ -87,7 +87,7 @@ pub(super) async fn resize(world: &World, maps: &Api<ConfigMap>) -> Result<()> {
     writer.lost_nothing().await
 }
 
-async fn reached(world: &World, members: u32) -> Result<()> {
+async fn reached(world: &MetaFixture, members: u32) -> Result<()> {
     let begun = Instant::now();
     eventually(&format!("{members} members"), async || {
         let status = world.clusters().get("pay").await?.status.unwrap_or_default();
@@ -107,7 +107,7 @@ async fn reached(world: &World, members: u32) -> Result<()> {
 }
 
 /// Volumes of a class that lets none of them expand: each member is replaced by one with a larger volume, and nothing that was acknowledged is lost.
-pub(super) async fn grow(world: &World) -> Result<()> {
+pub(super) async fn grow(world: &MetaFixture) -> Result<()> {
     let spec = ClusterSpec { replicas: 1, ..world.spec(3) };
     world.clusters().create(&PostParams::default(), &Cluster::new("shop", spec)).await?;
     let endpoint = world.ready("shop").await?.endpoint.context("it has an endpoint")?;

@@ -5,18 +5,18 @@ use k8s_openapi::api::core::v1::Pod;
 use super::*;
 
 /// An address of a pod that nobody reaches from outside its node, while its kubelet does; it ends with the node at the latest.
-async fn cut_off(world: &World, pod: &Pod, whether: bool) -> Result<()> {
+async fn cut_off(world: &MetaFixture, pod: &Pod, whether: bool) -> Result<()> {
     let status = pods(world).get(&pod.name_any()).await?.status;
     let ip = status.and_then(|status| status.pod_ip).context("it has an address")?;
     let verb = if whether { "add" } else { "del" };
     world.meta.node().run(&format!("ip rule {verb} iif eth0 to {ip} prohibit")).await.map(drop)
 }
 
-fn pods(world: &World) -> Api<Pod> {
+fn pods(world: &MetaFixture) -> Api<Pod> {
     Api::namespaced(world.client.clone(), "fleet-pay")
 }
 
-async fn servers(world: &World) -> Result<Vec<Pod>> {
+async fn servers(world: &MetaFixture) -> Result<Vec<Pod>> {
     let mut all = pods(world).list(&Default::default()).await?.items;
     all.retain(|pod| pod.name_any().starts_with("kube-apiserver") && pod.metadata.deletion_timestamp.is_none());
     Ok(all)
@@ -33,7 +33,7 @@ async fn what_breaks_comes_back_and_beside_it_a_cluster_lives_on_an_etcd_of_some
 }
 
 /// A killed API server, a deleted pod, a deleted certificate and an API server that works for nobody come back.
-async fn come_back(world: &World) -> Result<()> {
+async fn come_back(world: &MetaFixture) -> Result<()> {
     world.clusters().create(&PostParams::default(), &Cluster::new("pay", world.spec(1))).await?;
     world.ready("pay").await?;
 
@@ -71,7 +71,7 @@ async fn come_back(world: &World) -> Result<()> {
 }
 
 /// Deleted keys come back as they were: no pod is replaced or restarted, and who had a kubeconfig still has one.
-async fn lose_keys(world: &World, secrets: &Api<Secret>) -> Result<()> {
+async fn lose_keys(world: &MetaFixture, secrets: &Api<Secret>) -> Result<()> {
     let endpoint = world.clusters().get("pay").await?.status.and_then(|status| status.endpoint);
     let client = world.business("pay", &endpoint.context("it has an endpoint")?).await?;
     let running = async || -> Result<Vec<String>> {
@@ -103,7 +103,7 @@ async fn lose_keys(world: &World, secrets: &Api<Secret>) -> Result<()> {
 
 /// An API server that its kubelet finds well and that does not work for others gets no clients, and is made anew. The next one in a row waits for that, and none is taken out
 /// when there is no better one.
-async fn isolate(world: &World) -> Result<()> {
+async fn isolate(world: &MetaFixture) -> Result<()> {
     let victim = servers(world).await?.remove(0);
     let begun = Instant::now();
     cut_off(world, &victim, true).await?;
@@ -157,7 +157,7 @@ async fn isolate(world: &World) -> Result<()> {
 }
 
 /// Waits until these get clients, or do not.
-async fn serving(world: &World, wanted: &[(&Pod, bool)]) -> Result<()> {
+async fn serving(world: &MetaFixture, wanted: &[(&Pod, bool)]) -> Result<()> {
     eventually("the endpoint to lead to others", async || {
         let all = servers(world).await?;
         let serves = |pod: &Pod| pod.labels().get(names::SERVING).is_none_or(|value| value == "true");
@@ -170,7 +170,7 @@ async fn serving(world: &World, wanted: &[(&Pod, bool)]) -> Result<()> {
 }
 
 /// Waits until there are two API servers without that one; says which is the newest.
-async fn another_than(world: &World, gone: &Pod) -> Result<Pod> {
+async fn another_than(world: &MetaFixture, gone: &Pod) -> Result<Pod> {
     eventually("another pod", async || {
         let all = servers(world).await?;
         let known = all.iter().filter(|pod| pod.uid() != gone.uid()).count();
@@ -181,7 +181,7 @@ async fn another_than(world: &World, gone: &Pod) -> Result<Pod> {
 }
 
 /// Waits until that pod is proven with the container that runs now.
-async fn proven_again(world: &World, pod: &str) -> Result<()> {
+async fn proven_again(world: &MetaFixture, pod: &str) -> Result<()> {
     eventually(&format!("{pod} to be proven"), async || {
         let status = world.ready("pay").await?;
         let replicas = status.components.iter().flat_map(|component| &component.replicas);

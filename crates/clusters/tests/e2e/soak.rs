@@ -6,14 +6,14 @@ use super::*;
 
 /// A new minor emulates the old one for longer than was declared first, and then for a shorter time. The soak ends with a snapshot of its own and a proof without emulation, and
 /// no request fails.
-pub(super) async fn ends(world: &World) -> Result<()> {
+pub(super) async fn ends(world: &MetaFixture) -> Result<()> {
     world.clusters().create(&PostParams::default(), &Cluster::new("shop", world.spec(1))).await?;
     let endpoint = world.ready("shop").await?.endpoint.context("it has an endpoint")?;
     let client = world.business("shop", &endpoint).await?;
     world.refer("shop", "v1.37").await?;
     let before = world.ready("shop").await?;
     // The upgrade restarts the only member of etcd; the end of the soak does not.
-    let busy = Busy::start(client.clone());
+    let busy = LoadGenerator::start(client.clone());
     ensure!(before.emulates.as_deref() == Some("1.36"), "{before:#?}");
     let minor = emulated(world, &endpoint).await?;
     ensure!(minor.as_deref() == Some("36"), "it emulates {minor:?}");
@@ -46,13 +46,13 @@ pub(super) async fn ends(world: &World) -> Result<()> {
 }
 
 /// Declares how long the soak lasts.
-async fn last(world: &World, soak: &str) -> Result<()> {
+async fn last(world: &MetaFixture, soak: &str) -> Result<()> {
     let patch = json!({ "spec": { "upgrade": { "soak": soak } } });
     world.clusters().patch("shop", &PatchParams::default(), &Patch::Merge(patch)).await?;
     Ok(())
 }
 
 /// The minor that an API server says it emulates.
-async fn emulated(world: &World, endpoint: &str) -> Result<Option<String>> {
+async fn emulated(world: &MetaFixture, endpoint: &str) -> Result<Option<String>> {
     Ok(world.business("shop", endpoint).await?.apiserver_version().await?.emulation_minor)
 }

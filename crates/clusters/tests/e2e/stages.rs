@@ -12,13 +12,13 @@ const BAD: &str = "no-scheduler";
 const GATE: &str = "NoSuchGate";
 
 /// Refers a cluster at v1.36 to a package version that cannot work, and waits until it is what it was: it says why, and serves all along.
-pub(super) async fn taken_back(world: &World, name: &str, client: Client) -> Result<()> {
+pub(super) async fn taken_back(world: &MetaFixture, name: &str, client: Client) -> Result<()> {
     let packages: Api<ClusterPackageVersion> = Api::namespaced(world.client.clone(), FLEET);
     let mut spec = packages.get("v1.36").await?.spec;
     spec.components.scheduler.args.insert("feature-gates".to_owned(), format!("{GATE}=true"));
     packages.create(&PostParams::default(), &ClusterPackageVersion::new(BAD, spec)).await?;
 
-    let (before, busy, begun) = (pods(world, name).await?, Busy::start(client), Instant::now());
+    let (before, busy, begun) = (pods(world, name).await?, LoadGenerator::start(client), Instant::now());
     let patience = world.clusters().get(name).await?.spec.upgrade.stage_within;
     let change = json!({ "spec": { "packageVersion": BAD, "upgrade": { "stageWithin": "5s" } } });
     world.clusters().patch(name, &PatchParams::default(), &Patch::Merge(change)).await?;
@@ -59,7 +59,7 @@ pub(super) async fn taken_back(world: &World, name: &str, client: Client) -> Res
 }
 
 /// Its pods that are to stay, and which ones these are.
-async fn pods(world: &World, name: &str) -> Result<BTreeMap<String, Option<String>>> {
+async fn pods(world: &MetaFixture, name: &str) -> Result<BTreeMap<String, Option<String>>> {
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), &format!("{FLEET}-{name}"));
     let mut all = pods.list(&Default::default()).await?.items;
     all.retain(|pod| pod.metadata.deletion_timestamp.is_none());

@@ -3,7 +3,7 @@
 use fleetwright_api::{
     Extension, ExtensionChoice, ExtensionStatus, Machine, Operation, OperationPhase, OperationPolicy, Status,
 };
-use fleetwright_lab::hosts::{Described, Host, apply, images};
+use fleetwright_lab::hosts::{Host, HostDescription, apply, images};
 use fleetwright_lab::meta::Workers;
 use fleetwright_lab::specs;
 use fleetwright_pki::Certificate;
@@ -56,7 +56,7 @@ async fn hosts_become_workers_by_the_shipped_extensions_and_their_pods_find_each
 }
 
 /// The cluster: small, with all that is shipped.
-async fn create(world: &World, workers: &Workers) -> Result<()> {
+async fn create(world: &MetaFixture, workers: &Workers) -> Result<()> {
     let [proxy, dns] = [workers.image("kube-proxy")?, workers.image("coredns")?];
     let image = |name: &str| match name {
         "kube-proxy" => proxy.to_owned(),
@@ -92,7 +92,7 @@ async fn create(world: &World, workers: &Workers) -> Result<()> {
     Ok(())
 }
 
-async fn story(world: &World, hosts: &[&Host; 2]) -> Result<()> {
+async fn story(world: &MetaFixture, hosts: &[&Host; 2]) -> Result<()> {
     let begun = Instant::now();
     let chapter = |what: &str| eprintln!("[{:>4} s] {what}", begun.elapsed().as_secs());
     world.meta.connect(hosts).await?;
@@ -155,17 +155,17 @@ async fn story(world: &World, hosts: &[&Host; 2]) -> Result<()> {
 }
 
 /// The Machine of a host, with that kubelet.
-fn machine(world: &World, host: &Host, number: u8, kubelet: &str) -> Result<Value> {
+fn machine(world: &MetaFixture, host: &Host, number: u8, kubelet: &str) -> Result<Value> {
     // Images are there already, and problems are looked for elsewhere.
     let wanted = |component: &str| !["images", "node-problem-detector"].contains(&component);
     let packages = world.meta.site.worker(kubelet)?;
     let packages: Vec<_> = packages.into_iter().filter(|(component, _)| wanted(component)).collect();
     ensure!(packages.iter().any(|(component, _)| component == "kubelet"), "there is no package of kubelet {kubelet}");
-    Ok(Described::host(host, number).machine(FLEET, &packages))
+    Ok(HostDescription::host(host, number).machine(FLEET, &packages))
 }
 
 /// The first machine refers to a kubelet that is newer than the API server: the Machine says so, and the kubelet that runs is not touched.
-async fn a_newer_kubelet_is_refused(world: &World, client: &Client, host: &Host) -> Result<()> {
+async fn a_newer_kubelet_is_refused(world: &MetaFixture, client: &Client, host: &Host) -> Result<()> {
     let machines: Api<Machine> = Api::namespaced(client.clone(), FLEET);
     let process = "systemctl show --property=MainPID --value kubelet.service";
     let before = host.run(process).await?;
@@ -191,7 +191,7 @@ async fn a_newer_kubelet_is_refused(world: &World, client: &Client, host: &Host)
 }
 
 /// Replaces all authorities. Workers join anew while old and new ones are trusted: none is lost, and pods run on. Answers a client that trusts the new ones.
-async fn authorities_are_replaced(world: &World, endpoint: &str, hosts: &[&Host; 2]) -> Result<Client> {
+async fn authorities_are_replaced(world: &MetaFixture, endpoint: &str, hosts: &[&Host; 2]) -> Result<Client> {
     let web = async |client: &Client| -> Result<(Option<String>, Option<i32>)> {
         let pod = Api::<Pod>::default_namespaced(client.clone()).get("web").await?;
         let containers = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
@@ -236,7 +236,7 @@ async fn authorities_are_replaced(world: &World, endpoint: &str, hosts: &[&Host;
     }
     // What is trusted in the end is one, and machines come to have it too.
     let client = world.business("pay", endpoint).await?;
-    let trusted = fleetwright_plan::join::trusts(&String::from_utf8(data["ca.crt"].0.clone())?);
+    let trusted = fleetwright_plan::join::bundle_digest(&String::from_utf8(data["ca.crt"].0.clone())?);
     let machines: Api<Machine> = Api::namespaced(client.clone(), FLEET);
     eventually("machines to trust the new authority alone", async || {
         let all = machines.list(&Default::default()).await?.items;
@@ -263,7 +263,7 @@ fn silent(node: &Node) -> bool {
 
 /// Runs Kubernetes' own specs: the quick ones, or if somebody asks for it (`make conformance`) all that are listed, or those with words in their
 /// names.
-async fn conforms(world: &World, endpoint: &str) -> Result<usize> {
+async fn conforms(world: &MetaFixture, endpoint: &str) -> Result<usize> {
     let asked = std::env::var("FLEETWRIGHT_CONFORMANCE").ok();
     let mut wanted = specs::listed(asked.is_none());
     if let Some(words) = asked.as_deref().filter(|words| *words != "all") {
@@ -286,7 +286,7 @@ async fn conforms(world: &World, endpoint: &str) -> Result<usize> {
 }
 
 /// Waits until that is so of these extensions.
-async fn extensions(world: &World, names: &[&str], holds: impl Fn(&ExtensionStatus) -> bool) -> Result<()> {
+async fn extensions(world: &MetaFixture, names: &[&str], holds: impl Fn(&ExtensionStatus) -> bool) -> Result<()> {
     eventually(&format!("the extensions {}", names.join(", ")), async || {
         let all = world.clusters().get("pay").await?.status.unwrap_or_default().extensions;
         let so = |name: &&str| all.iter().any(|one| one.name == **name && holds(one));
@@ -296,7 +296,7 @@ async fn extensions(world: &World, names: &[&str], holds: impl Fn(&ExtensionStat
 }
 
 /// An extension is disabled: an Operation deletes its objects in the business cluster, and no object of another extension.
-async fn an_extension_is_pruned(world: &World, client: &Client) -> Result<()> {
+async fn an_extension_is_pruned(world: &MetaFixture, client: &Client) -> Result<()> {
     extensions(world, &["notes"], |one| one.ready == Status::True).await?;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
     let mut choices = world.clusters().get("pay").await?.spec.extensions;
@@ -404,7 +404,7 @@ async fn pods_find_each_other(client: &Client) -> Result<()> {
 }
 
 /// What is known in the business cluster, for somebody who wants to know why something is not there.
-async fn said(world: &World) -> String {
+async fn said(world: &MetaFixture) -> String {
     let mut said = String::new();
     let beside: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
     for pod in beside.list(&Default::default()).await.map(|list| list.items).unwrap_or_default() {

@@ -11,11 +11,11 @@ use anyhow::{Context, Result, bail, ensure};
 use fleetwright_api::{Cluster, ClusterSpec, EtcdDatastore, crds, is_true, names};
 use fleetwright_clusters::{Account, admission_policy, control_plane_role};
 use fleetwright_kit::{Clock, Operator};
-use fleetwright_lab::{Kind, Target, define};
-use fleetwright_rig::layer::not_streaming;
-use fleetwright_rig::rights::{CLUSTER, Right, judge};
+use fleetwright_lab::{ServerKind, Target, define};
+use fleetwright_rig::layer::without_streaming_lists;
+use fleetwright_rig::rights::{CLUSTER, Right, check_rights};
 use fleetwright_rig::{Call, Recorder};
-use fleetwright_sim::meta::{Manner, Meta};
+use fleetwright_sim::meta::{Meta, MetaConfig};
 use futures::future::{ready, try_join_all};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -24,14 +24,14 @@ use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use place::{ACCOUNT, CONTROL_PLANE, FLEET, KEYS, PATIENCE, Place, SYSTEM, create, is_want, until};
+use place::{ACCOUNT, CONTROL_PLANE, FLEET, Installation, KEYS, PATIENCE, SYSTEM, create, is_want, until};
 use serde_json::json;
 use tokio::sync::oneshot;
-use world::{Episode, World};
+use world::{ClusterRun, Episode};
 
 /// Every call was allowed, and without any one right some call would not have been.
 fn judged(recorder: &Recorder) -> Result<()> {
-    let place = Place::FIRST;
+    let place = Installation::FIRST;
     // Until the RoleBinding of a new namespace is known to the API server, its Secrets may not be read: that is waited for.
     let awaited = |call: &Call| call.resource == "secrets" && matches!(call.verb, "list" | "watch");
     // A namespace that is told again to go may have lost its RoleBinding already.
@@ -46,11 +46,11 @@ fn judged(recorder: &Recorder) -> Result<()> {
     ensure!(refused.is_empty(), "with all rights these were refused: {refused:#?}");
     let calls = recorder.calls().into_iter().map(|record| record.call);
     // The server asks for `bind` when a RoleBinding is created, see the test of each right.
-    judge(&place.rights(), calls, |call| place.of(call), |right| right.verb == "bind")
+    check_rights(&place.rights(), calls, |call| place.of(call), |right| right.verb == "bind")
 }
 
-const MANNER: fn() -> Manner =
-    || Manner { start: Duration::from_millis(10), stop: Duration::from_millis(50), ..Manner::default() };
+const MANNER: fn() -> MetaConfig =
+    || MetaConfig { start: Duration::from_millis(10), stop: Duration::from_millis(50), ..MetaConfig::default() };
 
 /// What all places share: the kinds, a StorageClass whose volumes can grow, and what runs pods.
 async fn furnish(admin: &Client) -> Result<Meta> {
@@ -72,18 +72,18 @@ async fn while_running(operator: Operator, play: impl Future<Output = Result<()>
     played
 }
 
-async fn lives_with_its_rights(kind: Kind) -> Result<()> {
+async fn lives_with_its_rights(kind: ServerKind) -> Result<()> {
     let target = Target::start(kind).await?;
-    let (admin, place) = (target.admin(), Place::FIRST);
+    let (admin, place) = (target.admin(), Installation::FIRST);
     let meta = furnish(&admin).await?;
     place.prepare(&admin, &[]).await?;
-    if kind == Kind::Real {
+    if kind == ServerKind::Real {
         confine(&admin, &place).await?;
     }
     let recorder = Recorder::default();
     let client = target.client_as(&place.user(), &[]).await?;
-    let operator = place.operator(recorder.around(client.clone()));
-    let lived = while_running(operator, World::new(&target, &meta, &recorder, place).live()).await;
+    let operator = place.operator(recorder.wrap(client.clone()));
+    let lived = while_running(operator, ClusterRun::new(&target, &meta, &recorder, place).live()).await;
     meta.stop().await;
     let came = lived.with_context(|| recorder.tail(60)).and_then(|()| judged(&recorder));
     let came = match came {
@@ -118,7 +118,7 @@ async fn reads_no_secret_elsewhere(client: &Client) -> Result<()> {
 }
 
 /// Applies the admission policy of the installation.
-async fn confine(admin: &Client, place: &Place) -> Result<()> {
+async fn confine(admin: &Client, place: &Installation) -> Result<()> {
     let Account { namespace, name } = place.account;
     let (group, version) = ("admissionregistration.k8s.io".to_owned(), "v1".to_owned());
     for object in admission_policy(namespace, name, place.fleet) {
@@ -135,8 +135,8 @@ async fn confine(admin: &Client, place: &Place) -> Result<()> {
 /// Whoever has the account's token and got every role there is still writes nothing outside of control planes.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_policy_confines_the_account_whatever_roles_it_has_on_real() -> Result<()> {
-    let target = Target::start(Kind::Real).await?;
-    let (admin, place) = (target.admin(), Place::FIRST);
+    let target = Target::start(ServerKind::Real).await?;
+    let (admin, place) = (target.admin(), Installation::FIRST);
     define(&admin, &crds()).await?;
     place.prepare(&admin, &[]).await?;
     let user = place.user();
@@ -231,14 +231,14 @@ async fn the_policy_confines_the_account_whatever_roles_it_has_on_real() -> Resu
 }
 
 /// Creates a cluster and deletes it again, until a call is refused for want of the right, or all has happened.
-async fn a_short_life(target: &Target, place: Place, missing: Option<&Right>) -> Result<Recorder> {
+async fn a_short_life(target: &Target, place: Installation, missing: Option<&Right>) -> Result<Recorder> {
     let admin = target.admin();
     place.prepare(&admin, missing.map(slice::from_ref).unwrap_or_default()).await?;
     let recorder = Recorder::default();
     let client = target.client_as(&place.user(), &[]).await?;
     // Where lists are streamed, `list` is not asked for.
     let older = missing.is_none_or(|right| right.verb == "list");
-    let client = if older { not_streaming(client) } else { client };
+    let client = if older { without_streaming_lists(client) } else { client };
     let clusters: Api<Cluster> = Api::namespaced(admin.clone(), place.fleet);
     let seen = || {
         recorder
@@ -270,14 +270,14 @@ async fn a_short_life(target: &Target, place: Place, missing: Option<&Right>) ->
         ensure!(missing.is_none() || seen(), "all went well without {missing:?}");
         anyhow::Ok(())
     };
-    while_running(place.operator(recorder.around(client)), life).await?;
+    while_running(place.operator(recorder.wrap(client)), life).await?;
     Ok(recorder)
 }
 
 /// A short life without each of these rights, some at a time.
 async fn short_lives(target: &Target, rights: Vec<Right>) -> Result<()> {
     let lives = (1..).zip(rights).map(|(number, right)| async move {
-        a_short_life(target, Place::numbered(number), Some(&right)).await.map(drop)
+        a_short_life(target, Installation::numbered(number), Some(&right)).await.map(drop)
     });
     let wrong = stream::iter(lives).buffer_unordered(6).filter_map(|done| ready(done.err()));
     let wrong: Vec<_> = wrong.collect().await;
@@ -289,12 +289,12 @@ async fn short_lives(target: &Target, rights: Vec<Right>) -> Result<()> {
 async fn an_episode(
     target: &Target,
     meta: &Meta,
-    place: Place,
+    place: Installation,
     episode: Episode,
     missing: &[Right],
 ) -> Result<Vec<Right>> {
     let recorder = Recorder::default();
-    let world = World::new(target, meta, &recorder, place);
+    let world = ClusterRun::new(target, meta, &recorder, place);
     place.prepare(&world.admin, missing).await?;
     let client = target.client_as(&place.user(), &[]).await?;
     let play = async {
@@ -307,18 +307,18 @@ async fn an_episode(
             failed = world.give_back(missing) => failed,
         }
     };
-    let played = while_running(place.operator(recorder.around(client)), play).await;
+    let played = while_running(place.operator(recorder.wrap(client)), play).await;
     played.with_context(|| format!("{episode:?}:\n{}", recorder.tail(40)))?;
     Ok(world.missed(missing).0)
 }
 
 /// Each right that the short life of a cluster uses is taken away alone. The others are taken away at once, in a cluster for each episode, and given back when a call was refused. Two rights for the
-/// same call would not be noticed there: `judge` finds them.
+/// same call would not be noticed there: `check_rights` finds them.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_right_that_is_taken_away_is_missed() -> Result<()> {
-    let target = Target::start(Kind::Embedded).await?;
+    let target = Target::start(ServerKind::Embedded).await?;
     let meta = furnish(&target.admin()).await?;
-    let first = Place::numbered(0);
+    let first = Installation::numbered(0);
     let recorder = a_short_life(&target, first, None).await?;
     let calls: Vec<_> = recorder.calls().into_iter().map(|record| record.call).collect();
     let used = |right: &Right| calls.iter().any(|call| is_want(right, call, &first));
@@ -327,7 +327,7 @@ async fn each_right_that_is_taken_away_is_missed() -> Result<()> {
     ensure!(needed.len() > 30 && lists > 10, "only these are needed: {needed:#?}");
     let episodes = (needed.len() + 1..).zip(Episode::ALL);
     let episodes =
-        episodes.map(|(number, episode)| an_episode(&target, &meta, Place::numbered(number), episode, &others));
+        episodes.map(|(number, episode)| an_episode(&target, &meta, Installation::numbered(number), episode, &others));
     let (lived, missed) = tokio::join!(short_lives(&target, needed), try_join_all(episodes));
     meta.stop().await;
     lived?;
@@ -340,13 +340,13 @@ async fn each_right_that_is_taken_away_is_missed() -> Result<()> {
 /// One of the account's own namespace, one of a control plane's, and the one that only the server asks for.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_right_that_is_taken_away_is_missed_on_real() -> Result<()> {
-    let target = Target::start(Kind::Real).await?;
+    let target = Target::start(ServerKind::Real).await?;
     let meta = furnish(&target.admin()).await?;
     let chosen = |right: &Right| {
         let right = (right.place, right.resource.as_str(), right.verb.as_str());
         matches!(right, (KEYS, "secrets", "create") | (CONTROL_PLANE, "statefulsets", "create") | (CLUSTER, _, "bind"))
     };
-    let chosen: Vec<_> = Place::numbered(0).rights().into_iter().filter(chosen).collect();
+    let chosen: Vec<_> = Installation::numbered(0).rights().into_iter().filter(chosen).collect();
     ensure!(chosen.len() == 3, "{chosen:#?}");
     let lived = short_lives(&target, chosen).await;
     meta.stop().await;
@@ -356,10 +356,10 @@ async fn a_right_that_is_taken_away_is_missed_on_real() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_call_has_its_right_and_every_right_its_call() -> Result<()> {
-    lives_with_its_rights(Kind::Embedded).await
+    lives_with_its_rights(ServerKind::Embedded).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_call_has_its_right_and_every_right_its_call_on_real() -> Result<()> {
-    lives_with_its_rights(Kind::Real).await
+    lives_with_its_rights(ServerKind::Real).await
 }

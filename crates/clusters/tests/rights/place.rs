@@ -64,12 +64,12 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> Result<Result<(),
 
 /// An installation of its own: a namespace of Clusters, one of the operator, and its account.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct Installation {
     pub fleet: &'static str,
     pub account: Account,
 }
 
-impl Place {
+impl Installation {
     pub const FIRST: Self = Self { fleet: FLEET, account: Account { namespace: SYSTEM, name: ACCOUNT } };
 
     pub fn numbered(number: usize) -> Self {
@@ -180,7 +180,7 @@ where
 }
 
 /// Whether that call is refused when that right is missing.
-pub fn is_want(right: &Right, call: &Call, place: &Place) -> bool {
+pub fn is_want(right: &Right, call: &Call, place: &Installation) -> bool {
     match right.verb.as_str() {
         // The server asks for it when the RoleBinding is created.
         "bind" => call.verb == "create" && call.resource.starts_with("rolebindings"),

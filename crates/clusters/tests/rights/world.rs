@@ -20,7 +20,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::place::{Place, create, is_want, until};
+use crate::place::{Installation, create, is_want, until};
 
 /// What happens to a cluster that is ready.
 #[derive(Clone, Copy, Debug)]
@@ -43,18 +43,18 @@ impl Episode {
 }
 
 /// The Cluster `pay` of a place, and what its operator called.
-pub struct World<'a> {
+pub struct ClusterRun<'a> {
     pub admin: Client,
     meta: &'a Meta,
     recorder: &'a Recorder,
-    place: Place,
+    place: Installation,
     clusters: Api<Cluster>,
     /// Where its control plane is.
     namespace: String,
 }
 
-impl<'a> World<'a> {
-    pub fn new(target: &Target, meta: &'a Meta, recorder: &'a Recorder, place: Place) -> Self {
+impl<'a> ClusterRun<'a> {
+    pub fn new(target: &Target, meta: &'a Meta, recorder: &'a Recorder, place: Installation) -> Self {
         let clusters = Api::namespaced(target.admin(), place.fleet);
         Self { admin: target.admin(), meta, recorder, place, clusters, namespace: format!("{}-pay", place.fleet) }
     }

@@ -13,12 +13,12 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use crate::support::{FLEET, World};
+use crate::support::{FLEET, TestFleet};
 use crate::versions::business;
 
 const AUTHORITIES: [&str; 4] = ["ca", "etcd-ca", "front-proxy-ca", "kubelet-ca"];
 
-async fn held(world: &World, secret: &str, key: &str) -> String {
+async fn held(world: &TestFleet, secret: &str, key: &str) -> String {
     let api: Api<Secret> = world.api("pay");
     let data = api.get(secret).await.unwrap().data.unwrap_or_default();
     String::from_utf8(data.get(key).map(|bytes| bytes.0.clone()).unwrap_or_default()).unwrap()
@@ -26,7 +26,7 @@ async fn held(world: &World, secret: &str, key: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn authorities_are_replaced_in_phases_and_all_that_they_signed_with_them() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |spec| spec.certificates.overlap.0 = Duration::from_secs(1)).await;
     world.ready("pay").await;
     let mut before = Vec::new();
@@ -72,7 +72,7 @@ async fn authorities_are_replaced_in_phases_and_all_that_they_signed_with_them()
 /// Even if somebody approves a request of a node for the names of the API server: whoever trusts the cluster's authority does not take it for the API server.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_serving_certificate_of_a_kubelet_is_never_one_of_the_api_server() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     let client = business(&world).await;
@@ -106,7 +106,7 @@ async fn a_serving_certificate_of_a_kubelet_is_never_one_of_the_api_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_phase_ends_before_all_machines_have_what_is_trusted() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world
         .create("pay", |spec| {
             spec.replicas = 1;
@@ -140,7 +140,7 @@ async fn no_phase_ends_before_all_machines_have_what_is_trusted() {
             })
             .await;
         assert!(!told.contains("only-watched"), "{told}");
-        let trusts = fleetwright_plan::join::trusts(&held(&world, "ca", "ca.crt").await);
+        let trusts = fleetwright_plan::join::bundle_digest(&held(&world, "ca", "ca.crt").await);
         let machines: Api<Machine> = Api::default_namespaced(business(&world).await);
         let follows = json!({ "status": { "trusts": trusts } });
         machines.patch_status("host-17", &PatchParams::default(), &Patch::Merge(follows)).await.unwrap();
@@ -159,7 +159,7 @@ async fn no_phase_ends_before_all_machines_have_what_is_trusted() {
 /// The cluster is as old as its authorities last: they have expired, and no component accepts what they signed.
 #[tokio::test(flavor = "multi_thread")]
 async fn authorities_that_have_expired_are_replaced_when_a_person_asks_for_it() {
-    let mut world = World::start().await;
+    let mut world = TestFleet::start().await;
     world
         .create("pay", |spec| {
             spec.replicas = 1;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fleetwright_api::{EtcdDatastore, Operation, OperationPhase, names};
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use fleetwright_sim::meta::Step;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
@@ -13,7 +13,7 @@ use kube::api::{DeleteParams, ObjectMeta, PostParams};
 use serde_json::json;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use crate::support::{FLEET, World};
+use crate::support::{FLEET, TestFleet};
 use crate::versions::{business, there, write};
 
 fn three(spec: &mut fleetwright_api::ClusterSpec) {
@@ -21,14 +21,14 @@ fn three(spec: &mut fleetwright_api::ClusterSpec) {
 }
 
 /// Since when its datastore is healthy, if it is.
-async fn healthy_since(world: &World) -> Option<String> {
+async fn healthy_since(world: &TestFleet) -> Option<String> {
     let status = world.status("pay").await;
     let healthy = fleetwright_api::condition(&status.conditions, names::DATASTORE_HEALTHY)?;
     (healthy.status == fleetwright_api::Status::True).then(|| healthy.last_transition_time.to_string())
 }
 
 /// Empties the volume of a member, and waits until all are healthy again.
-pub async fn lose(world: &World, member: &str) {
+pub async fn lose(world: &TestFleet, member: &str) {
     let before = healthy_since(world).await.expect("it is healthy");
     assert!(world.meta.wipe("fleet-pay", &format!("data-{member}")));
     world
@@ -41,7 +41,7 @@ pub async fn lose(world: &World, member: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_whose_volume_was_emptied_is_replaced_and_nothing_is_lost() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", three).await;
     world.ready("pay").await;
     write(&world, "before").await;
@@ -56,7 +56,7 @@ async fn a_member_whose_volume_was_emptied_is_replaced_and_nothing_is_lost() {
 }
 
 /// Waits until the condition says that the quorum is lost.
-async fn says(world: &World, type_: &str) {
+async fn says(world: &TestFleet, type_: &str) {
     world
         .until(&format!("{type_} says that the quorum is lost"), async || {
             let status = world.status("pay").await;
@@ -69,7 +69,7 @@ async fn says(world: &World, type_: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_quorum_it_says_so_and_nothing_is_touched() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", three).await;
     world.ready("pay").await;
     let pods: Api<Pod> = world.api("pay");
@@ -88,7 +88,7 @@ async fn without_a_quorum_it_says_so_and_nothing_is_touched() {
 }
 
 /// Declares another number of members and waits until there are that many.
-async fn resize(world: &World, members: u32) {
+async fn resize(world: &TestFleet, members: u32) {
     world.change("pay", json!({ "spec": { "datastore": { "etcd": { "members": members } } } })).await;
     let status = world.ready("pay").await;
     let etcd = status.etcd.clone().unwrap();
@@ -106,7 +106,7 @@ async fn resize(world: &World, members: u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_come_and_go_one_by_one_while_a_client_writes_and_no_write_is_lost() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |spec| spec.datastore.etcd.as_mut().unwrap().members = 1).await;
     world.ready("pay").await;
     let maps: Api<ConfigMap> = Api::default_namespaced(business(&world).await);
@@ -155,8 +155,8 @@ async fn members_come_and_go_one_by_one_while_a_client_writes_and_no_write_is_lo
     }
 }
 
-async fn members_leave_and_return(kind: Kind) {
-    let world = World::on(kind).await;
+async fn members_leave_and_return(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     world.create("pay", three).await;
     world.ready("pay").await;
     for (members, name) in [(1, "with-three"), (3, "with-one")] {
@@ -169,17 +169,17 @@ async fn members_leave_and_return(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_members_become_one_and_three_again_and_nothing_is_lost() {
-    members_leave_and_return(Kind::Embedded).await;
+    members_leave_and_return(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_members_become_one_and_three_again_and_nothing_is_lost_on_real() {
-    members_leave_and_return(Kind::Real).await;
+    members_leave_and_return(ServerKind::Real).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fewer_members_are_refused_without_a_quorum_and_nothing_is_touched() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", three).await;
     world.ready("pay").await;
     let pods: Api<Pod> = world.api("pay");
@@ -208,8 +208,8 @@ async fn fewer_members_are_refused_without_a_quorum_and_nothing_is_touched() {
 }
 
 /// The quorum is there: without the refusal, the next member would be removed, and then one of two would be missing.
-async fn a_member_that_is_not_ready_holds_a_smaller_number_back(kind: Kind) {
-    let world = World::on(kind).await;
+async fn a_member_that_is_not_ready_holds_a_smaller_number_back(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     world.create("pay", three).await;
     world.ready("pay").await;
     let (pods, sets): (Api<Pod>, Api<StatefulSet>) = (world.api("pay"), world.api("pay"));
@@ -245,16 +245,16 @@ async fn a_member_that_is_not_ready_holds_a_smaller_number_back(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fewer_members_are_refused_while_one_is_not_ready() {
-    a_member_that_is_not_ready_holds_a_smaller_number_back(Kind::Embedded).await;
+    a_member_that_is_not_ready_holds_a_smaller_number_back(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fewer_members_are_refused_while_one_is_not_ready_on_real() {
-    a_member_that_is_not_ready_holds_a_smaller_number_back(Kind::Real).await;
+    a_member_that_is_not_ready_holds_a_smaller_number_back(ServerKind::Real).await;
 }
 
 /// Declares larger volumes, and waits until all claims and the StatefulSet ask for that.
-async fn grow(world: &World) {
+async fn grow(world: &TestFleet) {
     world.change("pay", json!({ "spec": { "datastore": { "etcd": { "storage": { "size": "20Gi" } } } } })).await;
     let (claims, sets): (Api<PersistentVolumeClaim>, Api<StatefulSet>) = (world.api("pay"), world.api("pay"));
     let storage = |claim: &PersistentVolumeClaim| {
@@ -274,7 +274,7 @@ async fn grow(world: &World) {
 }
 
 /// Makes a StorageClass. The API server lets a claim grow only if its class says so.
-pub async fn class(world: &World, name: &str, expands: bool) {
+pub async fn class(world: &TestFleet, name: &str, expands: bool) {
     let class = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
         "metadata": { "name": name }, "provisioner": "example.com/disks", "allowVolumeExpansion": expands,
@@ -290,7 +290,7 @@ pub fn three_of(spec: &mut fleetwright_api::ClusterSpec, class: &str) {
 }
 
 /// The uids of the members' pods and volumes.
-async fn identities(world: &World) -> Vec<Option<String>> {
+async fn identities(world: &TestFleet) -> Vec<Option<String>> {
     let pods: Api<Pod> = world.api("pay");
     let claims: Api<PersistentVolumeClaim> = world.api("pay");
     let mut all = Vec::new();
@@ -301,8 +301,8 @@ async fn identities(world: &World) -> Vec<Option<String>> {
     all
 }
 
-async fn volumes_are_expanded(kind: Kind) {
-    let world = World::on(kind).await;
+async fn volumes_are_expanded(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     class(&world, "elastic", true).await;
     world.create("pay", |spec| three_of(spec, "elastic")).await;
     world.ready("pay").await;
@@ -317,16 +317,16 @@ async fn volumes_are_expanded(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn larger_volumes_are_expanded_in_place_and_nothing_restarts() {
-    volumes_are_expanded(Kind::Embedded).await;
+    volumes_are_expanded(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn larger_volumes_are_expanded_in_place_and_nothing_restarts_on_real() {
-    volumes_are_expanded(Kind::Real).await;
+    volumes_are_expanded(ServerKind::Real).await;
 }
 
-async fn volumes_are_replaced(kind: Kind) {
-    let world = World::on(kind).await;
+async fn volumes_are_replaced(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     class(&world, "rigid", false).await;
     world.create("pay", |spec| three_of(spec, "rigid")).await;
     world.ready("pay").await;
@@ -341,10 +341,10 @@ async fn volumes_are_replaced(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn volumes_of_a_class_that_cannot_expand_are_replaced_member_by_member_and_no_write_is_lost() {
-    volumes_are_replaced(Kind::Embedded).await;
+    volumes_are_replaced(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn volumes_of_a_class_that_cannot_expand_are_replaced_member_by_member_and_no_write_is_lost_on_real() {
-    volumes_are_replaced(Kind::Real).await;
+    volumes_are_replaced(ServerKind::Real).await;
 }

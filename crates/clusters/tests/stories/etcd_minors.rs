@@ -5,23 +5,23 @@ use std::time::Duration;
 use fleetwright_api::{
     ClusterPackageVersion, ClusterPackageVersionSpec, ClusterStatus, RestoreStage, Status, condition, names,
 };
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, PostParams, PropagationPolicy};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::before::held;
 use crate::datastore::{class, three_of};
+use crate::preflight_checks::held;
 use crate::snapshots::{restored, snapshot};
-use crate::support::{World, not_accepted};
+use crate::support::{TestFleet, not_accepted};
 use crate::versions::{refer, there, write};
 
 /// Has the next minor of Kubernetes and of etcd.
 const NEWER: &str = "v1.37-etcd-3.7";
 
-async fn package(world: &World, name: &str, kubernetes: &str, etcd: &str) {
+async fn package(world: &TestFleet, name: &str, kubernetes: &str, etcd: &str) {
     let spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, etcd);
     world.packages().create(&PostParams::default(), &ClusterPackageVersion::new(name, spec)).await.unwrap();
 }
@@ -33,8 +33,8 @@ fn recorded(status: &ClusterStatus) -> (Option<&str>, Option<&str>) {
 }
 
 /// A world with a cluster of three members that was upgraded to [`NEWER`] and rolled back, with a write and a snapshot before the upgrade and after the rollback.
-async fn rolled_back(kind: Kind) -> (World, [String; 2]) {
-    let world = World::on(kind).await;
+async fn rolled_back(kind: ServerKind) -> (TestFleet, [String; 2]) {
+    let world = TestFleet::on(kind).await;
     class(&world, "elastic", true).await;
     package(&world, NEWER, "1.37.1", "3.7.0").await;
     world
@@ -71,7 +71,7 @@ fn image(set: &StatefulSet) -> &str {
 }
 
 /// No member was ever started with an etcd that is older than its data.
-fn is_never_older(world: &World) {
+fn is_never_older(world: &TestFleet) {
     let mut starts = world.meta.older_starts();
     // A snapshot that is checked is no member.
     starts.retain(|start| start.member.starts_with("etcd-"));
@@ -79,7 +79,7 @@ fn is_never_older(world: &World) {
 }
 
 /// All members run the newer etcd, and the status says so.
-async fn is_newer(world: &World) {
+async fn is_newer(world: &TestFleet) {
     let (pods, sets): (Api<Pod>, Api<StatefulSet>) = (world.api("pay"), world.api("pay"));
     assert!(image(&sets.get("etcd").await.unwrap()).ends_with("etcd:v3.7.0"));
     for number in 0..3 {
@@ -92,7 +92,7 @@ async fn is_newer(world: &World) {
 }
 
 /// Deletes the StatefulSet without its pods; answers its uid.
-async fn delete_set(world: &World) -> Option<String> {
+async fn delete_set(world: &TestFleet) -> Option<String> {
     let sets: Api<StatefulSet> = world.api("pay");
     let uid = sets.get("etcd").await.unwrap().uid();
     let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
@@ -107,7 +107,7 @@ async fn delete_set(world: &World) -> Option<String> {
 }
 
 /// Waits until there is another StatefulSet than that; it has the newer etcd from the first moment.
-async fn is_created_again(world: &World, old: Option<&str>) {
+async fn is_created_again(world: &TestFleet, old: Option<&str>) {
     let sets: Api<StatefulSet> = world.api("pay");
     let set = world.seen(&sets, "etcd", |set| set.uid().as_deref() != old).await;
     assert!(image(&set).ends_with("etcd:v3.7.0"), "{}", image(&set));
@@ -116,7 +116,7 @@ async fn is_created_again(world: &World, old: Option<&str>) {
 }
 
 /// Declares larger volumes, and waits until the volumes of members and the StatefulSet, which is created again for it, have that size.
-async fn grow(world: &World) {
+async fn grow(world: &TestFleet) {
     world.change("pay", json!({ "spec": { "datastore": { "etcd": { "storage": { "size": "20Gi" } } } } })).await;
     let (claims, sets): (Api<PersistentVolumeClaim>, Api<StatefulSet>) = (world.api("pay"), world.api("pay"));
     let storage = |claim: &PersistentVolumeClaim| {
@@ -136,7 +136,7 @@ async fn grow(world: &World) {
     world.ready("pay").await;
 }
 
-async fn stays_with_the_newer_etcd(kind: Kind) {
+async fn stays_with_the_newer_etcd(kind: ServerKind) {
     let (world, _) = rolled_back(kind).await;
     let old = delete_set(&world).await;
     is_created_again(&world, old.as_deref()).await;
@@ -184,15 +184,15 @@ async fn stays_with_the_newer_etcd(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_member_is_started_with_an_older_etcd_after_a_rollback_whatever_is_deleted_or_changed() {
-    stays_with_the_newer_etcd(Kind::Embedded).await;
+    stays_with_the_newer_etcd(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_member_is_started_with_an_older_etcd_after_a_rollback_whatever_is_deleted_or_changed_on_real() {
-    stays_with_the_newer_etcd(Kind::Real).await;
+    stays_with_the_newer_etcd(ServerKind::Real).await;
 }
 
-async fn a_newer_snapshot_is_refused(kind: Kind) {
+async fn a_newer_snapshot_is_refused(kind: ServerKind) {
     let (world, [old, new]) = rolled_back(kind).await;
     world.change("pay", json!({ "spec": { "restore": { "snapshot": new } } })).await;
     let newer = "set spec.packageVersion to a version with etcd 3.7 or newer";
@@ -219,16 +219,16 @@ async fn a_newer_snapshot_is_refused(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_of_a_newer_etcd_is_restored_with_no_older_one() {
-    a_newer_snapshot_is_refused(Kind::Embedded).await;
+    a_newer_snapshot_is_refused(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_of_a_newer_etcd_is_restored_with_no_older_one_on_real() {
-    a_newer_snapshot_is_refused(Kind::Real).await;
+    a_newer_snapshot_is_refused(ServerKind::Real).await;
 }
 
-async fn is_checked_without_its_package_version(kind: Kind) {
-    let world = World::on(kind).await;
+async fn is_checked_without_its_package_version(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     package(&world, "v1.38", "1.38.0", "3.7.0").await;
     package(&world, NEWER, "1.37.1", "3.7.0").await;
     world.create("pay", |spec| spec.replicas = 1).await;
@@ -253,10 +253,10 @@ async fn is_checked_without_its_package_version(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_from_a_package_version_that_was_deleted_has_all_its_checks() {
-    is_checked_without_its_package_version(Kind::Embedded).await;
+    is_checked_without_its_package_version(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_from_a_package_version_that_was_deleted_has_all_its_checks_on_real() {
-    is_checked_without_its_package_version(Kind::Real).await;
+    is_checked_without_its_package_version(ServerKind::Real).await;
 }

@@ -13,7 +13,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use crate::support::World;
+use crate::support::TestFleet;
 use crate::versions::{business, refer};
 
 const SCHEMA: &str = "type: object\nproperties:\n  text: {type: string, default: hello}\n";
@@ -88,7 +88,7 @@ fn beside() -> Extension {
     }
 }
 
-impl World {
+impl TestFleet {
     pub async fn package(&self, name: &str, kubernetes: &str, extensions: Vec<Extension>) {
         let mut spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16");
         spec.extensions = extensions;
@@ -124,7 +124,7 @@ impl World {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn extensions_are_put_in_place_and_what_is_changed_or_removed_by_hand_returns() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.package("full", "1.36.4", vec![notes(), beside()]).await;
     let given = Endpoint {
         type_: EndpointType::External,
@@ -182,7 +182,7 @@ async fn extensions_are_put_in_place_and_what_is_changed_or_removed_by_hand_retu
 
 #[tokio::test(flavor = "multi_thread")]
 async fn extensions_at_rest_cost_no_write() {
-    let mut world = World::start().await;
+    let mut world = TestFleet::start().await;
     world.package("full", "1.36.4", vec![notes(), beside()]).await;
     world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
     world.extended().await;
@@ -190,7 +190,7 @@ async fn extensions_at_rest_cost_no_write() {
     let client = business(&world).await;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "notes");
     let deployments: Api<Deployment> = world.api("pay");
-    let versions = async |world: &World| {
+    let versions = async |world: &TestFleet| {
         let cluster = world.clusters().get("pay").await.unwrap().metadata.resource_version;
         let inventory = world.api::<ConfigMap>("pay").get("extensions").await.unwrap().metadata.resource_version;
         let beside = deployments.get("beside").await.unwrap().metadata.resource_version;
@@ -208,7 +208,7 @@ async fn extensions_at_rest_cost_no_write() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn extensions_follow_the_package_version_and_what_is_no_longer_theirs_goes() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     let later = Extension {
         template: NOTES.replace("name: notes, namespace: notes}\ndata", "name: letters, namespace: notes}\ndata"),
         ..notes()
@@ -239,7 +239,7 @@ async fn extensions_follow_the_package_version_and_what_is_no_longer_theirs_goes
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_turned_off_goes_but_what_people_made_of_it_stays() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.package("full", "1.36.4", vec![notes(), beside()]).await;
     world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
     world.extended().await;
@@ -261,7 +261,7 @@ async fn what_is_turned_off_goes_but_what_people_made_of_it_stays() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_an_extension_is_deleted_before_the_policy_lets_it_and_only_what_is_its_own() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.limit("ExtensionPrune", 0).await;
     world.package("full", "1.36.4", vec![notes(), extension("more", 30, MORE)]).await;
     world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
@@ -291,7 +291,7 @@ async fn nothing_of_an_extension_is_deleted_before_the_policy_lets_it_and_only_w
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_values_and_templates_are_named_and_what_is_there_stays() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     let wrong = extension("wrong", 15, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ cluster.nmae }}}\n");
     world.package("full", "1.36.4", vec![notes(), beside()]).await;
     world.package("wrong", "1.36.5", vec![notes(), wrong, beside()]).await;
@@ -319,7 +319,7 @@ async fn wrong_values_and_templates_are_named_and_what_is_there_stays() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_waits_for_those_before_it_and_says_for_what() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     let checks = vec![ExtensionCheck { deployment: Some("kube-system/first".to_owned()), ..ExtensionCheck::default() }];
     let health = ExtensionHealth { checks, ..ExtensionHealth::default() };
     let template = BESIDE.replace("name: beside", "name: first, namespace: kube-system");

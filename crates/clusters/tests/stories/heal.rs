@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use fleetwright_api::names;
-use fleetwright_sim::meta::Bad;
+use fleetwright_sim::meta::VersionDefect;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, ResourceExt};
 
-use crate::support::World;
+use crate::support::TestFleet;
 
 const VERSION: &str = "v1.36.4";
 
-async fn pods(world: &World, component: &str) -> Vec<Pod> {
+async fn pods(world: &TestFleet, component: &str) -> Vec<Pod> {
     let api: Api<Pod> = world.api("pay");
     let mut all = api.list(&Default::default()).await.unwrap().items;
     all.retain(|pod| pod.labels().get(names::COMPONENT).is_some_and(|name| name == component));
@@ -21,7 +21,7 @@ async fn pods(world: &World, component: &str) -> Vec<Pod> {
 }
 
 /// One of two replicas begins anew, and is bad from now on; those after it are good.
-async fn spoil(world: &World, component: &str, bad: Bad) -> Pod {
+async fn spoil(world: &TestFleet, component: &str, bad: VersionDefect) -> Pod {
     let victim = pods(world, component).await.remove(0);
     world.meta.declare(component, VERSION, Some(bad));
     assert!(world.meta.kill("fleet-pay", &victim.name_any(), None));
@@ -36,7 +36,7 @@ async fn spoil(world: &World, component: &str, bad: Bad) -> Pod {
 }
 
 /// Waits until it is replaced, and the cluster well again.
-async fn replaced(world: &World, victim: &Pod) {
+async fn replaced(world: &TestFleet, victim: &Pod) {
     world
         .until("it is made anew", async || {
             let status = world.status("pay").await;
@@ -52,10 +52,10 @@ async fn replaced(world: &World, victim: &Pod) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_says_ready_and_lies_leaves_the_endpoint_and_is_made_anew() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 2).await;
     world.ready("pay").await;
-    let victim = spoil(&world, "kube-apiserver", Bad::WrongAnswers).await;
+    let victim = spoil(&world, "kube-apiserver", VersionDefect::WrongAnswers).await;
     // Before it is replaced: the new one is good.
     world.meta.declare("kube-apiserver", VERSION, None);
     let slices: Api<EndpointSlice> = world.api("pay");
@@ -74,10 +74,10 @@ async fn a_replica_that_says_ready_and_lies_leaves_the_endpoint_and_is_made_anew
 
 /// Those that are made from now on are good again, once the bad one is told to go.
 async fn crashing(component: &str) {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 2).await;
     world.ready("pay").await;
-    let victim = spoil(&world, component, Bad::CrashesAfter(Duration::from_millis(200))).await;
+    let victim = spoil(&world, component, VersionDefect::CrashesAfter(Duration::from_millis(200))).await;
     world
         .until("it is told to go", async || {
             let still = pods(&world, component).await.iter().any(|pod| pod.uid() == victim.uid());
@@ -100,10 +100,10 @@ async fn a_scheduler_that_crashes_again_and_again_is_made_anew() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_only_replica_is_left_to_get_well_by_itself() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
-    let victim = spoil(&world, "kube-apiserver", Bad::WrongAnswers).await;
+    let victim = spoil(&world, "kube-apiserver", VersionDefect::WrongAnswers).await;
     world
         .until("its proof fails again and again", async || {
             let status = world.status("pay").await;

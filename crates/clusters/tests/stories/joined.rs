@@ -3,18 +3,18 @@
 use fleetwright_api::{
     ClusterStatus, Condition, Machine, MachineSpec, Operation, OperationPhase, Status, condition, names,
 };
-use fleetwright_lab::{Kind, define};
-use fleetwright_sim::meta::Bad;
+use fleetwright_lab::{ServerKind, define};
+use fleetwright_sim::meta::VersionDefect;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::support::World;
+use crate::support::TestFleet;
 use crate::versions::{business, mend};
 
-impl World {
+impl TestFleet {
     async fn held(&self, message: &str) -> Condition {
         self.until(&format!("it says {message}"), async || {
             let status = self.status("pay").await;
@@ -83,7 +83,7 @@ impl World {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_with_nodes_is_not_deleted_until_they_are_gone() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     let nodes: Api<Node> = Api::all(business(&world).await);
@@ -106,8 +106,8 @@ async fn a_cluster_with_nodes_is_not_deleted_until_they_are_gone() {
     world.gone().await;
 }
 
-async fn machines_are_released(kind: Kind) {
-    let world = World::on(kind).await;
+async fn machines_are_released(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     let client = business(&world).await;
@@ -160,16 +160,16 @@ async fn machines_are_released(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_are_let_go_first_where_that_is_wanted() {
-    machines_are_released(Kind::Embedded).await;
+    machines_are_released(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_are_let_go_first_where_that_is_wanted_on_real() {
-    machines_are_released(Kind::Real).await;
+    machines_are_released(ServerKind::Real).await;
 }
 
 /// What the operator could write to: everything of the control plane and the Cluster itself, but not the Cluster's status.
-pub async fn written(world: &World) -> Vec<String> {
+pub async fn written(world: &TestFleet) -> Vec<String> {
     let mut all = Vec::new();
     let cluster = world.clusters().get("pay").await.unwrap().metadata;
     all.push(format!("{:?} {:?} {:?}", cluster.generation, cluster.finalizers, cluster.annotations));
@@ -198,8 +198,8 @@ pub async fn written(world: &World) -> Vec<String> {
     all
 }
 
-async fn a_pause_blocks_a_deletion(kind: Kind) {
-    let world = World::on(kind).await;
+async fn a_pause_blocks_a_deletion(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     let (machines, budgets) = world.with_a_machine().await;
     world.allow("ReleaseMachines").await;
     world.change("pay", json!({ "spec": { "paused": true } })).await;
@@ -232,18 +232,18 @@ async fn a_pause_blocks_a_deletion(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_cluster_is_not_deleted_and_its_machines_are_not_released() {
-    a_pause_blocks_a_deletion(Kind::Embedded).await;
+    a_pause_blocks_a_deletion(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_cluster_is_not_deleted_and_its_machines_are_not_released_on_real() {
-    a_pause_blocks_a_deletion(Kind::Real).await;
+    a_pause_blocks_a_deletion(ServerKind::Real).await;
 }
 
 /// The Operation waits for the gate when the pause comes, and the gate opens during the pause, which wakes the Cluster.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_holds_a_release_that_waits_for_the_gate() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     let (machines, budgets) = world.with_a_machine().await;
     world.delete("pay").await;
     world.held("OperationPolicy").await;
@@ -265,7 +265,7 @@ async fn a_pause_holds_a_release_that_waits_for_the_gate() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_cluster_that_was_never_made_goes_without_a_write_of_the_operator() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |spec| spec.paused = true).await;
     world.paused("pay").await;
     assert_eq!(world.clusters().get("pay").await.unwrap().metadata.finalizers, None);
@@ -275,8 +275,8 @@ async fn a_paused_cluster_that_was_never_made_goes_without_a_write_of_the_operat
 }
 
 /// Its API server ends, and no other becomes ready.
-async fn break_server(world: &World) {
-    world.meta.declare("kube-apiserver", "v1.36.4", Some(Bad::NeverReady));
+async fn break_server(world: &TestFleet) {
+    world.meta.declare("kube-apiserver", "v1.36.4", Some(VersionDefect::NeverReady));
     let pods: Api<Pod> = world.api("pay");
     for pod in pods.list(&Default::default()).await.unwrap().items {
         if pod.name_any().starts_with("kube-apiserver") {
@@ -297,7 +297,7 @@ async fn break_server(world: &World) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_api_server_holds_a_cluster_only_until_somebody_says_otherwise() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     break_server(&world).await;
@@ -311,7 +311,7 @@ async fn a_dead_api_server_holds_a_cluster_only_until_somebody_says_otherwise() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_server_that_is_away_for_a_moment_does_not_cost_the_machines_their_control_plane() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world
         .create("pay", |spec| {
             spec.replicas = 1;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fleetwright_api::{ClusterPhase, ClusterStatus, Status, condition, names};
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use fleetwright_pki::{Authority, Leaf, fingerprint};
 use fleetwright_plan::cluster::keys::{Key, SEAL};
 use k8s_openapi::ByteString;
@@ -14,7 +14,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::{FLEET, World};
+use crate::support::{FLEET, TestFleet};
 use crate::versions::business;
 
 type Data = BTreeMap<String, ByteString>;
@@ -29,7 +29,7 @@ struct Users {
 }
 
 impl Users {
-    async fn of(world: &World) -> Self {
+    async fn of(world: &TestFleet) -> Self {
         let ca = text(&held(world, "ca").await);
         let pair = Authority::from_pem(&ca["tls.crt"], &ca["tls.key"])
             .unwrap()
@@ -54,11 +54,11 @@ impl Users {
     }
 
     /// Each API server knows each of them, and is known by the authority that they were given.
-    async fn work(&self, world: &World) {
+    async fn work(&self, world: &TestFleet) {
         self.are_known(world).await.expect("it still works");
     }
 
-    async fn are_known(&self, world: &World) -> Result<(), String> {
+    async fn are_known(&self, world: &TestFleet) -> Result<(), String> {
         for pod in servers(world).await {
             let ip = pod.status.and_then(|status| status.pod_ip).expect("it has an address");
             for user in [&self.certificate, &self.token] {
@@ -85,20 +85,20 @@ impl Users {
     }
 }
 
-async fn servers(world: &World) -> Vec<Pod> {
+async fn servers(world: &TestFleet) -> Vec<Pod> {
     let all = world.api::<Pod>("pay").list(&Default::default()).await.unwrap().items;
     all.into_iter().filter(|pod| pod.name_any().starts_with("kube-apiserver")).collect()
 }
 
 /// The pods of the control plane, by uid: each that is replaced is another one.
-async fn pods(world: &World) -> Vec<String> {
+async fn pods(world: &TestFleet) -> Vec<String> {
     let all = world.api::<Pod>("pay").list(&Default::default()).await.unwrap().items;
     let mut all: Vec<_> = all.iter().map(|pod| format!("{} {}", pod.name_any(), pod.uid().unwrap())).collect();
     all.sort();
     all
 }
 
-async fn held(world: &World, secret: &str) -> Data {
+async fn held(world: &TestFleet, secret: &str) -> Data {
     world.api::<Secret>("pay").get(secret).await.unwrap().data.unwrap_or_default()
 }
 
@@ -106,7 +106,7 @@ fn text(data: &Data) -> BTreeMap<String, String> {
     data.iter().map(|(key, value)| (key.clone(), String::from_utf8(value.0.clone()).unwrap())).collect()
 }
 
-async fn all_held(world: &World) -> BTreeMap<&'static str, Data> {
+async fn all_held(world: &TestFleet) -> BTreeMap<&'static str, Data> {
     let mut all = BTreeMap::new();
     for key in Key::all() {
         all.insert(key.secret(), held(world, key.secret()).await);
@@ -114,24 +114,24 @@ async fn all_held(world: &World) -> BTreeMap<&'static str, Data> {
     all
 }
 
-async fn delete(world: &World, secret: &str) {
+async fn delete(world: &TestFleet, secret: &str) {
     world.api::<Secret>("pay").delete(secret, &DeleteParams::default()).await.unwrap();
 }
 
 /// The Secret and what opens its copy are deleted before the operator sees either.
-async fn lose(world: &mut World, secret: &str) {
+async fn lose(world: &mut TestFleet, secret: &str) {
     world.operator_stops().await;
     fleet(world).delete(SEAL, &DeleteParams::default()).await.unwrap();
     delete(world, secret).await;
     world.operator_starts();
 }
 
-fn fleet(world: &World) -> Api<Secret> {
+fn fleet(world: &TestFleet) -> Api<Secret> {
     Api::namespaced(world.client.clone(), FLEET)
 }
 
 /// Waits until the Secrets hold that again.
-async fn back(world: &World, before: &BTreeMap<&'static str, Data>) {
+async fn back(world: &TestFleet, before: &BTreeMap<&'static str, Data>) {
     let secrets: Api<Secret> = world.api("pay");
     for (name, data) in before {
         let seen = world.seen(&secrets, name, |secret| secret.metadata.deletion_timestamp.is_none()).await;
@@ -140,7 +140,7 @@ async fn back(world: &World, before: &BTreeMap<&'static str, Data>) {
 }
 
 /// Waits until the condition of certificates is false for that reason.
-async fn blocked(world: &World, reason: &str) -> (ClusterStatus, String) {
+async fn blocked(world: &TestFleet, reason: &str) -> (ClusterStatus, String) {
     world
         .until(&format!("it says {reason}"), async || {
             let status = world.status("pay").await;
@@ -154,13 +154,13 @@ async fn blocked(world: &World, reason: &str) -> (ClusterStatus, String) {
 }
 
 /// Everything that was decided so far is done: another cluster that is declared now is ready.
-async fn passes(world: &World, name: &str) {
+async fn passes(world: &TestFleet, name: &str) {
     world.create(name, |spec| spec.replicas = 1).await;
     world.ready(name).await;
 }
 
-async fn lost_keys_come_back_as_they_were(kind: Kind) {
-    let world = World::on(kind).await;
+async fn lost_keys_come_back_as_they_were(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     world.create("pay", |spec| spec.replicas = 2).await;
     let status = world.ready("pay").await;
     let (users, before, running) = (Users::of(&world).await, all_held(&world).await, pods(&world).await);
@@ -222,22 +222,22 @@ async fn lost_keys_come_back_as_they_were(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_authorities_and_token_keys_come_back_as_they_were() {
-    lost_keys_come_back_as_they_were(Kind::Embedded).await;
+    lost_keys_come_back_as_they_were(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_authorities_and_token_keys_come_back_as_they_were_on_real() {
-    lost_keys_come_back_as_they_were(Kind::Real).await;
+    lost_keys_come_back_as_they_were(ServerKind::Real).await;
 }
 
 /// On kube-apiserver of the keys in the loop only the first one is lost, to save time.
-async fn a_key_lost_with_its_copy_is_not_generated(kind: Kind) {
-    let mut world = World::on(kind).await;
+async fn a_key_lost_with_its_copy_is_not_generated(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
     world.create("pay", |spec| spec.replicas = 2).await;
     world.ready("pay").await;
     let (users, before, running) = (Users::of(&world).await, all_held(&world).await, pods(&world).await);
     let lost = [("ca", "AuthorityLost"), ("service-account", "ServiceAccountKeyLost")];
-    for (name, reason) in lost.into_iter().take(if kind == Kind::Real { 1 } else { 2 }) {
+    for (name, reason) in lost.into_iter().take(if kind == ServerKind::Real { 1 } else { 2 }) {
         lose(&mut world, name).await;
         let (status, message) = blocked(&world, reason).await;
         assert_eq!(status.phase, Some(ClusterPhase::Degraded));
@@ -280,18 +280,18 @@ async fn a_key_lost_with_its_copy_is_not_generated(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_key_is_generated_for_a_cluster_that_lost_it_with_its_copy() {
-    a_key_lost_with_its_copy_is_not_generated(Kind::Embedded).await;
+    a_key_lost_with_its_copy_is_not_generated(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_key_is_generated_for_a_cluster_that_lost_it_with_its_copy_on_real() {
-    a_key_lost_with_its_copy_is_not_generated(Kind::Real).await;
+    a_key_lost_with_its_copy_is_not_generated(ServerKind::Real).await;
 }
 
 /// The copy that cannot be opened is not overwritten: it is the last one of the key that is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_key_comes_back_when_what_opens_its_copy_does() {
-    let mut world = World::start().await;
+    let mut world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     let (before, seal) = (all_held(&world).await, fleet(&world).get(SEAL).await.unwrap());
@@ -308,7 +308,7 @@ async fn a_lost_key_comes_back_when_what_opens_its_copy_does() {
 /// Kubelets of a cluster that is older than the authority of their serving certificates have theirs from the cluster's own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_older_than_the_authority_of_kubelets_trusts_both_until_it_rotates() {
-    let mut world = World::start().await;
+    let mut world = TestFleet::start().await;
     world
         .create("pay", |spec| {
             spec.replicas = 1;
@@ -342,8 +342,8 @@ async fn a_cluster_older_than_the_authority_of_kubelets_trusts_both_until_it_rot
 }
 
 /// On kube-apiserver only the first change is made, to save time.
-async fn a_changed_authority_is_left_alone(kind: Kind) {
-    let world = World::on(kind).await;
+async fn a_changed_authority_is_left_alone(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     let (users, before, running) = (Users::of(&world).await, all_held(&world).await, pods(&world).await);
@@ -355,7 +355,7 @@ async fn a_changed_authority_is_left_alone(kind: Kind) {
         json!({ "stringData": { "ca.crt": certificate } }),
         json!({ "stringData": { "tls.key": "nothing" } }),
     ];
-    for change in changes.into_iter().take(if kind == Kind::Real { 1 } else { 3 }) {
+    for change in changes.into_iter().take(if kind == ServerKind::Real { 1 } else { 3 }) {
         let secrets: Api<Secret> = world.api("pay");
         secrets.patch("ca", &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
         let changed = held(&world, "ca").await;
@@ -383,23 +383,23 @@ async fn a_changed_authority_is_left_alone(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_authority_that_somebody_changes_is_neither_used_nor_overwritten() {
-    a_changed_authority_is_left_alone(Kind::Embedded).await;
+    a_changed_authority_is_left_alone(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_authority_that_somebody_changes_is_neither_used_nor_overwritten_on_real() {
-    a_changed_authority_is_left_alone(Kind::Real).await;
+    a_changed_authority_is_left_alone(ServerKind::Real).await;
 }
 
-async fn a_deleted_namespace_comes_back(kind: Kind) {
-    let world = World::on(kind).await;
+async fn a_deleted_namespace_comes_back(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     let before = all_held(&world).await;
     let namespaces: Api<Namespace> = Api::all(world.client.clone());
     let old = namespaces.get("fleet-pay").await.unwrap().uid();
     namespaces.delete("fleet-pay", &DeleteParams::default()).await.unwrap();
-    if kind == Kind::Real {
+    if kind == ServerKind::Real {
         // The namespace controller looks after five seconds, and waits long for pods and claims that it finds then.
         let soon = DeleteParams::default().grace_period(1);
         world.api::<PersistentVolumeClaim>("pay").delete_collection(&soon, &Default::default()).await.unwrap();
@@ -412,10 +412,10 @@ async fn a_deleted_namespace_comes_back(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_is_deleted_comes_back_with_the_same_keys() {
-    a_deleted_namespace_comes_back(Kind::Embedded).await;
+    a_deleted_namespace_comes_back(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_is_deleted_comes_back_with_the_same_keys_on_real() {
-    a_deleted_namespace_comes_back(Kind::Real).await;
+    a_deleted_namespace_comes_back(ServerKind::Real).await;
 }

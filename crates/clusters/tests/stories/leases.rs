@@ -13,7 +13,7 @@ use fleetwright_clusters::Options;
 use fleetwright_kit::leader::Lease;
 use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::{Operator, Settings};
-use fleetwright_lab::{Kind, define};
+use fleetwright_lab::{ServerKind, define};
 use fleetwright_plan::cluster::certificates::{OPERATOR, OPERATOR_ETCD};
 use http::{Method, Request, Response};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 
 use crate::extensions::{MORE, extension};
 use crate::snapshots::{restored, snapshot};
-use crate::support::{FLEET, World};
+use crate::support::{FLEET, TestFleet};
 use crate::versions::{business, there, write};
 
 const LEASE: Duration = Duration::from_secs(8);
@@ -77,7 +77,7 @@ impl Link {
 /// An operator with a lease, until the link is cut and it loses that; and its metrics.
 ///
 /// A busy server may answer too late for a lease this short. Then the operator is started again, as a supervisor would.
-fn operator(world: &World, link: &Link, identity: &str) -> (Arc<Mutex<Metrics>>, JoinHandle<bool>) {
+fn operator(world: &TestFleet, link: &Link, identity: &str) -> (Arc<Mutex<Metrics>>, JoinHandle<bool>) {
     let (client, link, identity) = (world.client.clone(), link.clone(), identity.to_owned());
     let metrics = Arc::new(Mutex::new(Metrics::new()));
     let counted = metrics.clone();
@@ -99,7 +99,7 @@ fn operator(world: &World, link: &Link, identity: &str) -> (Arc<Mutex<Metrics>>,
     (metrics, run)
 }
 
-async fn lost(world: &World, link: &Link, run: JoinHandle<bool>) {
+async fn lost(world: &TestFleet, link: &Link, run: JoinHandle<bool>) {
     world
         .until("the first operator reads the certificate", async || match link.asked.load(Ordering::SeqCst) {
             true => Ok(()),
@@ -115,7 +115,7 @@ async fn ended(run: JoinHandle<bool>) {
     assert!(ended.expect("it goes on without its lease").unwrap(), "it says that its lease is lost");
 }
 
-fn operations(world: &World) -> Api<Operation> {
+fn operations(world: &TestFleet) -> Api<Operation> {
     Api::namespaced(world.client.clone(), FLEET)
 }
 
@@ -124,15 +124,15 @@ fn phase(operation: &Operation) -> Option<OperationPhase> {
 }
 
 /// The name of the Operation of that type which an operator started before it lost its lease. It is the only one, so no other Operation has cut the link earlier.
-async fn started(world: &World, type_: &str) -> String {
+async fn started(world: &TestFleet, type_: &str) -> String {
     let all = operations(world).list(&ListParams::default()).await.unwrap().items;
     let [started] = all.as_slice() else { panic!("not one Operation was written: {all:#?}") };
     assert_eq!((&*started.spec.type_, phase(started)), (type_, Some(OperationPhase::Running)));
     started.name_any()
 }
 
-async fn nothing_is_applied_without_a_lease(kind: Kind) {
-    let mut world = World::on(kind).await;
+async fn nothing_is_applied_without_a_lease(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     world.operator_stops().await;
@@ -168,16 +168,16 @@ async fn nothing_is_applied_without_a_lease(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_lost_its_lease_applies_nothing_more_in_a_business_cluster() {
-    nothing_is_applied_without_a_lease(Kind::Embedded).await;
+    nothing_is_applied_without_a_lease(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_lost_its_lease_applies_nothing_more_in_a_business_cluster_on_real() {
-    nothing_is_applied_without_a_lease(Kind::Real).await;
+    nothing_is_applied_without_a_lease(ServerKind::Real).await;
 }
 
-async fn nothing_is_deleted_without_a_lease(kind: Kind) {
-    let mut world = World::on(kind).await;
+async fn nothing_is_deleted_without_a_lease(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
     world
         .create("pay", |spec| {
             spec.replicas = 1;
@@ -217,16 +217,16 @@ async fn nothing_is_deleted_without_a_lease(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_lost_its_lease_in_an_operation_deletes_nothing_and_the_next_one_goes_on() {
-    nothing_is_deleted_without_a_lease(Kind::Embedded).await;
+    nothing_is_deleted_without_a_lease(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_lost_its_lease_in_an_operation_deletes_nothing_and_the_next_one_goes_on_on_real() {
-    nothing_is_deleted_without_a_lease(Kind::Real).await;
+    nothing_is_deleted_without_a_lease(ServerKind::Real).await;
 }
 
-async fn nothing_is_pruned_without_a_lease(kind: Kind) {
-    let mut world = World::on(kind).await;
+async fn nothing_is_pruned_without_a_lease(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
     world.package("full", "1.36.4", vec![extension("more", 30, MORE)]).await;
     world
         .create("pay", |spec| {
@@ -267,16 +267,16 @@ async fn nothing_is_pruned_without_a_lease(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_lost_its_lease_prunes_no_extension_and_the_next_one_does() {
-    nothing_is_pruned_without_a_lease(Kind::Embedded).await;
+    nothing_is_pruned_without_a_lease(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_lost_its_lease_prunes_no_extension_and_the_next_one_does_on_real() {
-    nothing_is_pruned_without_a_lease(Kind::Real).await;
+    nothing_is_pruned_without_a_lease(ServerKind::Real).await;
 }
 
-async fn a_restore_is_finished_by_the_next_leader(kind: Kind) {
-    let mut world = World::on(kind).await;
+async fn a_restore_is_finished_by_the_next_leader(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
     world
         .create("pay", |spec| {
             spec.replicas = 1;
@@ -315,16 +315,16 @@ async fn a_restore_is_finished_by_the_next_leader(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restore_whose_leader_lost_its_lease_is_finished_by_the_next_one() {
-    a_restore_is_finished_by_the_next_leader(Kind::Embedded).await;
+    a_restore_is_finished_by_the_next_leader(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restore_whose_leader_lost_its_lease_is_finished_by_the_next_one_on_real() {
-    a_restore_is_finished_by_the_next_leader(Kind::Real).await;
+    a_restore_is_finished_by_the_next_leader(ServerKind::Real).await;
 }
 
-async fn no_member_is_removed_without_a_lease(kind: Kind) {
-    let mut world = World::on(kind).await;
+async fn no_member_is_removed_without_a_lease(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
     world
         .create("pay", |spec| {
             spec.replicas = 1;
@@ -357,10 +357,10 @@ async fn no_member_is_removed_without_a_lease(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_lost_its_lease_removes_no_member_of_etcd_and_the_next_one_does() {
-    no_member_is_removed_without_a_lease(Kind::Embedded).await;
+    no_member_is_removed_without_a_lease(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_lost_its_lease_removes_no_member_of_etcd_and_the_next_one_does_on_real() {
-    no_member_is_removed_without_a_lease(Kind::Real).await;
+    no_member_is_removed_without_a_lease(ServerKind::Real).await;
 }

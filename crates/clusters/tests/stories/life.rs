@@ -7,11 +7,11 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::support::{World, not_accepted};
+use crate::support::{TestFleet, not_accepted};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_is_made_and_proven_and_goes_without_a_trace() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 2).await;
     let status = world.ready("pay").await;
     assert_eq!(status.phase, Some(ClusterPhase::Ready));
@@ -34,7 +34,7 @@ async fn a_cluster_is_made_and_proven_and_goes_without_a_trace() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_changed_or_removed_by_hand_comes_back() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
 
@@ -73,7 +73,7 @@ async fn what_is_changed_or_removed_by_hand_comes_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_protected_cluster_runs_on_until_it_is_let_go() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |spec| spec.deletion_protection = true).await;
     world.ready("pay").await;
     world.delete("pay").await;
@@ -94,7 +94,7 @@ async fn a_protected_cluster_runs_on_until_it_is_let_go() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_without_its_package_version_says_so_and_goes_on_when_it_comes() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |spec| spec.package_version = "v1.38".to_owned()).await;
     not_accepted(&world, "pay", names::reasons::PACKAGE_VERSION_NOT_FOUND, "v1.38").await;
     world.change("pay", json!({ "spec": { "packageVersion": "v1.37" } })).await;
@@ -103,11 +103,11 @@ async fn a_cluster_without_its_package_version_says_so_and_goes_on_when_it_comes
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_starts_anew_writes_nothing_to_a_cluster_at_rest() {
-    let mut world = World::start().await;
+    let mut world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 2).await;
     world.ready("pay").await;
     world.operator_stops().await;
-    let version = async |world: &World| world.clusters().get("pay").await.unwrap().metadata.resource_version;
+    let version = async |world: &TestFleet| world.clusters().get("pay").await.unwrap().metadata.resource_version;
     let secrets: Api<Secret> = world.api("pay");
     let texts = async || {
         let all = secrets.list(&Default::default()).await.unwrap().items;

@@ -4,26 +4,26 @@ use fleetwright_api::{
     Cluster, ClusterLimits, ClusterPackageVersion, ClusterSpec, ComponentOverrides, Condition, EtcdDatastore, Status,
     condition, names,
 };
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, PodTemplateSpec, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::{FLEET, World, cluster_writer};
+use crate::support::{FLEET, TestFleet, cluster_writer};
 
-fn limits(world: &World) -> Api<ClusterLimits> {
+fn limits(world: &TestFleet) -> Api<ClusterLimits> {
     Api::namespaced(world.client.clone(), FLEET)
 }
 
-async fn limit(world: &World, name: &str, spec: Value) {
+async fn limit(world: &TestFleet, name: &str, spec: Value) {
     let made = ClusterLimits::new(name, serde_json::from_value(spec).unwrap());
     limits(world).create(&PostParams::default(), &made).await.unwrap();
 }
 
 /// Waits until `Accepted` is false because of a limit, and names all of these.
-async fn refused(world: &World, cluster: &str, parts: &[&str]) -> Condition {
+async fn refused(world: &TestFleet, cluster: &str, parts: &[&str]) -> Condition {
     let what = format!("{cluster} says LimitExceeded and {parts:?}");
     world
         .until(&what, async || {
@@ -91,8 +91,8 @@ fn loosening() -> [(&'static str, Value, &'static str, &'static str); 4] {
     ]
 }
 
-async fn loosening_is_the_owners_to_deny(kind: Kind) {
-    let world = World::on(kind).await;
+async fn loosening_is_the_owners_to_deny(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     let create = async |name: &str, overrides: &Value| {
         let overrides: ComponentOverrides = serde_json::from_value(overrides.clone()).unwrap();
         world
@@ -154,16 +154,16 @@ async fn loosening_is_the_owners_to_deny(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_loosens_a_control_plane_is_allowed_without_limits_and_refused_by_the_preset() {
-    loosening_is_the_owners_to_deny(Kind::Embedded).await;
+    loosening_is_the_owners_to_deny(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_loosens_a_control_plane_is_allowed_without_limits_and_refused_by_the_preset_on_real() {
-    loosening_is_the_owners_to_deny(Kind::Real).await;
+    loosening_is_the_owners_to_deny(ServerKind::Real).await;
 }
 
 /// The uids of its pods, and what its API servers are made from.
-async fn running(world: &World) -> (Vec<Option<String>>, Vec<String>) {
+async fn running(world: &TestFleet) -> (Vec<Option<String>>, Vec<String>) {
     let pods: Api<Pod> = world.api("pay");
     let mut uids: Vec<_> = pods.list(&Default::default()).await.unwrap().items.iter().map(ResourceExt::uid).collect();
     uids.sort();
@@ -172,7 +172,7 @@ async fn running(world: &World) -> (Vec<Option<String>>, Vec<String>) {
 }
 
 /// Takes away what the cluster needs, and waits until it is back.
-async fn heals(world: &World) {
+async fn heals(world: &TestFleet) {
     let (deployments, secrets): (Api<Deployment>, Api<Secret>) = (world.api("pay"), world.api("pay"));
     let old = deployments.get("kube-scheduler").await.unwrap().uid();
     deployments.delete("kube-scheduler", &DeleteParams::default()).await.unwrap();
@@ -189,8 +189,8 @@ async fn heals(world: &World) {
         .await;
 }
 
-async fn a_running_cluster_goes_on(kind: Kind) {
-    let mut world = World::on(kind).await;
+async fn a_running_cluster_goes_on(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
     world
         .create("pay", |spec| {
             small(spec);
@@ -255,17 +255,17 @@ async fn a_running_cluster_goes_on(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_cluster_that_is_narrowed_is_healed_and_not_upgraded() {
-    a_running_cluster_goes_on(Kind::Embedded).await;
+    a_running_cluster_goes_on(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_cluster_that_is_narrowed_is_healed_and_not_upgraded_on_real() {
-    a_running_cluster_goes_on(Kind::Real).await;
+    a_running_cluster_goes_on(ServerKind::Real).await;
 }
 
 /// A Cluster whose finalizers somebody removed leaves its control plane and the record of its spec behind. Another Cluster of that name has had nothing accepted.
-async fn a_namesake_inherits_nothing(kind: Kind) {
-    let mut world = World::on(kind).await;
+async fn a_namesake_inherits_nothing(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
     let verbose = |spec: &mut ClusterSpec| {
         small(spec);
         let args = [("v".to_owned(), "3".to_owned())].into();
@@ -297,12 +297,12 @@ async fn a_namesake_inherits_nothing(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_inherits_no_accepted_spec_of_another_one_of_its_name() {
-    a_namesake_inherits_nothing(Kind::Embedded).await;
+    a_namesake_inherits_nothing(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_inherits_no_accepted_spec_of_another_one_of_its_name_on_real() {
-    a_namesake_inherits_nothing(Kind::Real).await;
+    a_namesake_inherits_nothing(ServerKind::Real).await;
 }
 
 fn image(template: &PodTemplateSpec) -> String {
@@ -310,7 +310,7 @@ fn image(template: &PodTemplateSpec) -> String {
 }
 
 /// The images that its components are made from.
-async fn images(world: &World) -> Vec<String> {
+async fn images(world: &TestFleet) -> Vec<String> {
     let (deployments, sets): (Api<Deployment>, Api<StatefulSet>) = (world.api("pay"), world.api("pay"));
     let all = deployments.list(&Default::default()).await.unwrap().items;
     let mut images: Vec<_> = all.iter().map(|one| image(&one.spec.template)).collect();
@@ -318,8 +318,8 @@ async fn images(world: &World) -> Vec<String> {
     images
 }
 
-async fn images_by_tag_are_refused(kind: Kind) {
-    let mut world = World::on(kind).await;
+async fn images_by_tag_are_refused(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
     limit(&world, "pinned", json!({ "clusters": ["*"], "imageDigests": true })).await;
     world.create("pay", small).await;
     refused(&world, "pay", &["ClusterLimits pinned", "spec.packageVersion", "registry.example/etcd:v3.6.16"]).await;
@@ -372,17 +372,17 @@ async fn images_by_tag_are_refused(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_package_version_with_images_by_tag_is_refused_where_digests_are_demanded() {
-    images_by_tag_are_refused(Kind::Embedded).await;
+    images_by_tag_are_refused(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_package_version_with_images_by_tag_is_refused_where_digests_are_demanded_on_real() {
-    images_by_tag_are_refused(Kind::Real).await;
+    images_by_tag_are_refused(ServerKind::Real).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_cluster_whose_new_spec_is_invalid_is_healed_with_the_old_one() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", small).await;
     world.ready("pay").await;
     for (patch, reason) in [

@@ -1,8 +1,7 @@
 //! What becomes of Clusters in a simulated meta cluster.
 
 mod authorities;
-mod before;
-mod borrowed;
+mod copied_secrets;
 mod datastore;
 mod etcd_minors;
 mod extensions;
@@ -14,6 +13,7 @@ mod life;
 mod limits;
 mod paused;
 mod policies;
+mod preflight_checks;
 mod refusals;
 mod rehearsal;
 mod snapshots;

@@ -1,7 +1,7 @@
 //! A paused cluster stays as it is, whatever becomes of it and whatever is declared.
 
 use fleetwright_api::{ClusterPhase, Status, names};
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::DeleteParams;
@@ -9,11 +9,11 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::joined::written;
-use crate::support::World;
+use crate::support::TestFleet;
 use crate::versions::{emulated, finishable, finished, refer};
 
-async fn a_pause_holds_repairs_and_changes(kind: Kind) {
-    let world = World::on(kind).await;
+async fn a_pause_holds_repairs_and_changes(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     world
         .create("pay", |spec| {
             spec.replicas = 1;
@@ -55,7 +55,7 @@ async fn a_pause_holds_repairs_and_changes(kind: Kind) {
     world.seen(&secrets, "front-proxy-client", |_| true).await;
     world.seen(&deployments, "kube-scheduler", |_| true).await;
     // Reaching all that was declared meanwhile takes too long on kube-apiserver.
-    if kind == Kind::Embedded {
+    if kind == ServerKind::Embedded {
         let status = world.ready("pay").await;
         assert_eq!((status.package_version.as_deref(), status.etcd.unwrap().members), (Some("v1.37"), 3));
     }
@@ -64,17 +64,17 @@ async fn a_pause_holds_repairs_and_changes(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_a_paused_cluster_is_repaired_or_changed_until_it_is_resumed() {
-    a_pause_holds_repairs_and_changes(Kind::Embedded).await;
+    a_pause_holds_repairs_and_changes(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_a_paused_cluster_is_repaired_or_changed_until_it_is_resumed_on_real() {
-    a_pause_holds_repairs_and_changes(Kind::Real).await;
+    a_pause_holds_repairs_and_changes(ServerKind::Real).await;
 }
 
 /// On kube-apiserver the pause does not end, to save time.
-async fn a_pause_holds_the_end_of_a_soak(kind: Kind) {
-    let world = World::on(kind).await;
+async fn a_pause_holds_the_end_of_a_soak(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     refer(&world, "v1.37").await;
@@ -92,7 +92,7 @@ async fn a_pause_holds_the_end_of_a_soak(kind: Kind) {
     assert_eq!((status.phase, &status.finishing), (Some(ClusterPhase::Soaking), &None), "{status:#?}");
     assert_eq!(status.last_snapshot, soaking.last_snapshot);
 
-    if kind == Kind::Embedded {
+    if kind == ServerKind::Embedded {
         world.change("pay", json!({ "spec": { "paused": false } })).await;
         finished(&world).await;
         assert_eq!(emulated(&world).await.as_deref(), Some("37"));
@@ -102,10 +102,10 @@ async fn a_pause_holds_the_end_of_a_soak(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_soak_of_a_paused_cluster_ends_after_the_pause() {
-    a_pause_holds_the_end_of_a_soak(Kind::Embedded).await;
+    a_pause_holds_the_end_of_a_soak(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_soak_of_a_paused_cluster_does_not_end_on_real() {
-    a_pause_holds_the_end_of_a_soak(Kind::Real).await;
+    a_pause_holds_the_end_of_a_soak(ServerKind::Real).await;
 }

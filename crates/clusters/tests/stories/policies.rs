@@ -1,7 +1,7 @@
 //! Policies of control planes on a real API, and networks of the meta cluster.
 
 use fleetwright_api::{Status, condition, names};
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use fleetwright_plan::cluster::networks::{MetaNetworks, Network};
 use fleetwright_plan::cluster::policies::DEFAULT_DENY;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -9,11 +9,11 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::support::World;
+use crate::support::TestFleet;
 
 /// A control plane gets its policies and keeps its pods when networks become known. Pods at their addresses are refused if the cluster is new; Services are not.
-async fn confined(kind: Kind) {
-    let mut world = World::on(kind).await;
+async fn confined(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     let policies: Api<NetworkPolicy> = world.api("pay");
@@ -95,10 +95,10 @@ async fn confined(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_planes_are_confined_and_networks_of_the_meta_cluster_are_not_for_new_clusters() {
-    confined(Kind::Embedded).await;
+    confined(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_planes_are_confined_and_networks_of_the_meta_cluster_are_not_for_new_clusters_on_real() {
-    confined(Kind::Real).await;
+    confined(ServerKind::Real).await;
 }

@@ -1,7 +1,7 @@
 //! A write that the API server refuses stops nothing else.
 
 use fleetwright_api::{ControlPlaneComponent, names};
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use k8s_openapi::api::core::v1::{ConfigMap, ResourceQuota, Secret};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
@@ -11,11 +11,11 @@ use serde_json::json;
 use crate::datastore::lose;
 use crate::extensions::{MORE, extension};
 use crate::snapshots::snapshot;
-use crate::support::{FLEET, World, not_accepted};
+use crate::support::{FLEET, TestFleet, not_accepted};
 use crate::versions::business;
 
 /// No PodDisruptionBudget of `pay` is accepted any more, and one is missing. They are applied before workloads.
-async fn refuse_budgets(world: &World) {
+async fn refuse_budgets(world: &TestFleet) {
     let hard = json!({ "count/poddisruptionbudgets.policy": "0" });
     let quotas: Api<ResourceQuota> = world.api("pay");
     let quota = json!({ "metadata": { "name": "none" }, "spec": { "hard": hard } });
@@ -42,8 +42,8 @@ async fn refuse_budgets(world: &World) {
     not_accepted(world, "pay", "WriteRefused", "exceeded quota").await;
 }
 
-async fn a_refused_write_stops_nothing_else(kind: Kind) {
-    let world = World::on(kind).await;
+async fn a_refused_write_stops_nothing_else(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     world.package("full", "1.36.4", vec![extension("more", 30, MORE)]).await;
     world
         .create("pay", |spec| {
@@ -87,17 +87,17 @@ async fn a_refused_write_stops_nothing_else(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_refused_write_does_not_concern_goes_on() {
-    a_refused_write_stops_nothing_else(Kind::Embedded).await;
+    a_refused_write_stops_nothing_else(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_refused_write_does_not_concern_goes_on_on_real() {
-    a_refused_write_stops_nothing_else(Kind::Real).await;
+    a_refused_write_stops_nothing_else(ServerKind::Real).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_secret_is_shown_beside_a_refused_write() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     let fleet: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
     let secret = json!({
         "metadata": { "name": "notes", "annotations": { names::READABLE_BY_CLUSTERS: "pay" } },

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use fleetwright_api::{ControlPlaneComponent, names};
-use fleetwright_clusters::Present;
-use fleetwright_lab::Kind;
+use fleetwright_clusters::ClusterSnapshot;
+use fleetwright_lab::ServerKind;
+use fleetwright_plan::cluster::cluster_plan::{ClusterPlan, StagePlan};
 use fleetwright_plan::cluster::objects::PACKAGE_VERSION;
-use fleetwright_plan::cluster::rehearse::{Rehearsal, Stage};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::extensions::{MORE, extension};
-use crate::support::World;
+use crate::support::TestFleet;
 use crate::versions::{business, refer};
 
 /// Annotation of a Deployment that the controller of Deployments writes.
@@ -30,8 +30,8 @@ const REVISION: &str = "deployment.kubernetes.io/revision";
 type Objects = BTreeMap<(String, String), Value>;
 
 /// A cluster with an extension and three replicas that is Ready with the package version `full`. `next` is the same of the next minor.
-async fn settled(kind: Kind) -> World {
-    let world = World::on(kind).await;
+async fn settled(kind: ServerKind) -> TestFleet {
+    let world = TestFleet::on(kind).await;
     world.package("full", "1.36.4", vec![extension("more", 30, MORE)]).await;
     world.package("next", "1.37.1", vec![extension("more", 30, MORE)]).await;
     world
@@ -46,18 +46,18 @@ async fn settled(kind: Kind) -> World {
 }
 
 /// What bringing `pay` to that package version would do; to the one that it refers to if none is named.
-async fn rehearsed(world: &World, to: Option<&str>) -> Rehearsal {
+async fn rehearsed(world: &TestFleet, to: Option<&str>) -> ClusterPlan {
     let cluster = world.clusters().get("pay").await.unwrap();
-    let present = Present::look(&world.client, cluster).await.unwrap();
+    let present = ClusterSnapshot::look(&world.client, cluster).await.unwrap();
     present.rehearse(to, Timestamp::now()).expect("the package version exists")
 }
 
 /// Waits until the rehearsal of the package version that the cluster has changes nothing: the operator still applies arguments of etcd after the cluster became Ready.
-async fn at_rest(world: &World) -> Rehearsal {
+async fn at_rest(world: &TestFleet) -> ClusterPlan {
     world
         .until("the rehearsal of the present package version changes nothing", async || {
             let rehearsal = rehearsed(world, None).await;
-            let changes = |stage: &Stage| !stage.objects.is_empty() || stage.restarts > 0;
+            let changes = |stage: &StagePlan| !stage.objects.is_empty() || stage.restarts > 0;
             match rehearsal.stages.iter().any(changes) {
                 true => Err(format!("{:#?}", rehearsal.stages)),
                 false => Ok(rehearsal),
@@ -67,18 +67,18 @@ async fn at_rest(world: &World) -> Rehearsal {
 }
 
 /// The components of the stages, in their order.
-fn components(stages: &[Stage]) -> Vec<ControlPlaneComponent> {
+fn components(stages: &[StagePlan]) -> Vec<ControlPlaneComponent> {
     stages.iter().map(|stage| stage.component).collect()
 }
 
 /// The objects that the stages name, by kind and name.
-fn named(stages: &[Stage]) -> BTreeSet<(String, String)> {
+fn named(stages: &[StagePlan]) -> BTreeSet<(String, String)> {
     let objects = stages.iter().flat_map(|stage| &stage.objects);
     objects.map(|object| (object.kind.to_owned(), object.name.clone())).collect()
 }
 
 /// What the operator declares in all objects of the components, of the kinds that a rehearsal compares.
-async fn declared(world: &World) -> Objects {
+async fn declared(world: &TestFleet) -> Objects {
     let mut all = Objects::new();
     add::<ConfigMap>(world, &mut all).await;
     add::<Service>(world, &mut all).await;
@@ -88,7 +88,7 @@ async fn declared(world: &World) -> Objects {
     all
 }
 
-async fn add<K>(world: &World, all: &mut Objects)
+async fn add<K>(world: &TestFleet, all: &mut Objects)
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
 {
@@ -103,14 +103,14 @@ where
 }
 
 /// The uids of the pods of a component that are not terminating.
-async fn pods(world: &World, component: ControlPlaneComponent) -> BTreeSet<String> {
+async fn pods(world: &TestFleet, component: ControlPlaneComponent) -> BTreeSet<String> {
     let of_component = ListParams::default().labels(&format!("{}={}", names::COMPONENT, component.binary()));
     let all = world.api::<Pod>("pay").list(&of_component).await.unwrap().items.into_iter();
     all.filter(|pod| pod.metadata.deletion_timestamp.is_none()).filter_map(|pod| pod.metadata.uid).collect()
 }
 
 /// The metadata of the workload of a component.
-async fn workload(world: &World, component: ControlPlaneComponent) -> ObjectMeta {
+async fn workload(world: &TestFleet, component: ControlPlaneComponent) -> ObjectMeta {
     let name = component.binary();
     match component {
         ControlPlaneComponent::Etcd => world.api::<StatefulSet>("pay").get(name).await.unwrap().metadata,
@@ -118,7 +118,7 @@ async fn workload(world: &World, component: ControlPlaneComponent) -> ObjectMeta
     }
 }
 
-async fn the_present_version_changes_nothing(kind: Kind) {
+async fn the_present_version_changes_nothing(kind: ServerKind) {
     let mut world = settled(kind).await;
     let rehearsal = at_rest(&world).await;
     assert_eq!(components(&rehearsal.stages), ControlPlaneComponent::ALL);
@@ -147,16 +147,16 @@ async fn the_present_version_changes_nothing(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rehearsal_of_the_present_version_and_the_operator_change_nothing() {
-    the_present_version_changes_nothing(Kind::Embedded).await;
+    the_present_version_changes_nothing(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rehearsal_of_the_present_version_and_the_operator_change_nothing_on_real() {
-    the_present_version_changes_nothing(Kind::Real).await;
+    the_present_version_changes_nothing(ServerKind::Real).await;
 }
 
 /// Waits until the workloads of all stages are of that package version. No workload changes before those of the stages before its own.
-async fn changed_in_order(world: &World, stages: &[Stage], package: &str) {
+async fn changed_in_order(world: &TestFleet, stages: &[StagePlan], package: &str) {
     let mut partly = false;
     world
         .until(&format!("all workloads are of {package}"), async || {
@@ -176,7 +176,7 @@ async fn changed_in_order(world: &World, stages: &[Stage], package: &str) {
 }
 
 /// The soak of the new minor lasts a day. What the operator changes at its end is neither rehearsed nor compared here.
-async fn an_upgrade_is_what_was_rehearsed(kind: Kind) {
+async fn an_upgrade_is_what_was_rehearsed(kind: ServerKind) {
     let mut world = settled(kind).await;
     at_rest(&world).await;
     world.operator_stops().await;
@@ -212,10 +212,10 @@ async fn an_upgrade_is_what_was_rehearsed(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_changes_the_objects_that_its_rehearsal_names_in_the_order_of_its_stages() {
-    an_upgrade_is_what_was_rehearsed(Kind::Embedded).await;
+    an_upgrade_is_what_was_rehearsed(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_changes_the_objects_that_its_rehearsal_names_in_the_order_of_its_stages_on_real() {
-    an_upgrade_is_what_was_rehearsed(Kind::Real).await;
+    an_upgrade_is_what_was_rehearsed(ServerKind::Real).await;
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleetwright_api::{ClusterPhase, OperationPhase, RestoreStage, SnapshotVolume, Snapshots, Span, condition, names};
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use fleetwright_pki::SealKey;
 use fleetwright_plan::cluster::keys::{Key, SEAL};
 use fleetwright_plan::cluster::snapshots::cluster_keys::{CLUSTER_KEYS, ClusterKeys};
-use fleetwright_sim::meta::Bad;
+use fleetwright_sim::meta::VersionDefect;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -16,14 +16,14 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use crate::datastore::class;
-use crate::support::{FLEET, World};
+use crate::support::{FLEET, TestFleet};
 use crate::versions::{there, write};
 
-async fn ask(world: &World, value: &str) {
+async fn ask(world: &TestFleet, value: &str) {
     world.change("pay", json!({ "metadata": { "annotations": { names::SNAPSHOT: value } } })).await;
 }
 
-async fn no_pod_left(world: &World) {
+async fn no_pod_left(world: &TestFleet) {
     let pods: Api<Pod> = world.api("pay");
     world
         .until("its pod is gone", async || {
@@ -40,7 +40,7 @@ async fn no_pod_left(world: &World) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_that_is_asked_for_is_taken_checked_and_told() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |_| {}).await;
     world.ready("pay").await;
     write(&world, "before").await;
@@ -71,7 +71,7 @@ async fn a_snapshot_that_is_asked_for_is_taken_checked_and_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn old_snapshots_go() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world
         .create("pay", |spec| {
             spec.snapshots = Some(Snapshots { keep: 1, every: Span::seconds(0), ..Snapshots::default() });
@@ -96,11 +96,11 @@ async fn old_snapshots_go() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_that_does_not_restore_is_told_and_holds_an_upgrade_back() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |_| {}).await;
     world.ready("pay").await;
     let version = fleetwright_clusters::IMAGE.rsplit_once(':').unwrap().1;
-    world.meta.declare("fleetwright", version, Some(Bad::WrongAnswers));
+    world.meta.declare("fleetwright", version, Some(VersionDefect::WrongAnswers));
     world.change("pay", json!({ "spec": { "packageVersion": "v1.37" } })).await;
     world
         .until("it says that its snapshot failed", async || {
@@ -126,7 +126,7 @@ async fn a_snapshot_that_does_not_restore_is_told_and_holds_an_upgrade_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_volume_of_snapshots_grows_when_a_larger_one_is_declared() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     class(&world, "elastic", true).await;
     world
         .create("pay", |spec| {
@@ -147,11 +147,11 @@ async fn the_volume_of_snapshots_grows_when_a_larger_one_is_declared() {
 }
 
 /// Asks for a snapshot, and tells its name.
-pub async fn snapshot(world: &World, value: &str) -> String {
+pub async fn snapshot(world: &TestFleet, value: &str) -> String {
     snapshot_of(world, "pay", value).await
 }
 
-async fn snapshot_of(world: &World, cluster: &str, value: &str) -> String {
+async fn snapshot_of(world: &TestFleet, cluster: &str, value: &str) -> String {
     world.change(cluster, json!({ "metadata": { "annotations": { names::SNAPSHOT: value } } })).await;
     world
         .until("it is taken", async || {
@@ -163,7 +163,7 @@ async fn snapshot_of(world: &World, cluster: &str, value: &str) -> String {
 }
 
 /// Waits until that snapshot is restored and the cluster works with its data.
-pub async fn restored(world: &World, name: &str) -> fleetwright_api::ClusterStatus {
+pub async fn restored(world: &TestFleet, name: &str) -> fleetwright_api::ClusterStatus {
     world
         .until("it is restored", async || {
             let status = world.status("pay").await;
@@ -178,7 +178,7 @@ pub async fn restored(world: &World, name: &str) -> fleetwright_api::ClusterStat
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restore_brings_back_what_was_there_and_nothing_that_came_after() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |_| {}).await;
     world.ready("pay").await;
     write(&world, "before").await;
@@ -199,7 +199,7 @@ async fn a_restore_brings_back_what_was_there_and_nothing_that_came_after() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restore_brings_back_a_cluster_all_of_whose_volumes_are_gone() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |_| {}).await;
     world.ready("pay").await;
     write(&world, "before").await;
@@ -215,7 +215,7 @@ async fn a_restore_brings_back_a_cluster_all_of_whose_volumes_are_gone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_that_is_not_there_stops_nothing() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |_| {}).await;
     world.ready("pay").await;
     let name = snapshot(&world, "now").await;
@@ -236,7 +236,7 @@ async fn a_snapshot_that_is_not_there_stops_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restore_stops_nothing_before_its_policy_lets_it_pass_and_can_be_withdrawn_until_then() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.limit("Restore", 0).await;
     world.create("pay", |_| {}).await;
     world.ready("pay").await;
@@ -274,7 +274,7 @@ async fn a_restore_stops_nothing_before_its_policy_lets_it_pass_and_can_be_withd
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_snapshot_takes_the_place_of_one_that_does_not_restore_to_the_members() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.limit("Restore", 1).await;
     world.create("pay", |_| {}).await;
     world.ready("pay").await;
@@ -283,7 +283,7 @@ async fn another_snapshot_takes_the_place_of_one_that_does_not_restore_to_the_me
     write(&world, "after").await;
     let bad = snapshot(&world, "second").await;
     let version = fleetwright_clusters::IMAGE.rsplit_once(':').unwrap().1;
-    world.meta.declare("fleetwright", version, Some(Bad::WrongAnswers));
+    world.meta.declare("fleetwright", version, Some(VersionDefect::WrongAnswers));
     world.change("pay", json!({ "spec": { "restore": { "snapshot": bad } } })).await;
     world
         .until("it does not restore to the members", async || {
@@ -302,17 +302,17 @@ async fn another_snapshot_takes_the_place_of_one_that_does_not_restore_to_the_me
     no_pod_left(&world).await;
 }
 
-fn secrets(world: &World) -> Api<Secret> {
+fn secrets(world: &TestFleet) -> Api<Secret> {
     Api::namespaced(world.client.clone(), FLEET)
 }
 
-async fn key(world: &World) -> Vec<u8> {
+async fn key(world: &TestFleet) -> Vec<u8> {
     secrets(world).get("pay-snapshot-key").await.unwrap().data.unwrap()["key"].0.clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_key_of_snapshots_is_made_once_and_brought_back_and_never_replaced() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |_| {}).await;
     world.ready("pay").await;
     write(&world, "before").await;
@@ -355,8 +355,8 @@ async fn the_key_of_snapshots_is_made_once_and_brought_back_and_never_replaced()
     assert!(there(&world, "before").await);
 }
 
-async fn snapshots_of_others_are_not_read(kind: Kind) {
-    let world = World::on(kind).await;
+async fn snapshots_of_others_are_not_read(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     let store = json!({
         "metadata": { "name": "s3", "annotations": { names::ALLOWED_CLUSTERS: "pay" } },
         "stringData": { "accessKeyId": "id", "secretAccessKey": "hidden" },
@@ -424,16 +424,16 @@ async fn snapshots_of_others_are_not_read(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_reads_no_snapshot_of_another_one_unless_that_ones_key_is_shared_with_it() {
-    snapshots_of_others_are_not_read(Kind::Embedded).await;
+    snapshots_of_others_are_not_read(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_reads_no_snapshot_of_another_one_unless_that_ones_key_is_shared_with_it_on_real() {
-    snapshots_of_others_are_not_read(Kind::Real).await;
+    snapshots_of_others_are_not_read(ServerKind::Real).await;
 }
 
 /// The Secrets of a cluster's keys, by their names.
-async fn keys_of(world: &World) -> BTreeMap<String, BTreeMap<String, ByteString>> {
+async fn keys_of(world: &TestFleet) -> BTreeMap<String, BTreeMap<String, ByteString>> {
     let mut all = BTreeMap::new();
     for key in Key::all() {
         let secret = world.api::<Secret>("pay").get(key.secret()).await.unwrap();
@@ -443,7 +443,7 @@ async fn keys_of(world: &World) -> BTreeMap<String, BTreeMap<String, ByteString>
 }
 
 /// What `fleetwright snapshot keys` opens of what is kept with a snapshot.
-async fn opened(world: &World, snapshot: &str) -> ClusterKeys {
+async fn opened(world: &TestFleet, snapshot: &str) -> ClusterKeys {
     let sealed = world.meta.snapshot_file("fleet-pay", "snapshots", &format!("{snapshot}.keys"));
     let sealed = sealed.expect("the keys are kept with the snapshot");
     assert!(!sealed.windows(7).any(|part| part == b"PRIVATE" || part == b"BEGIN C"), "reading it reveals nothing");
@@ -460,8 +460,8 @@ fn text(secrets: &BTreeMap<String, BTreeMap<String, ByteString>>) -> BTreeMap<St
     secrets.iter().map(|(name, data)| (name.clone(), text(data))).collect()
 }
 
-async fn a_snapshot_brings_back_lost_keys(kind: Kind) {
-    let mut world = World::on(kind).await;
+async fn a_snapshot_brings_back_lost_keys(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
     world
         .create("pay", |spec| {
             spec.replicas = 1;
@@ -551,10 +551,10 @@ async fn a_snapshot_brings_back_lost_keys(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_brings_back_keys_that_are_lost_with_their_sealed_copy() {
-    a_snapshot_brings_back_lost_keys(Kind::Embedded).await;
+    a_snapshot_brings_back_lost_keys(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_brings_back_keys_that_are_lost_with_their_sealed_copy_on_real() {
-    a_snapshot_brings_back_lost_keys(Kind::Real).await;
+    a_snapshot_brings_back_lost_keys(ServerKind::Real).await;
 }

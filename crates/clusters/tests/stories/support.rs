@@ -11,10 +11,10 @@ use fleetwright_apiserver::Config;
 use fleetwright_clusters::Options;
 use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::{Clock, Operator, Settings};
-use fleetwright_lab::{Kind, Target, define};
-use fleetwright_plan::cluster::networks::{MetaNetworks, UNKNOWN};
+use fleetwright_lab::{ServerKind, Target, define};
+use fleetwright_plan::cluster::networks::{MetaNetworks, UNKNOWN_NETWORKS};
 use fleetwright_rig::rights::grant_in;
-use fleetwright_sim::meta::{Manner, Meta, service_network};
+use fleetwright_sim::meta::{Meta, MetaConfig, service_network};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, Namespace};
 use k8s_openapi::api::rbac::v1::PolicyRule;
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 pub const FLEET: &str = "fleet";
 
 /// A meta cluster, and the operator that can be stopped and started.
-pub struct World {
+pub struct TestFleet {
     pub meta: Meta,
     pub client: Client,
     /// What the operator counted since it was last started.
@@ -42,38 +42,39 @@ pub struct World {
     server: Target,
 }
 
-fn manner() -> Manner {
-    Manner {
+fn manner() -> MetaConfig {
+    MetaConfig {
         start: Duration::from_millis(10),
         stop: Duration::from_millis(50),
         refresh: Duration::from_millis(100),
         backoff: Duration::from_millis(100),
         longest_backoff: Duration::from_millis(400),
-        ..Manner::default()
+        ..MetaConfig::default()
     }
 }
 
-impl World {
+impl TestFleet {
     /// With the package versions `v1.36` and `v1.37`, and the operator at work.
     pub async fn start() -> Self {
-        Self::on(Kind::Embedded).await
+        Self::on(ServerKind::Embedded).await
     }
 
     /// The same on that API server.
-    pub async fn on(kind: Kind) -> Self {
+    pub async fn on(kind: ServerKind) -> Self {
         let server = match kind {
-            Kind::Embedded => {
+            ServerKind::Embedded => {
                 let service_cidr = service_network().expect("a network is free");
                 Target::embedded_with(Config { service_cidr, ..Config::default() }).await.unwrap()
             }
-            Kind::Real => Target::real().await.unwrap(),
+            ServerKind::Real => Target::real().await.unwrap(),
         };
         let client = server.admin();
         define(&client, &fleetwright_api::crds()).await.unwrap();
         let fleet: Namespace = serde_json::from_value(json!({ "metadata": { "name": FLEET } })).unwrap();
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &fleet).await.unwrap();
         let meta = Meta::start(client.clone(), Clock::system(), manner()).await.unwrap();
-        let mut world = Self { meta, client, metrics: Metrics::new(), networks: &UNKNOWN, operator: None, server };
+        let mut world =
+            Self { meta, client, metrics: Metrics::new(), networks: &UNKNOWN_NETWORKS, operator: None, server };
         for (name, kubernetes) in [("v1.36", "1.36.4"), ("v1.37", "1.37.1")] {
             let spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, "3.6.16");
             let package = ClusterPackageVersion::new(name, spec);
@@ -261,7 +262,7 @@ impl World {
 }
 
 /// Somebody who may write Clusters and nothing else.
-pub async fn cluster_writer(world: &World) -> Client {
+pub async fn cluster_writer(world: &TestFleet) -> Client {
     let rule = PolicyRule {
         api_groups: Some(vec![fleetwright_api::GROUP.to_owned()]),
         resources: Some(vec!["clusters".to_owned()]),
@@ -273,7 +274,7 @@ pub async fn cluster_writer(world: &World) -> Client {
 }
 
 /// Waits until `Accepted` is false for that reason, with that part in its message; answers the message.
-pub async fn not_accepted(world: &World, cluster: &str, reason: &str, part: &str) -> String {
+pub async fn not_accepted(world: &TestFleet, cluster: &str, reason: &str, part: &str) -> String {
     world
         .until(&format!("{cluster} says {reason} with {part}"), async || {
             let status = world.status(cluster).await;

@@ -6,7 +6,7 @@ use fleetwright_api::{
     Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, Datastore, Extension, ExtensionPlacement, Snapshots,
     names,
 };
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use fleetwright_plan::cluster::Names;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
@@ -15,10 +15,10 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::{FLEET, World, cluster_writer, not_accepted};
+use crate::support::{FLEET, TestFleet, cluster_writer, not_accepted};
 
 /// Everything of a control plane that another Cluster could take over: what workloads say, and contents of Secrets.
-async fn control_plane(world: &World, namespace: &str) -> BTreeMap<String, String> {
+async fn control_plane(world: &TestFleet, namespace: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let deployments: Api<Deployment> = Api::namespaced(world.client.clone(), namespace);
     for one in deployments.list(&Default::default()).await.unwrap().items {
@@ -36,8 +36,8 @@ async fn control_plane(world: &World, namespace: &str) -> BTreeMap<String, Strin
 }
 
 /// A cluster with a long name, whose namespace an earlier version shortened, and one whose name is what that namespace is called.
-async fn a_cluster_takes_no_namespace_of_another_one(kind: Kind) {
-    let mut world = World::on(kind).await;
+async fn a_cluster_takes_no_namespace_of_another_one(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
     world.operator_stops().await;
     let victim = "a".repeat(60);
     let shortened = format!("{FLEET}-{}-0123abcd", "a".repeat(48));
@@ -94,16 +94,16 @@ async fn a_cluster_takes_no_namespace_of_another_one(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_neither_uses_nor_deletes_the_namespace_of_another_one() {
-    a_cluster_takes_no_namespace_of_another_one(Kind::Embedded).await;
+    a_cluster_takes_no_namespace_of_another_one(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_neither_uses_nor_deletes_the_namespace_of_another_one_on_real() {
-    a_cluster_takes_no_namespace_of_another_one(Kind::Real).await;
+    a_cluster_takes_no_namespace_of_another_one(ServerKind::Real).await;
 }
 
 /// Creates the namespace of that cluster as who may create namespaces could, with the labels of the operator and that proof.
-async fn prepared(world: &World, cluster: &str, proof: Option<&String>) -> Namespace {
+async fn prepared(world: &TestFleet, cluster: &str, proof: Option<&String>) -> Namespace {
     let names = Names::of(FLEET, cluster);
     let annotations: BTreeMap<_, _> = proof.map(|proof| (names::CREATION_PROOF, proof)).into_iter().collect();
     let metadata = json!({ "name": names.namespace, "labels": names.labels(), "annotations": annotations });
@@ -113,17 +113,17 @@ async fn prepared(world: &World, cluster: &str, proof: Option<&String>) -> Names
 }
 
 /// Writes the namespace of that cluster into its status, as who has the right to can.
-async fn record(world: &World, cluster: &str, uid: Value) {
+async fn record(world: &TestFleet, cluster: &str, uid: Value) {
     let status = Patch::Merge(json!({ "status": { "namespace": null, "namespaceUid": uid } }));
     world.clusters().patch_status(cluster, &PatchParams::default(), &status).await.unwrap();
 }
 
 /// Labels and even the annotation of another namespace make no namespace a Cluster's own: neither before its first one, nor in place of one that was deleted.
-async fn a_prepared_namespace_is_not_used(kind: Kind) {
-    let mut world = World::on(kind).await;
+async fn a_prepared_namespace_is_not_used(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
     let namespaces: Api<Namespace> = Api::all(world.client.clone());
-    let secrets = |world: &World, cluster: &str| world.api::<Secret>(cluster);
-    let keys = async |world: &World, cluster: &str| {
+    let secrets = |world: &TestFleet, cluster: &str| world.api::<Secret>(cluster);
+    let keys = async |world: &TestFleet, cluster: &str| {
         let all = secrets(world, cluster).list(&Default::default()).await.unwrap().items;
         all.iter().map(ResourceExt::name_any).collect::<Vec<_>>()
     };
@@ -202,17 +202,17 @@ async fn a_prepared_namespace_is_not_used(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_somebody_prepared_is_neither_used_nor_deleted() {
-    a_prepared_namespace_is_not_used(Kind::Embedded).await;
+    a_prepared_namespace_is_not_used(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_somebody_prepared_is_neither_used_nor_deleted_on_real() {
-    a_prepared_namespace_is_not_used(Kind::Real).await;
+    a_prepared_namespace_is_not_used(ServerKind::Real).await;
 }
 
 /// The operator was stopped after it created a namespace and before it recorded that: whatever is there then under that name, it may be another one with everything that was to be seen of the first.
-async fn a_copy_of_an_unrecorded_namespace_is_not_used(kind: Kind) {
-    let mut world = World::on(kind).await;
+async fn a_copy_of_an_unrecorded_namespace_is_not_used(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
     let namespaces: Api<Namespace> = Api::all(world.client.clone());
     world.create("pay", |_| {}).await;
     world.ready("pay").await;
@@ -256,22 +256,22 @@ async fn a_copy_of_an_unrecorded_namespace_is_not_used(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_was_not_recorded_is_recreated_and_a_copy_of_it_gets_no_keys() {
-    a_copy_of_an_unrecorded_namespace_is_not_used(Kind::Embedded).await;
+    a_copy_of_an_unrecorded_namespace_is_not_used(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_was_not_recorded_is_recreated_and_a_copy_of_it_gets_no_keys_on_real() {
-    a_copy_of_an_unrecorded_namespace_is_not_used(Kind::Real).await;
+    a_copy_of_an_unrecorded_namespace_is_not_used(ServerKind::Real).await;
 }
 
-async fn annotate(world: &World, secret: &str, annotations: Value) {
+async fn annotate(world: &TestFleet, secret: &str, annotations: Value) {
     let fleet: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
     let patch = json!({ "metadata": { "annotations": annotations } });
     fleet.patch(secret, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
 }
 
 /// Whether a value in a Secret beside that control plane has that text.
-async fn has(world: &World, cluster: &str, text: &[u8]) -> bool {
+async fn has(world: &TestFleet, cluster: &str, text: &[u8]) -> bool {
     let secrets: Api<Secret> = world.api(cluster);
     let secrets = secrets.list(&Default::default()).await.unwrap().items;
     let mut values = secrets.iter().flat_map(|secret| secret.data.iter().flatten());
@@ -279,8 +279,8 @@ async fn has(world: &World, cluster: &str, text: &[u8]) -> bool {
 }
 
 /// A Secret that a Cluster may use for one thing is not read, and not used for another.
-async fn a_secret_is_shared_for_what_its_owner_says(kind: Kind) {
-    let world = World::on(kind).await;
+async fn a_secret_is_shared_for_what_its_owner_says(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     let fleet: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
     let shared = json!({ names::ALLOWED_CLUSTERS: "*" });
     let make = async |name: &str, annotations: &Value, data: Value| {
@@ -350,12 +350,12 @@ async fn a_secret_is_shared_for_what_its_owner_says(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_that_may_be_used_is_not_read_and_not_used_for_others_data() {
-    a_secret_is_shared_for_what_its_owner_says(Kind::Embedded).await;
+    a_secret_is_shared_for_what_its_owner_says(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_that_may_be_used_is_not_read_and_not_used_for_others_data_on_real() {
-    a_secret_is_shared_for_what_its_owner_says(Kind::Real).await;
+    a_secret_is_shared_for_what_its_owner_says(ServerKind::Real).await;
 }
 
 /// Beside the control plane, with a value that the template does not quote.
@@ -378,8 +378,8 @@ spec:
 /// A Deployment with the key of the authority, behind the value.
 const EVIL: &str = "x\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: evil}\nspec:\n  selector: {matchLabels: {app: evil}}\n  template:\n    metadata: {labels: {app: evil}}\n    spec:\n      containers: [{name: evil, image: registry.example/evil:v1, volumeMounts: [{name: ca, mountPath: /ca}]}]\n      volumes: [{name: ca, secret: {secretName: ca}}]\n";
 
-async fn values_bring_nothing_into_the_meta_cluster(kind: Kind) {
-    let world = World::on(kind).await;
+async fn values_bring_nothing_into_the_meta_cluster(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     let mut package = ClusterPackageVersionSpec::of_images("registry.example", "1.36.4", "3.6.16");
     package.extensions = vec![Extension {
         name: "beside".to_owned(),
@@ -423,10 +423,10 @@ async fn values_bring_nothing_into_the_meta_cluster(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn values_of_a_cluster_bring_nothing_into_the_meta_cluster() {
-    values_bring_nothing_into_the_meta_cluster(Kind::Embedded).await;
+    values_bring_nothing_into_the_meta_cluster(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn values_of_a_cluster_bring_nothing_into_the_meta_cluster_on_real() {
-    values_bring_nothing_into_the_meta_cluster(Kind::Real).await;
+    values_bring_nothing_into_the_meta_cluster(ServerKind::Real).await;
 }

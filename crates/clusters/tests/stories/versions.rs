@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use fleetwright_api::{ClusterPhase, ClusterStatus, Status, condition, names};
-use fleetwright_lab::Kind;
-use fleetwright_sim::meta::{Bad, Removal};
+use fleetwright_lab::ServerKind;
+use fleetwright_sim::meta::{Removal, VersionDefect};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -12,14 +12,14 @@ use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::support::World;
+use crate::support::TestFleet;
 
-pub async fn refer(world: &World, package: &str) {
+pub async fn refer(world: &TestFleet, package: &str) {
     world.change("pay", json!({ "spec": { "packageVersion": package } })).await;
 }
 
 /// A client of the business cluster, through one of its API servers.
-pub async fn business(world: &World) -> kube::Client {
+pub async fn business(world: &TestFleet) -> kube::Client {
     let pods: Api<Pod> = world.api("pay");
     let all = pods.list(&Default::default()).await.unwrap().items;
     let found = all.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).find_map(|pod| {
@@ -29,20 +29,20 @@ pub async fn business(world: &World) -> kube::Client {
     found.expect("an API server runs")
 }
 
-pub async fn write(world: &World, name: &str) {
+pub async fn write(world: &TestFleet, name: &str) {
     let maps: Api<ConfigMap> = Api::default_namespaced(business(world).await);
     let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
     maps.create(&PostParams::default(), &ConfigMap { metadata, ..ConfigMap::default() }).await.unwrap();
 }
 
-pub async fn there(world: &World, name: &str) -> bool {
+pub async fn there(world: &TestFleet, name: &str) -> bool {
     let maps: Api<ConfigMap> = Api::default_namespaced(business(world).await);
     maps.get_opt(name).await.unwrap().is_some()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_emulates_the_old_minor_and_going_back_keeps_every_write() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |_| {}).await;
     world.ready("pay").await;
     write(&world, "before").await;
@@ -58,7 +58,7 @@ async fn an_upgrade_emulates_the_old_minor_and_going_back_keeps_every_write() {
 }
 
 /// API servers of that version work from now on: those that do not are deleted, and made again.
-pub async fn mend(world: &World, version: &str) {
+pub async fn mend(world: &TestFleet, version: &str) {
     world.meta.declare("kube-apiserver", version, None);
     let pods: Api<Pod> = world.api("pay");
     for pod in pods.list(&Default::default()).await.unwrap() {
@@ -71,7 +71,7 @@ pub async fn mend(world: &World, version: &str) {
 }
 
 /// Waits until the end of the soak stands so; answers the message.
-pub async fn finishable(world: &World, status: Status, reason: &str) -> String {
+pub async fn finishable(world: &TestFleet, status: Status, reason: &str) -> String {
     world
         .until(&format!("UpgradeCompletable is {reason}"), async || {
             let said = world.status("pay").await;
@@ -84,7 +84,7 @@ pub async fn finishable(world: &World, status: Status, reason: &str) -> String {
 }
 
 /// Waits until the soak has ended, and the components work without emulation.
-pub async fn finished(world: &World) -> ClusterStatus {
+pub async fn finished(world: &TestFleet) -> ClusterStatus {
     world
         .until("the soak is over and finished", async || {
             let status = world.status("pay").await;
@@ -96,12 +96,12 @@ pub async fn finished(world: &World) -> ClusterStatus {
 }
 
 /// The minor that an API server says it emulates.
-pub async fn emulated(world: &World) -> Option<String> {
+pub async fn emulated(world: &TestFleet) -> Option<String> {
     business(world).await.apiserver_version().await.unwrap().emulation_minor
 }
 
-async fn a_soak_ends(kind: Kind) {
-    let world = World::on(kind).await;
+async fn a_soak_ends(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     world.create("pay", |spec| spec.upgrade.soak.0 = Duration::from_secs(1)).await;
     world.ready("pay").await;
     refer(&world, "v1.37").await;
@@ -129,17 +129,17 @@ async fn a_soak_ends(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_soak_that_is_over_is_finished_and_there_is_no_way_back_then() {
-    a_soak_ends(Kind::Embedded).await;
+    a_soak_ends(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_soak_that_is_over_is_finished_and_there_is_no_way_back_then_on_real() {
-    a_soak_ends(Kind::Real).await;
+    a_soak_ends(ServerKind::Real).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_soak_does_not_end_while_callers_use_an_api_that_the_new_minor_removes() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     let (group, version) = ("storage.k8s.io".to_owned(), "v1".to_owned());
     let removal = Removal { group, version, resource: "storageclasses".to_owned(), release: "1.37".to_owned() };
     world.meta.declare_removal(removal);
@@ -178,7 +178,7 @@ async fn a_soak_does_not_end_while_callers_use_an_api_that_the_new_minor_removes
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollback_that_began_in_the_soak_is_finished_after_its_time() {
-    let world = World::start().await;
+    let world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     refer(&world, "v1.37").await;
@@ -186,7 +186,7 @@ async fn a_rollback_that_began_in_the_soak_is_finished_after_its_time() {
     assert_eq!(status.phase, Some(ClusterPhase::Soaking));
     write(&world, "in-the-soak").await;
     // The old version does not become ready for a while: the rollback is under way when the time is over.
-    world.meta.declare("kube-apiserver", "v1.36.4", Some(Bad::NeverReady));
+    world.meta.declare("kube-apiserver", "v1.36.4", Some(VersionDefect::NeverReady));
     refer(&world, "v1.36").await;
     world
         .until("the rollback is under way", async || {
@@ -210,8 +210,8 @@ async fn a_rollback_that_began_in_the_soak_is_finished_after_its_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_version_that_does_not_do_what_it_is_asked_for_is_never_called_ready_and_the_old_one_serves_on() {
-    let world = World::start().await;
-    world.meta.declare("kube-apiserver", "v1.37.1", Some(Bad::NeverReady));
+    let world = TestFleet::start().await;
+    world.meta.declare("kube-apiserver", "v1.37.1", Some(VersionDefect::NeverReady));
     world.create("pay", |_| {}).await;
     world.ready("pay").await;
     refer(&world, "v1.37").await;
@@ -234,8 +234,8 @@ async fn a_version_that_does_not_do_what_it_is_asked_for_is_never_called_ready_a
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_control_plane_that_says_ready_and_keeps_nothing_is_not_proven() {
-    let world = World::start().await;
-    world.meta.declare("kube-apiserver", "v1.36.4", Some(Bad::WrongAnswers));
+    let world = TestFleet::start().await;
+    world.meta.declare("kube-apiserver", "v1.36.4", Some(VersionDefect::WrongAnswers));
     world.create("pay", |spec| spec.replicas = 1).await;
     world
         .until("its proof fails", async || {
@@ -249,8 +249,8 @@ async fn a_control_plane_that_says_ready_and_keeps_nothing_is_not_proven() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_that_does_not_work_is_taken_back_by_itself_and_says_why() {
-    let world = World::start().await;
-    world.meta.declare("kube-apiserver", "v1.37.1", Some(Bad::NeverReady));
+    let world = TestFleet::start().await;
+    world.meta.declare("kube-apiserver", "v1.37.1", Some(VersionDefect::NeverReady));
     world.create("pay", |spec| spec.upgrade.stage_within.0 = Duration::from_secs(2)).await;
     world.ready("pay").await;
     refer(&world, "v1.37").await;

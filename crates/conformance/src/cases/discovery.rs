@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::{Case, Crd, Ctx, Kind, Reply, eventually};
+use crate::{Case, Crd, Ctx, Reply, ServerKind, eventually};
 
 /// The cases of this area.
 pub fn cases() -> Vec<Case> {
@@ -209,8 +209,8 @@ async fn aggregated_discovery_is_not_sent_twice(ctx: Ctx) -> Result<()> {
 /// The media types that the server names when it has none of those asked for.
 fn accepted_types(ctx: &Ctx) -> String {
     let protobuf = match ctx.kind() {
-        Kind::Real => ", application/vnd.kubernetes.protobuf",
-        Kind::Embedded => "",
+        ServerKind::Real => ", application/vnd.kubernetes.protobuf",
+        ServerKind::Embedded => "",
     };
     format!("only the following media types are accepted: application/json, application/yaml{protobuf}")
 }
@@ -224,7 +224,7 @@ async fn an_unknown_form_of_discovery_is_not_acceptable(ctx: Ctx) -> Result<()> 
 async fn what_is_not_supported_is_not_discovered(ctx: Ctx) -> Result<()> {
     let groups = ctx.get("/apis").await?.code(200)?;
     let core = ctx.get("/api/v1").await?.code(200)?;
-    let here = ctx.kind() == Kind::Real;
+    let here = ctx.kind() == ServerKind::Real;
     for group in ["admissionregistration.k8s.io", "apiregistration.k8s.io", "flowcontrol.apiserver.k8s.io"] {
         assert_eq!(each(&groups["groups"], "name").contains(&group), here, "{group}");
     }

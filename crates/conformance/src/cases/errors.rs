@@ -4,7 +4,7 @@ use anyhow::Result;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::{Case, Ctx, Kind, PatchType};
+use crate::{Case, Ctx, PatchType, ServerKind};
 
 /// The cases of this area.
 pub fn cases() -> Vec<Case> {
@@ -422,7 +422,7 @@ async fn logs_and_commands_are_refused(ctx: Ctx) -> Result<()> {
     }
     let list = ctx.get("/api/v1").await?.code(200)?;
     let names: Vec<_> = list["resources"].as_array().into_iter().flatten().map(|r| r["name"].clone()).collect();
-    let served = ctx.kind() == Kind::Real;
+    let served = ctx.kind() == ServerKind::Real;
     for name in
         ["pods/log", "pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "services/proxy", "nodes/proxy"]
     {
@@ -432,7 +432,7 @@ async fn logs_and_commands_are_refused(ctx: Ctx) -> Result<()> {
 }
 
 async fn what_the_embedded_server_lacks_is_absent(ctx: Ctx) -> Result<()> {
-    let served = ctx.kind() == Kind::Real;
+    let served = ctx.kind() == ServerKind::Real;
     for path in [
         "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
         "/apis/apiregistration.k8s.io/v1/apiservices",

@@ -2,7 +2,7 @@
 
 use fleetwright_wire::{Deviation, Package};
 
-use super::{Method, MethodError, Work};
+use super::{Method, MethodContext, MethodError};
 use crate::System;
 
 /// See the module.
@@ -18,15 +18,15 @@ impl Method for Config {
         Ok(Vec::new())
     }
 
-    fn prepare(&self, _work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn prepare(&self, _work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         Ok(())
     }
 
-    fn apply(&self, _work: &mut Work<'_>) -> Result<bool, MethodError> {
+    fn apply(&self, _work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
         Ok(false)
     }
 
-    fn remove(&self, _work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn remove(&self, _work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         Ok(())
     }
 }

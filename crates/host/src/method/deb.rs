@@ -6,21 +6,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fleetwright_wire::{self as wire, Deviation, Package};
 
-use super::os::{self, Earlier, Effects, Others, Record, shown};
-use super::{Method, MethodError, Work, ended};
-use crate::system::{Coming, DebState};
+use super::os::{self, Earlier, OtherRecords, Record, RemovalEffects, shown};
+use super::{Method, MethodContext, MethodError, ended};
+use crate::system::{DebState, UpcomingQueries};
 use crate::{System, fetch};
 
 mod apt;
-mod going;
-mod keeping;
+mod package_cache;
+mod removal;
 mod services;
 
 use apt::{explain, look, mark, options, patiently, simulate};
-use going::take_away;
-pub(super) use going::{allow_running_kernel, drop_obsolete, remove};
-pub(super) use keeping::prune;
-use keeping::{download, keep_earlier, kept};
+pub(super) use package_cache::prune;
+use package_cache::{download, keep_earlier, kept};
+use removal::take_away;
+pub(super) use removal::{allow_running_kernel, drop_obsolete, remove};
 use services::{POLICY, allow_services, deny_services, policy_is_ours};
 
 /// The record's name in the component's folder.
@@ -40,25 +40,25 @@ impl Method for Deb {
         deviations(system, package, declared(package)?)
     }
 
-    fn foretell<'a>(&self, package: &'a Package, coming: &mut Coming<'a>) {
+    fn foretell<'a>(&self, package: &'a Package, coming: &mut UpcomingQueries<'a>) {
         foretell(package, coming);
     }
 
-    fn prepare(&self, work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn prepare(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         let package = work.package;
         prepare(work, declared(package)?)
     }
 
-    fn apply(&self, work: &mut Work<'_>) -> Result<bool, MethodError> {
+    fn apply(&self, work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
         let package = work.package;
         install(work, declared(package)?)
     }
 
-    fn remove(&self, work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn remove(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         remove(work)
     }
 
-    fn prune(&self, work: &mut Work<'_>, kept: &[Package]) -> Result<(), MethodError> {
+    fn prune(&self, work: &mut MethodContext<'_>, kept: &[Package]) -> Result<(), MethodError> {
         prune(work, kept)
     }
 }
@@ -77,7 +77,7 @@ fn of(package: &Package) -> Option<&wire::Deb> {
 }
 
 /// For whoever asks about all packages at once.
-pub(super) fn foretell<'a>(package: &'a Package, coming: &mut Coming<'a>) {
+pub(super) fn foretell<'a>(package: &'a Package, coming: &mut UpcomingQueries<'a>) {
     coming.debs.extend(of(package).iter().flat_map(|deb| deb.packages.keys()).map(String::as_str));
 }
 
@@ -131,7 +131,7 @@ fn wrong(deb: &wire::Deb, there: &BTreeMap<String, DebState>) -> BTreeMap<String
 }
 
 /// Gets the package files, and the earlier versions of what is there already.
-pub(super) fn prepare(work: &mut Work<'_>, deb: &wire::Deb) -> Result<(), MethodError> {
+pub(super) fn prepare(work: &mut MethodContext<'_>, deb: &wire::Deb) -> Result<(), MethodError> {
     let there = debs(work.system, deb)?;
     let wrong = wrong(deb, &there);
     if !deb.sources.is_empty() {
@@ -166,7 +166,7 @@ struct File {
 }
 
 /// The sources, fetched, and which packages they are.
-fn files(work: &mut Work<'_>, deb: &wire::Deb) -> Result<Vec<File>, MethodError> {
+fn files(work: &mut MethodContext<'_>, deb: &wire::Deb) -> Result<Vec<File>, MethodError> {
     let mut files = Vec::new();
     for source in &deb.sources {
         let path = fetch::source(work, source)?;
@@ -186,7 +186,7 @@ fn files(work: &mut Work<'_>, deb: &wire::Deb) -> Result<Vec<File>, MethodError>
 }
 
 /// Brings the host to the declared packages. True if one of them was changed.
-pub(super) fn install(work: &mut Work<'_>, deb: &wire::Deb) -> Result<bool, MethodError> {
+pub(super) fn install(work: &mut MethodContext<'_>, deb: &wire::Deb) -> Result<bool, MethodError> {
     let there = debs(work.system, deb)?;
     let wrong = wrong(deb, &there);
     let mut record = Record::load(work, RECORD)?;
@@ -210,7 +210,7 @@ pub(super) fn install(work: &mut Work<'_>, deb: &wire::Deb) -> Result<bool, Meth
 }
 
 /// Finishes what dpkg was interrupted in, unless it is about what we install anyway: a broken version is replaced, not tried again.
-fn mend(work: &mut Work<'_>, wrong: &BTreeMap<String, String>) -> Result<(), MethodError> {
+fn mend(work: &mut MethodContext<'_>, wrong: &BTreeMap<String, String>) -> Result<(), MethodError> {
     let journal = "/var/lib/dpkg/updates";
     let interrupted = !work.system.list(journal).map_err(MethodError::io(journal))?.is_empty();
     let audit = look(work, &["dpkg", "--audit"])?;
@@ -230,7 +230,7 @@ fn mend(work: &mut Work<'_>, wrong: &BTreeMap<String, String>) -> Result<(), Met
 }
 
 fn transaction(
-    work: &mut Work<'_>,
+    work: &mut MethodContext<'_>,
     deb: &wire::Deb,
     record: &mut Record,
     wrong: &BTreeMap<String, String>,
@@ -293,7 +293,7 @@ fn transaction(
 
 /// What apt-get is told to install, and the names of those that only come along.
 fn targets(
-    work: &mut Work<'_>,
+    work: &mut MethodContext<'_>,
     deb: &wire::Deb,
     record: &Record,
     wrong: &BTreeMap<String, String>,
@@ -333,7 +333,7 @@ fn targets(
 }
 
 /// Holds what is declared to be held, and lets go what we held and is not any more.
-fn hold(work: &mut Work<'_>, deb: &wire::Deb, record: &mut Record) -> Result<(), MethodError> {
+fn hold(work: &mut MethodContext<'_>, deb: &wire::Deb, record: &mut Record) -> Result<(), MethodError> {
     let there = debs(work.system, deb)?;
     let (mut hold, mut unhold) = (Vec::new(), Vec::new());
     for (name, state) in &there {

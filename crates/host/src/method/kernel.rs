@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleetwright_wire::{self as wire, Boot, Deviation, Package};
 use serde::{Deserialize, Serialize};
 
-use super::{Method, MethodError, Work, deb, ended, rpm};
+use super::{Method, MethodContext, MethodError, deb, ended, rpm};
 use crate::System;
-use crate::system::Coming;
+use crate::system::UpcomingQueries;
 
 mod grub;
 mod links;
@@ -21,7 +21,7 @@ const LARGEST: u64 = 4 << 20;
 pub(super) struct Kernel;
 
 /// What brings it.
-enum Bring<'a> {
+enum KernelSource<'a> {
     Deb(&'a wire::Deb),
     Rpm,
     Nothing,
@@ -48,9 +48,9 @@ impl Method for Kernel {
     fn deviations(&self, system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
         let kernel = declared(package)?;
         let mut deviations = match bring(system, kernel)? {
-            Bring::Deb(deb) => deb::deviations(system, package, deb)?,
-            Bring::Rpm => rpm::deviations(system, package)?,
-            Bring::Nothing => Vec::new(),
+            KernelSource::Deb(deb) => deb::deviations(system, package, deb)?,
+            KernelSource::Rpm => rpm::deviations(system, package)?,
+            KernelSource::Nothing => Vec::new(),
         };
         deviations.extend(boot_deviations(system, package)?);
         for (path, content) in module_files(package)? {
@@ -79,7 +79,7 @@ impl Method for Kernel {
         Ok(deviations)
     }
 
-    fn foretell<'a>(&self, package: &'a Package, coming: &mut Coming<'a>) {
+    fn foretell<'a>(&self, package: &'a Package, coming: &mut UpcomingQueries<'a>) {
         deb::foretell(package, coming);
     }
 
@@ -93,7 +93,7 @@ impl Method for Kernel {
         Ok(!runs(system, kernel)? || !kernel.parameters.iter().all(|parameter| has(&line, parameter)))
     }
 
-    fn prepare(&self, work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn prepare(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         let package = work.package;
         let kernel = declared(package)?;
         checked(kernel)?;
@@ -101,9 +101,9 @@ impl Method for Kernel {
             grub::must_be_there(work.system)?;
         }
         match bring(work.system, kernel)? {
-            Bring::Deb(deb) => deb::prepare(work, deb),
-            Bring::Rpm => rpm::prepare(work),
-            Bring::Nothing => Ok(()),
+            KernelSource::Deb(deb) => deb::prepare(work, deb),
+            KernelSource::Rpm => rpm::prepare(work),
+            KernelSource::Nothing => Ok(()),
         }
     }
 
@@ -119,16 +119,16 @@ impl Method for Kernel {
         ]
     }
 
-    fn apply(&self, work: &mut Work<'_>) -> Result<bool, MethodError> {
+    fn apply(&self, work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
         let package = work.package;
         let kernel = declared(package)?;
         if kernel.boot == Boot::Links && kernel.release.is_some() {
             links::note(work)?;
         }
         match bring(work.system, kernel)? {
-            Bring::Deb(deb) => deb::install(work, deb)?,
-            Bring::Rpm => rpm::install(work)?,
-            Bring::Nothing => false,
+            KernelSource::Deb(deb) => deb::install(work, deb)?,
+            KernelSource::Rpm => rpm::install(work)?,
+            KernelSource::Nothing => false,
         };
         if let Some(release) = &kernel.release {
             must_have(work.system, release)?;
@@ -152,7 +152,7 @@ impl Method for Kernel {
         Ok(false)
     }
 
-    fn remove(&self, work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn remove(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         let package = work.package;
         let kernel = declared(package)?;
         another_is_there(work.system, kernel)?;
@@ -171,19 +171,19 @@ impl Method for Kernel {
             .as_ref()
             .is_some_and(|release| running(work.system).is_ok_and(|running| running == *release));
         match bring(work.system, kernel)? {
-            Bring::Deb(_) => {
+            KernelSource::Deb(_) => {
                 if ours {
                     deb::allow_running_kernel(work)?;
                 }
                 deb::remove(work)?;
             }
-            Bring::Rpm => rpm::remove(work)?,
-            Bring::Nothing => {}
+            KernelSource::Rpm => rpm::remove(work)?,
+            KernelSource::Nothing => {}
         }
         // The package's own scripts move the links as well.
         links::unset(work)?;
         forget(work)?;
-        if ours && !matches!(bring(work.system, kernel)?, Bring::Nothing) {
+        if ours && !matches!(bring(work.system, kernel)?, KernelSource::Nothing) {
             let said =
                 "the host still runs the removed kernel: its modules cannot be loaded until the host is rebooted"
                     .to_owned();
@@ -193,14 +193,14 @@ impl Method for Kernel {
         Ok(())
     }
 
-    fn prune(&self, work: &mut Work<'_>, kept: &[Package]) -> Result<(), MethodError> {
+    fn prune(&self, work: &mut MethodContext<'_>, kept: &[Package]) -> Result<(), MethodError> {
         match bring(work.system, declared(work.package)?)? {
-            Bring::Deb(_) => {
+            KernelSource::Deb(_) => {
                 deb::prune(work, kept)?;
                 deb::drop_obsolete(work, kept, &running(work.system)?)
             }
-            Bring::Rpm => rpm::prune(work, kept),
-            Bring::Nothing => Ok(()),
+            KernelSource::Rpm => rpm::prune(work, kept),
+            KernelSource::Nothing => Ok(()),
         }
     }
 }
@@ -216,16 +216,16 @@ fn declared(package: &Package) -> Result<&wire::Kernel, MethodError> {
 }
 
 /// Hosts of both families may carry the same package version: each takes its own part.
-fn bring<'a>(system: &dyn System, kernel: &'a wire::Kernel) -> Result<Bring<'a>, MethodError> {
+fn bring<'a>(system: &dyn System, kernel: &'a wire::Kernel) -> Result<KernelSource<'a>, MethodError> {
     Ok(match (&kernel.deb, &kernel.rpm) {
-        (None, None) => Bring::Nothing,
-        (Some(deb), None) => Bring::Deb(deb),
-        (None, Some(_)) => Bring::Rpm,
+        (None, None) => KernelSource::Nothing,
+        (Some(deb), None) => KernelSource::Deb(deb),
+        (None, Some(_)) => KernelSource::Rpm,
         (Some(deb), Some(_)) => {
             let status = "/var/lib/dpkg/status";
             match system.stat(status).map_err(MethodError::io(status))? {
-                Some(_) => Bring::Deb(deb),
-                None => Bring::Rpm,
+                Some(_) => KernelSource::Deb(deb),
+                None => KernelSource::Rpm,
             }
         }
     })
@@ -344,7 +344,7 @@ fn module_files(package: &Package) -> Result<[(String, Option<String>); 2], Meth
 }
 
 /// Loads what is not loaded, with its options: modprobe reads them from the file.
-fn load(work: &mut Work<'_>, kernel: &wire::Kernel) -> Result<(), MethodError> {
+fn load(work: &mut MethodContext<'_>, kernel: &wire::Kernel) -> Result<(), MethodError> {
     for name in kernel.modules.keys() {
         if work.system.module(name).map_err(MethodError::io(name))? {
             continue;
@@ -384,11 +384,11 @@ fn put(system: &mut dyn System, path: &str, content: Option<&str>) -> Result<boo
     Ok(true)
 }
 
-fn record_path(work: &Work<'_>) -> String {
+fn record_path(work: &MethodContext<'_>) -> String {
     format!("{}/kernel.json", work.folder)
 }
 
-fn record(work: &Work<'_>) -> Result<Record, MethodError> {
+fn record(work: &MethodContext<'_>) -> Result<Record, MethodError> {
     let path = record_path(work);
     match work.system.read(&path, LARGEST).map_err(MethodError::io(&path))? {
         None => Ok(Record::default()),
@@ -398,13 +398,13 @@ fn record(work: &Work<'_>) -> Result<Record, MethodError> {
     }
 }
 
-fn remember(work: &mut Work<'_>, record: &Record) -> Result<(), MethodError> {
+fn remember(work: &mut MethodContext<'_>, record: &Record) -> Result<(), MethodError> {
     let path = record_path(work);
     let bytes = serde_json::to_vec_pretty(record).map_err(|error| MethodError(error.to_string()))?;
     work.system.write(&path, &bytes, 0o600, "root", "root").map_err(MethodError::io(&path))
 }
 
-fn forget(work: &mut Work<'_>) -> Result<(), MethodError> {
+fn forget(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     let path = record_path(work);
     work.system.remove(&path).map(|_| ()).map_err(MethodError::io(&path))
 }

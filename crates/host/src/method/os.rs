@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleetwright_wire::{Deviation, Package};
 use serde::{Deserialize, Serialize};
 
-use super::{MethodError, Work};
+use super::{MethodContext, MethodError};
 use crate::System;
 
 /// No record is larger.
@@ -40,17 +40,17 @@ pub(super) struct Earlier {
 
 impl Record {
     /// The record of the component at work; empty if there is none.
-    pub fn load(work: &Work<'_>, name: &str) -> Result<Self, MethodError> {
+    pub fn load(work: &MethodContext<'_>, name: &str) -> Result<Self, MethodError> {
         read(&*work.system, &path(work.folder, name))
     }
 
     /// Writes it.
-    pub fn save(&self, work: &mut Work<'_>, name: &str) -> Result<(), MethodError> {
+    pub fn save(&self, work: &mut MethodContext<'_>, name: &str) -> Result<(), MethodError> {
         write(&mut *work.system, &path(work.folder, name), self)
     }
 
     /// Removes it.
-    pub fn forget(work: &mut Work<'_>, name: &str) -> Result<(), MethodError> {
+    pub fn forget(work: &mut MethodContext<'_>, name: &str) -> Result<(), MethodError> {
         let path = path(work.folder, name);
         work.system.remove(&path).map(|_| ()).map_err(MethodError::io(&path))
     }
@@ -84,13 +84,13 @@ impl Record {
 }
 
 /// The records of the other components: what they declare or pulled in stays, and becomes theirs.
-pub(super) struct Others {
+pub(super) struct OtherRecords {
     records: Vec<(String, Record)>,
 }
 
-impl Others {
+impl OtherRecords {
     /// Reads them.
-    pub fn load(work: &Work<'_>, name: &str) -> Result<Self, MethodError> {
+    pub fn load(work: &MethodContext<'_>, name: &str) -> Result<Self, MethodError> {
         let mut records = Vec::new();
         let own = &work.package.component;
         let Some(parent) = work.folder.strip_suffix(&format!("/{own}/method")) else { return Ok(Self { records }) };
@@ -108,7 +108,7 @@ impl Others {
     }
 
     /// Gives a package that was not there before us to a component that declares it or pulled it in; false if there is none.
-    pub fn inherit(&mut self, work: &mut Work<'_>, name: &str) -> Result<bool, MethodError> {
+    pub fn inherit(&mut self, work: &mut MethodContext<'_>, name: &str) -> Result<bool, MethodError> {
         for (path, record) in &mut self.records {
             if let Some(earlier) = record.before.get_mut(name) {
                 if earlier.take().is_some() {
@@ -126,7 +126,7 @@ impl Others {
     /// Gives a package to a component that owns one of those that need it; false if none does.
     pub fn inherit_for(
         &mut self,
-        work: &mut Work<'_>,
+        work: &mut MethodContext<'_>,
         name: &str,
         needed_by: &BTreeSet<String>,
     ) -> Result<bool, MethodError> {
@@ -142,7 +142,7 @@ impl Others {
 }
 
 /// What taking packages away would do.
-pub(super) struct Effects {
+pub(super) struct RemovalEffects {
     /// They would go.
     pub removes: BTreeSet<String>,
     /// They would come.
@@ -150,13 +150,14 @@ pub(super) struct Effects {
 }
 
 /// Asks the package manager what taking these away would do.
-pub(super) type Simulate<'a> = dyn FnMut(&mut Work<'_>, &BTreeSet<String>) -> Result<Effects, MethodError> + 'a;
+pub(super) type Simulate<'a> =
+    dyn FnMut(&mut MethodContext<'_>, &BTreeSet<String>) -> Result<RemovalEffects, MethodError> + 'a;
 
 /// Which of these packages can go without taking anything with them that is not ours: all of `sure`, or it is an error, and as many of
 /// `maybe` as nobody else needs. What somebody else needs is given to that component.
 pub(super) fn removable(
-    work: &mut Work<'_>,
-    others: &mut Others,
+    work: &mut MethodContext<'_>,
+    others: &mut OtherRecords,
     sure: &BTreeSet<String>,
     maybe: &BTreeSet<String>,
     simulate: &mut Simulate<'_>,
@@ -203,7 +204,7 @@ pub(super) fn removable(
     }
 }
 
-fn harmless(effects: &Effects, allowed: &BTreeSet<String>) -> bool {
+fn harmless(effects: &RemovalEffects, allowed: &BTreeSet<String>) -> bool {
     effects.installs.is_empty() && effects.removes.is_subset(allowed)
 }
 
@@ -259,10 +260,10 @@ pub(super) const ASIDE: &[&str] = &[".dpkg-dist", ".dpkg-new", ".dpkg-old", ".rp
 /// Runs something that may leave its own versions of declared files beside them, and takes away those that it left: what is declared is
 /// what is wanted, and nobody would look at them.
 pub(super) fn without_asides<T>(
-    work: &mut Work<'_>,
-    run: impl FnOnce(&mut Work<'_>) -> Result<T, MethodError>,
+    work: &mut MethodContext<'_>,
+    run: impl FnOnce(&mut MethodContext<'_>) -> Result<T, MethodError>,
 ) -> Result<T, MethodError> {
-    let asides = |work: &Work<'_>| -> Result<BTreeSet<String>, MethodError> {
+    let asides = |work: &MethodContext<'_>| -> Result<BTreeSet<String>, MethodError> {
         let mut there = BTreeSet::new();
         for file in &work.package.files {
             for path in ASIDE.iter().map(|suffix| format!("{}{suffix}", file.path)) {

@@ -2,7 +2,7 @@
 
 use fleetwright_wire::{Deviation, Package};
 
-use super::{Method, MethodError, Work, folder};
+use super::{Method, MethodContext, MethodError, folder};
 use crate::System;
 
 /// See the module.
@@ -24,11 +24,11 @@ impl Method for Reboot {
         Ok(String::from_utf8_lossy(&noted) == note(system, package)?)
     }
 
-    fn prepare(&self, _work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn prepare(&self, _work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         Ok(())
     }
 
-    fn apply(&self, work: &mut Work<'_>) -> Result<bool, MethodError> {
+    fn apply(&self, work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
         let path = path(work.folder);
         let noted = work.system.read(&path, 1024).map_err(MethodError::io(&path))?.unwrap_or_default();
         // Noted before, in this boot or an earlier one: one boot is enough.
@@ -40,7 +40,7 @@ impl Method for Reboot {
         Ok(false)
     }
 
-    fn remove(&self, _work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn remove(&self, _work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         Ok(())
     }
 }

@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use fleetwright_wire::{self as wire, Deviation, Package};
 
-use super::os::{self, Earlier, Effects, Others, Record, shown};
-use super::{Method, MethodError, Work, ended};
-use crate::system::Run;
+use super::os::{self, Earlier, OtherRecords, Record, RemovalEffects, shown};
+use super::{Method, MethodContext, MethodError, ended};
+use crate::system::ProgramRun;
 use crate::{System, fetch};
 
 mod dnf;
-mod going;
 mod hold;
-mod keeping;
+mod package_cache;
+mod removal;
 
 use dnf::{explain, look, options, patiently, simulate};
-pub(super) use going::remove;
-use going::{remove_doubles, take_away};
-pub(super) use keeping::prune;
-use keeping::{download, kept, remember_kept, take_from_repository};
+pub(super) use package_cache::prune;
+use package_cache::{download, kept, remember_kept, take_from_repository};
+pub(super) use removal::remove;
+use removal::{remove_doubles, take_away};
 
 /// The record's name in the component's folder.
 const RECORD: &str = "rpm";
@@ -48,19 +48,19 @@ impl Method for Rpm {
         deviations(system, package)
     }
 
-    fn prepare(&self, work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn prepare(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         prepare(work)
     }
 
-    fn apply(&self, work: &mut Work<'_>) -> Result<bool, MethodError> {
+    fn apply(&self, work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
         install(work)
     }
 
-    fn remove(&self, work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn remove(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         remove(work)
     }
 
-    fn prune(&self, work: &mut Work<'_>, kept: &[Package]) -> Result<(), MethodError> {
+    fn prune(&self, work: &mut MethodContext<'_>, kept: &[Package]) -> Result<(), MethodError> {
         prune(work, kept)
     }
 }
@@ -73,14 +73,14 @@ struct Set<'a> {
 }
 
 /// The versions of packages that are there.
-type There = BTreeMap<String, BTreeSet<String>>;
+type InstalledVersions = BTreeMap<String, BTreeSet<String>>;
 
 impl Set<'_> {
     fn packages(&self) -> &BTreeMap<String, String> {
         &self.rpm.packages
     }
 
-    fn installed(&self, system: &dyn System) -> Result<There, MethodError> {
+    fn installed(&self, system: &dyn System) -> Result<InstalledVersions, MethodError> {
         installed(system, self.packages().keys())
     }
 
@@ -94,7 +94,7 @@ impl Set<'_> {
     }
 
     /// Those that are not as declared.
-    fn wrong(&self, there: &There) -> BTreeMap<String, String> {
+    fn wrong(&self, there: &InstalledVersions) -> BTreeMap<String, String> {
         let right = |name: &String, version: &String| {
             there.get(name).is_some_and(|versions| versions.contains(version) && (self.beside || versions.len() == 1))
         };
@@ -116,7 +116,7 @@ fn declared(package: &Package) -> Result<Set<'_>, MethodError> {
 }
 
 /// The declared version if it is among those that are there, otherwise all of them.
-fn found(there: &There, name: &str, packages: &BTreeMap<String, String>) -> Option<String> {
+fn found(there: &InstalledVersions, name: &str, packages: &BTreeMap<String, String>) -> Option<String> {
     let versions = there.get(name)?;
     match packages.get(name).filter(|version| versions.contains(*version)) {
         Some(version) => Some(version.clone()),
@@ -125,15 +125,18 @@ fn found(there: &There, name: &str, packages: &BTreeMap<String, String>) -> Opti
 }
 
 /// `rpm -q` of names, or of names with versions.
-fn installed<'a>(system: &dyn System, names: impl Iterator<Item = &'a String>) -> Result<There, MethodError> {
+fn installed<'a>(
+    system: &dyn System,
+    names: impl Iterator<Item = &'a String>,
+) -> Result<InstalledVersions, MethodError> {
     let mut argv = vec!["rpm", "-q", "--qf", "%{NAME} %{VERSION}-%{RELEASE}\\n"];
     argv.extend(names.map(String::as_str));
-    let mut there = There::new();
+    let mut there = InstalledVersions::new();
     if argv.len() == 4 {
         return Ok(there);
     }
     let ran = system
-        .look(&Run { argv: &argv, input: &[], env: ENV, within: LOOK })
+        .look(&ProgramRun { argv: &argv, input: &[], env: ENV, within: LOOK })
         .map_err(|error| MethodError(format!("cannot run rpm: {error}; the method `rpm` requires a host with rpm")))?;
     // Its status is the number of those that are not there.
     if ran.status.is_none() || ran.stdout.contains("error: ") {
@@ -184,7 +187,7 @@ fn has_dnf(system: &dyn System) -> Result<bool, MethodError> {
 }
 
 /// Gets the package files, and the earlier versions of what is there already.
-pub(super) fn prepare(work: &mut Work<'_>) -> Result<(), MethodError> {
+pub(super) fn prepare(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     let set = declared(work.package)?;
     let there = set.installed(work.system)?;
     let wrong = set.wrong(&there);
@@ -233,7 +236,7 @@ struct File {
     path: String,
 }
 
-fn files(work: &mut Work<'_>, rpm: &wire::Rpm) -> Result<Vec<File>, MethodError> {
+fn files(work: &mut MethodContext<'_>, rpm: &wire::Rpm) -> Result<Vec<File>, MethodError> {
     let mut files = Vec::new();
     for source in &rpm.sources {
         let path = fetch::source(work, source)?;
@@ -254,7 +257,7 @@ fn files(work: &mut Work<'_>, rpm: &wire::Rpm) -> Result<Vec<File>, MethodError>
 }
 
 /// Brings the host to the declared packages. True if one of them was changed.
-pub(super) fn install(work: &mut Work<'_>) -> Result<bool, MethodError> {
+pub(super) fn install(work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
     let package = work.package;
     let set = declared(package)?;
     let there = set.installed(work.system)?;
@@ -290,7 +293,7 @@ pub(super) fn install(work: &mut Work<'_>) -> Result<bool, MethodError> {
     Ok(!wrong.is_empty())
 }
 
-fn hold_declared(work: &mut Work<'_>, set: &Set<'_>, record: &mut Record) -> Result<(), MethodError> {
+fn hold_declared(work: &mut MethodContext<'_>, set: &Set<'_>, record: &mut Record) -> Result<(), MethodError> {
     let names: BTreeSet<String> = set.packages().keys().cloned().collect();
     if set.rpm.hold {
         if record.held != names {
@@ -309,7 +312,7 @@ fn hold_declared(work: &mut Work<'_>, set: &Set<'_>, record: &mut Record) -> Res
 }
 
 fn transaction(
-    work: &mut Work<'_>,
+    work: &mut MethodContext<'_>,
     set: &Set<'_>,
     record: &mut Record,
     wrong: &BTreeMap<String, String>,
@@ -391,7 +394,7 @@ struct Target {
 }
 
 fn targets(
-    work: &mut Work<'_>,
+    work: &mut MethodContext<'_>,
     set: &Set<'_>,
     record: &Record,
     wrong: &BTreeMap<String, String>,
@@ -433,7 +436,7 @@ fn targets(
 }
 
 /// Asked of rpm itself: its order of versions is its own.
-fn is_newer(work: &Work<'_>, version: &str, than: &str) -> Result<bool, MethodError> {
+fn is_newer(work: &MethodContext<'_>, version: &str, than: &str) -> Result<bool, MethodError> {
     let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-+~^".contains(&byte));
     if !plain(version) || !plain(than) {
         return Err(MethodError(format!("invalid RPM version `{version}` or `{than}`")));

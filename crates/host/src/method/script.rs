@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use fleetwright_wire::{self as wire, Deviation, Package};
 
-use super::{Method, MethodError, Work, ended};
+use super::{Method, MethodContext, MethodError, ended};
 use crate::System;
-use crate::system::{Ran, Run};
+use crate::system::{ProgramResult, ProgramRun};
 
 /// A check only looks; one that takes longer is stuck.
 const CHECK_WITHIN: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ impl Method for Script {
 
     fn deviations(&self, system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
         let ran = system
-            .look(&Run { argv: SHELL, input: script(package)?.check.as_bytes(), env: &[], within: CHECK_WITHIN })
+            .look(&ProgramRun { argv: SHELL, input: script(package)?.check.as_bytes(), env: &[], within: CHECK_WITHIN })
             .map_err(MethodError::io("cannot run the check"))?;
         if ran.ok() {
             return Ok(Vec::new());
@@ -34,7 +34,7 @@ impl Method for Script {
         }])
     }
 
-    fn prepare(&self, _work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn prepare(&self, _work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         Ok(())
     }
 
@@ -43,7 +43,7 @@ impl Method for Script {
         true
     }
 
-    fn apply(&self, work: &mut Work<'_>) -> Result<bool, MethodError> {
+    fn apply(&self, work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
         let script = script(work.package)?;
         if run(work, "check", &script.check)?.ok() {
             return Ok(false);
@@ -60,7 +60,7 @@ impl Method for Script {
         Ok(true)
     }
 
-    fn remove(&self, work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn remove(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         let script = script(work.package)?;
         if script.remove.trim().is_empty() {
             return Ok(());
@@ -75,7 +75,7 @@ impl Method for Script {
 /// run, so that no program in it can eat the rest.
 pub(crate) const SHELL: &[&str] = &["/bin/sh", "-eu", "-c", r#"eval "$(cat)""#];
 
-fn run(work: &mut Work<'_>, what: &str, script: &str) -> Result<Ran, MethodError> {
+fn run(work: &mut MethodContext<'_>, what: &str, script: &str) -> Result<ProgramResult, MethodError> {
     work.log.push(&format!("── {what}"));
     work.run(SHELL, script.as_bytes(), &[])
 }

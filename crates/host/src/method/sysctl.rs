@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use fleetwright_wire::{self as wire, Deviation, Package};
 
-use super::{Method, MethodError, Work};
+use super::{Method, MethodContext, MethodError};
 use crate::System;
 
 const LIMIT: u64 = 1 << 20;
@@ -46,7 +46,7 @@ impl Method for Sysctl {
         Ok(deviations)
     }
 
-    fn prepare(&self, work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn prepare(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         for name in settings(work.package)?.keys() {
             if work.system.sysctl(checked(name)?).map_err(MethodError::io(name))?.is_none() {
                 return Err(MethodError(format!(
@@ -61,7 +61,7 @@ impl Method for Sysctl {
         vec![path(package)]
     }
 
-    fn apply(&self, work: &mut Work<'_>) -> Result<bool, MethodError> {
+    fn apply(&self, work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
         let package = work.package;
         let settings = settings(package)?;
         let mut before = before(work)?;
@@ -94,7 +94,7 @@ impl Method for Sysctl {
         Ok(false)
     }
 
-    fn remove(&self, work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn remove(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         for (name, value) in before(work)? {
             restore(work, &name, &value)?;
         }
@@ -141,7 +141,7 @@ fn checked(name: &str) -> Result<&str, MethodError> {
     )))
 }
 
-fn set(work: &mut Work<'_>, name: &str, value: &str) -> Result<(), MethodError> {
+fn set(work: &mut MethodContext<'_>, name: &str, value: &str) -> Result<(), MethodError> {
     let found = work.system.sysctl(name).map_err(MethodError::io(name))?;
     if found.map(|found| folded(&found)) == Some(folded(value)) {
         return Ok(());
@@ -152,20 +152,20 @@ fn set(work: &mut Work<'_>, name: &str, value: &str) -> Result<(), MethodError> 
 }
 
 /// A setting whose module was unloaded needs no restoring.
-fn restore(work: &mut Work<'_>, name: &str, value: &str) -> Result<(), MethodError> {
+fn restore(work: &mut MethodContext<'_>, name: &str, value: &str) -> Result<(), MethodError> {
     match work.system.sysctl(checked(name)?).map_err(MethodError::io(name))? {
         Some(_) => set(work, name, value),
         None => Ok(()),
     }
 }
 
-fn before(work: &Work<'_>) -> Result<BTreeMap<String, String>, MethodError> {
+fn before(work: &MethodContext<'_>) -> Result<BTreeMap<String, String>, MethodError> {
     let path = format!("{}/sysctl.json", work.folder);
     let bytes = work.system.read(&path, LIMIT).map_err(MethodError::io(&path))?;
     Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
 }
 
-fn remember(work: &mut Work<'_>, before: &BTreeMap<String, String>) -> Result<(), MethodError> {
+fn remember(work: &mut MethodContext<'_>, before: &BTreeMap<String, String>) -> Result<(), MethodError> {
     let path = format!("{}/sysctl.json", work.folder);
     let bytes = serde_json::to_vec(before).map_err(|error| MethodError(error.to_string()))?;
     work.system.write(&path, &bytes, 0o600, "root", "root").map_err(MethodError::io(&path))

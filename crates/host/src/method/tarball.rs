@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use fleetwright_wire::{self as wire, Deviation, OPT, Package};
 use serde::{Deserialize, Serialize};
 
-use super::{Method, MethodError, Work, folder};
-use crate::system::{Kind, Stat};
+use super::{Method, MethodContext, MethodError, folder};
+use crate::system::{PathKind, Stat};
 use crate::{System, fetch, folders};
 
 /// No archive has more entries, and no list of them is longer.
@@ -59,7 +59,7 @@ impl Method for Tarball {
         }
         for (path, target) in links(package)? {
             let found = system.stat(&path).map_err(MethodError::io(&path))?.map(|stat| stat.kind);
-            if found != Some(Kind::Link(target.clone())) {
+            if found != Some(PathKind::Link(target.clone())) {
                 deviations.push(Deviation {
                     what: format!("link {path}"),
                     found: shown(found),
@@ -71,7 +71,7 @@ impl Method for Tarball {
         Ok(deviations)
     }
 
-    fn prepare(&self, work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn prepare(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         let package = work.package;
         if intact(work.system, package)?.is_none() {
             fetch::source(work, &tarball(package)?.source)?;
@@ -83,7 +83,7 @@ impl Method for Tarball {
         tarball(package).map(|tarball| tarball.links.keys().cloned().collect()).unwrap_or_default()
     }
 
-    fn apply(&self, work: &mut Work<'_>) -> Result<bool, MethodError> {
+    fn apply(&self, work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
         let package = work.package;
         let name = match intact(work.system, package)? {
             Some(name) => name,
@@ -97,10 +97,10 @@ impl Method for Tarball {
         }
         for (path, target) in links(package)? {
             let found = work.system.stat(&path).map_err(MethodError::io(&path))?.map(|stat| stat.kind);
-            if found == Some(Kind::Link(target.clone())) {
+            if found == Some(PathKind::Link(target.clone())) {
                 continue;
             }
-            if found == Some(Kind::Folder) {
+            if found == Some(PathKind::Folder) {
                 return Err(MethodError(format!("cannot link {path} to {target}: it is a folder")));
             }
             work.system.link(&path, &target).map_err(MethodError::io(&path))?;
@@ -108,13 +108,13 @@ impl Method for Tarball {
         Ok(changed)
     }
 
-    fn remove(&self, work: &mut Work<'_>) -> Result<(), MethodError> {
+    fn remove(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
         let path = format!("{OPT}/{}", work.package.component);
         work.system.remove(&path).map_err(MethodError::io(&path))?;
         Ok(())
     }
 
-    fn prune(&self, work: &mut Work<'_>, kept: &[Package]) -> Result<(), MethodError> {
+    fn prune(&self, work: &mut MethodContext<'_>, kept: &[Package]) -> Result<(), MethodError> {
         let package = work.package;
         let above = format!("{OPT}/{}", package.component);
         let current = current(work.system, package)?;
@@ -164,7 +164,7 @@ fn belongs(name: &str, base: &str) -> bool {
 fn current(system: &dyn System, package: &Package) -> Result<Option<String>, MethodError> {
     let path = link(package);
     match system.stat(&path).map_err(MethodError::io(&path))? {
-        Some(Stat { kind: Kind::Link(target), .. }) => Ok(Some(target)),
+        Some(Stat { kind: PathKind::Link(target), .. }) => Ok(Some(target)),
         _ => Ok(None),
     }
 }
@@ -251,32 +251,32 @@ fn described(entry: &Entry) -> String {
     }
 }
 
-fn shown(kind: Option<Kind>) -> String {
+fn shown(kind: Option<PathKind>) -> String {
     match kind {
         None => "absent".to_owned(),
-        Some(Kind::Link(target)) => target,
-        Some(Kind::File) => "a file".to_owned(),
-        Some(Kind::Folder) => "a folder".to_owned(),
-        Some(Kind::Other) => "a special file".to_owned(),
+        Some(PathKind::Link(target)) => target,
+        Some(PathKind::File) => "a file".to_owned(),
+        Some(PathKind::Folder) => "a folder".to_owned(),
+        Some(PathKind::Other) => "a special file".to_owned(),
     }
 }
 
 fn seen(system: &dyn System, path: &str, stat: &Stat) -> Result<Entry, MethodError> {
     let sha256 = match stat.kind {
-        Kind::File => system.sha256(path).map_err(MethodError::io(path))?,
+        PathKind::File => system.sha256(path).map_err(MethodError::io(path))?,
         _ => None,
     };
     let target = match &stat.kind {
-        Kind::Link(target) => Some(target.clone()),
+        PathKind::Link(target) => Some(target.clone()),
         _ => None,
     };
     // A folder's size says nothing: it depends on the file system.
-    let size = if stat.kind == Kind::File { stat.size } else { 0 };
+    let size = if stat.kind == PathKind::File { stat.size } else { 0 };
     Ok(Entry { mode: stat.mode, size, changed: stat.changed, sha256, target })
 }
 
 /// Unpacks beside what is there, and answers the folder's name. Nothing that runs changes.
-fn unpack(work: &mut Work<'_>) -> Result<String, MethodError> {
+fn unpack(work: &mut MethodContext<'_>) -> Result<String, MethodError> {
     let package = work.package;
     let tarball = tarball(package)?;
     let archive = fetch::source(work, &tarball.source)?;
@@ -319,7 +319,7 @@ fn unpack(work: &mut Work<'_>) -> Result<String, MethodError> {
 }
 
 /// The list goes first: a folder without one is not used.
-fn forget(work: &mut Work<'_>, name: &str) -> Result<(), MethodError> {
+fn forget(work: &mut MethodContext<'_>, name: &str) -> Result<(), MethodError> {
     let list = manifest_path(work.folder, name);
     work.system.remove(&list).map_err(MethodError::io(&list))?;
     let place = format!("{OPT}/{}/{name}", work.package.component);
@@ -338,7 +338,7 @@ fn written_down(
         let path = format!("{folder}/{name}");
         let inside = if inside.is_empty() { name } else { format!("{inside}/{name}") };
         let Some(stat) = system.stat(&path).map_err(MethodError::io(&path))? else { continue };
-        let deeper = stat.kind == Kind::Folder;
+        let deeper = stat.kind == PathKind::Folder;
         manifest.insert(inside.clone(), seen(system, &path, &stat)?);
         if manifest.len() > MOST_ENTRIES {
             return Err(MethodError(format!("the archive has more than {MOST_ENTRIES} entries")));

@@ -18,11 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use content::Content;
-pub use faults::{Faults, Spoilt, Web};
+pub use faults::{BrokenUnit, Faults, Web};
 pub use machine::Machine;
 pub use packages::Packages;
 
-use super::{DebState, Ran, Run, Stat, System, UnitState, UnitVerb};
+use super::{DebState, ProgramResult, ProgramRun, Stat, System, UnitState, UnitVerb};
 
 /// A process on a host in memory.
 #[derive(Debug)]
@@ -182,12 +182,12 @@ impl System for Memory {
         if machine.answers(url) { Ok(200) } else { Err(io::ErrorKind::ConnectionRefused.into()) }
     }
 
-    fn run(&mut self, run: &Run<'_>) -> io::Result<Ran> {
+    fn run(&mut self, run: &ProgramRun<'_>) -> io::Result<ProgramResult> {
         let mut machine = self.changing(|machine| programs::run_half(machine, run))?;
         programs::run(&mut machine, run)
     }
 
-    fn look(&self, run: &Run<'_>) -> io::Result<Ran> {
+    fn look(&self, run: &ProgramRun<'_>) -> io::Result<ProgramResult> {
         programs::run(&mut *self.looking()?, run)
     }
 

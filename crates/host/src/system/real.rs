@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Coming, DebState, Ran, Run, Stat, System, UnitState, UnitVerb};
+use super::{DebState, ProgramResult, ProgramRun, Stat, System, UnitState, UnitVerb, UpcomingQueries};
 
 /// The host that this process runs on.
 #[derive(Debug)]
@@ -21,13 +21,13 @@ pub struct Real {
     root: PathBuf,
     accounts: RefCell<accounts::Accounts>,
     locks: BTreeMap<String, std::fs::File>,
-    foreseen: Foreseen,
+    foreseen: PrefetchedAnswers,
     begin: Instant,
 }
 
 /// What was asked for all at once: a program for each question is what takes the time of a look.
 #[derive(Debug, Default)]
-struct Foreseen {
+struct PrefetchedAnswers {
     units: BTreeMap<String, UnitState>,
     /// These were asked for; of those that are not installed there is no state.
     asked: BTreeSet<String>,
@@ -35,7 +35,7 @@ struct Foreseen {
 }
 
 /// Asking systemd or a package manager takes no longer; whoever hangs in there is not waited for.
-const ASKING: Duration = Duration::from_secs(60);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Default for Real {
     fn default() -> Self {
@@ -50,7 +50,7 @@ impl Real {
             root: root.into(),
             accounts: RefCell::default(),
             locks: BTreeMap::new(),
-            foreseen: Foreseen::default(),
+            foreseen: PrefetchedAnswers::default(),
             begin: Instant::now(),
         }
     }
@@ -68,8 +68,8 @@ impl Real {
     }
 
     /// Asks a program that only looks, and answers what it printed.
-    fn ask(&self, argv: &[&str]) -> io::Result<Ran> {
-        let ran = programs::run(&Run { argv, input: b"", env: &[], within: ASKING })?;
+    fn ask(&self, argv: &[&str]) -> io::Result<ProgramResult> {
+        let ran = programs::run(&ProgramRun { argv, input: b"", env: &[], within: QUERY_TIMEOUT })?;
         if ran.timed_out {
             return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{} timed out", argv[0])));
         }
@@ -92,7 +92,7 @@ impl Real {
 
     fn systemctl(&self, arguments: &[&str], within: Duration) -> io::Result<()> {
         let argv: Vec<&str> = ["systemctl", "--no-ask-password"].iter().chain(arguments).copied().collect();
-        let ran = programs::run(&Run { argv: &argv, input: b"", env: &[], within })?;
+        let ran = programs::run(&ProgramRun { argv: &argv, input: b"", env: &[], within })?;
         if ran.ok() {
             return Ok(());
         }
@@ -193,17 +193,17 @@ impl System for Real {
         web::status(url, within)
     }
 
-    fn run(&mut self, run: &Run<'_>) -> io::Result<Ran> {
+    fn run(&mut self, run: &ProgramRun<'_>) -> io::Result<ProgramResult> {
         programs::run(run)
     }
 
-    fn look(&self, run: &Run<'_>) -> io::Result<Ran> {
+    fn look(&self, run: &ProgramRun<'_>) -> io::Result<ProgramResult> {
         programs::run(run)
     }
 
     /// What cannot be asked for together is asked for one by one, and says by itself what is wrong with it.
-    fn foresee(&mut self, coming: Coming<'_>) {
-        self.foreseen = Foreseen::default();
+    fn foresee(&mut self, coming: UpcomingQueries<'_>) {
+        self.foreseen = PrefetchedAnswers::default();
         // systemctl takes these for patterns, of which there may be any number of answers.
         let names: Vec<&str> = coming.units.into_iter().filter(|name| !name.contains(['*', '?', '['])).collect();
         if names.len() > 1
@@ -238,14 +238,14 @@ impl System for Real {
         };
         if matches!(verb, "start" | "restart" | "stop") {
             // A unit that failed too often would not be started again, and one that failed would be remembered for ever.
-            let _ = self.systemctl(&["reset-failed", "--", name], ASKING);
+            let _ = self.systemctl(&["reset-failed", "--", name], QUERY_TIMEOUT);
         }
         self.systemctl(&[verb, "--", name], within)
     }
 
     fn reload_units(&mut self) -> io::Result<()> {
         self.whole_host()?;
-        self.systemctl(&["daemon-reload"], ASKING)
+        self.systemctl(&["daemon-reload"], QUERY_TIMEOUT)
     }
 
     fn debs(&self, names: &[&str]) -> io::Result<BTreeMap<String, DebState>> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::Result;
-use fleetwright_lab::hosts::{Emulated, Kernels, Network, PackageServer};
+use fleetwright_lab::hosts::{EmulatedMachine, Kernels, Network, PackageServer};
 use fleetwright_wire::*;
 
 use crate::lab::{Reached, package};
@@ -15,7 +15,7 @@ async fn a_machine_comes_back_with_the_declared_kernel_and_without_it_with_its_o
     let chapter = |what: &str| eprintln!("[{:>4} s] {what}", begun.elapsed().as_secs());
     let network = Network::start().await?;
     let kernels = Kernels::find().await?;
-    let machine = Emulated::start(&network, "kernels").await?;
+    let machine = EmulatedMachine::start(&network, "kernels").await?;
     let server = PackageServer::start(network.address())?;
     let host = Reached::at(&network, machine.address())?;
     let (deb, published) = kernels.repository.publish(&server, &kernels.second)?;

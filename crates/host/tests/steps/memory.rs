@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::*;
 use fleetwright_host::system::UnitVerb;
-use fleetwright_host::system::memory::{Faults, Spoilt, Web};
+use fleetwright_host::system::memory::{BrokenUnit, Faults, Web};
 use fleetwright_host::{Host, Memory, System as _};
 use fleetwright_wire::*;
 
@@ -128,7 +128,7 @@ fn what_was_there_before_us_is_kept_and_put_back() {
 fn a_bad_version_fails_and_the_host_goes_back_by_what_it_keeps() {
     let mut host = host();
     done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
-    let spoilt = Spoilt {
+    let spoilt = BrokenUnit {
         unit: "kubelet.service".to_owned(),
         path: "/etc/kubernetes/kubelet.yaml".to_owned(),
         contains: "version: 2".to_owned(),
@@ -700,7 +700,7 @@ fn two_components_cannot_have_the_same_file() {
 fn a_wrong_digest_names_the_url_and_both_digests() {
     let mut host = host();
     let table = [("http://one/tool-1.tar".to_owned(), b"something else".to_vec())].into();
-    host.system().host().faults.web = Web::These(Arc::new(table));
+    host.system().host().faults.web = Web::OnlyUrls(Arc::new(table));
     let record = apply(&mut host, "a", Step::Install(archive("1")));
     assert_eq!(record.outcome, Outcome::Failed);
     for part in ["http://one/tool-1.tar", "http://two/tool-1.tar: status 404", &archive_digest("1"), "and"] {

@@ -323,7 +323,7 @@ fn booted(boot: Boot) -> Host<Memory> {
     let mut system = host.system().process();
     use fleetwright_host::System as _;
     if boot == Boot::Grub {
-        let run = fleetwright_host::system::Run {
+        let run = fleetwright_host::system::ProgramRun {
             argv: &["update-grub"],
             input: &[],
             env: &[],

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use fleetwright_host::system::{Kind, Real, Run};
+use fleetwright_host::system::{PathKind, ProgramRun, Real};
 use fleetwright_host::{Host, System, serve};
 use fleetwright_pki::{Authority, Leaf};
 use fleetwright_wire::*;
@@ -29,9 +29,9 @@ fn root() -> Option<tempfile::TempDir> {
     None
 }
 
-fn run(real: &mut Real, script: &str, within: u64) -> fleetwright_host::system::Ran {
+fn run(real: &mut Real, script: &str, within: u64) -> fleetwright_host::system::ProgramResult {
     let argv = ["/bin/sh", "-c", script];
-    real.run(&Run { argv: &argv, input: b"", env: &[], within: Duration::from_secs(within) }).unwrap()
+    real.run(&ProgramRun { argv: &argv, input: b"", env: &[], within: Duration::from_secs(within) }).unwrap()
 }
 
 /// Everything in a folder, with mode, owner and content.
@@ -179,7 +179,10 @@ fn a_file_is_written_whole_with_its_mode_and_owner() {
     let mut real = Real::at(root.path());
     real.write("/etc/a/b", b"one", 0o4640, "root", "1234").unwrap();
     let stat = real.stat("/etc/a/b").unwrap().unwrap();
-    assert_eq!((stat.kind, stat.mode, stat.owner.as_str(), stat.group.as_str()), (Kind::File, 0o4640, "root", "1234"));
+    assert_eq!(
+        (stat.kind, stat.mode, stat.owner.as_str(), stat.group.as_str()),
+        (PathKind::File, 0o4640, "root", "1234")
+    );
     let before = stat.changed;
     real.set_mode("/etc/a/b", 0o600, "root", "root").unwrap();
     let stat = real.stat("/etc/a/b").unwrap().unwrap();

@@ -1,8 +1,8 @@
 //! What the API server holds, close at hand: one watch for each kind, cut down to what is read, indexed.
 
-mod fill;
-mod follow;
+mod namespaces;
 mod read;
+mod reflector;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -17,8 +17,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::Key;
-pub(crate) use fill::{Fill, Filling};
-use follow::Follow;
+use namespaces::NamespaceSelection;
+pub(crate) use reflector::{Fill, Filling};
 use store::{Changed, Store};
 
 /// What a cache keeps of an object.
@@ -32,9 +32,9 @@ pub trait View: Send + Sync + Debug + 'static {
 
 /// The view that keeps whole objects, without their managedFields. For small kinds and for tests.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Whole<K>(pub K);
+pub struct FullObject<K>(pub K);
 
-impl<K> View for Whole<K>
+impl<K> View for FullObject<K>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
 {
@@ -54,7 +54,7 @@ pub struct Source<V: View> {
     labels: Option<String>,
     indexes: Vec<(&'static str, Values<V>)>,
     /// The namespaces to watch, each by itself; none for one watch of all that `api` reaches.
-    follow: Option<Follow>,
+    follow: Option<NamespaceSelection>,
 }
 
 impl<V: View> Source<V> {
@@ -73,7 +73,7 @@ impl<V: View> Source<V> {
     where
         V::Object: Resource<Scope = NamespaceResourceScope>,
     {
-        Self { follow: Some(Follow::new(namespaces.clone(), open)), ..Self::new(Api::all(client)) }
+        Self { follow: Some(NamespaceSelection::new(namespaces.clone(), open)), ..Self::new(Api::all(client)) }
     }
 
     /// The objects in that namespace, too, of a source that follows namespaces.
@@ -101,7 +101,7 @@ impl<V: View> Source<V> {
 
     /// What tells this source from others of the same view: two that do not differ in it share one cache.
     pub(crate) fn identity(&self) -> String {
-        let of = self.follow.as_ref().map(Follow::identity).unwrap_or_default();
+        let of = self.follow.as_ref().map(NamespaceSelection::identity).unwrap_or_default();
         format!("{}?{}{of}", self.api.resource_url(), self.labels.as_deref().unwrap_or_default())
     }
 
@@ -124,12 +124,12 @@ pub struct Change<'a, V> {
 
 /// Whether a change is news, or one of the objects that were there when the operator began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
-    First,
-    News,
+pub(crate) enum ChangeOrigin {
+    Initial,
+    Update,
 }
 
-type Listener<V> = Box<dyn Fn(&Change<'_, V>, Told) + Send + Sync>;
+type Listener<V> = Box<dyn Fn(&Change<'_, V>, ChangeOrigin) + Send + Sync>;
 
 /// The objects of one kind; cheap to clone.
 ///
@@ -145,13 +145,13 @@ struct Inner<V: View> {
     store: RwLock<Store<V>>,
     /// Held while a change is stored and told, so that changes are told in the order in which they were stored.
     /// Not the store's own lock, because who listens reads the store.
-    telling: Mutex<Telling<V>>,
+    telling: Mutex<Listeners<V>>,
     synced: AtomicBool,
     /// Sent to at every change, also before listeners are called: caches of objects in these namespaces follow it.
     changed: watch::Sender<()>,
 }
 
-struct Telling<V> {
+struct Listeners<V> {
     listeners: Vec<Listener<V>>,
     open: bool,
 }
@@ -174,7 +174,7 @@ impl<V: View> Cache<V> {
         for (name, values) in &source.indexes {
             store.add_index(name, *values);
         }
-        let telling = Mutex::new(Telling { listeners: Vec::new(), open: false });
+        let telling = Mutex::new(Listeners { listeners: Vec::new(), open: false });
         let synced = AtomicBool::new(false);
         let changed = watch::Sender::new(());
         Self { inner: Arc::new(Inner { source, store: RwLock::new(store), telling, synced, changed }) }
@@ -270,7 +270,7 @@ impl<V: View> Cache<V> {
     }
 
     /// Calls `listener` for every change, once all caches of the operator are full; first for each object there is then.
-    pub(crate) fn listen(&self, listener: impl Fn(&Change<'_, V>, Told) + Send + Sync + 'static) {
+    pub(crate) fn listen(&self, listener: impl Fn(&Change<'_, V>, ChangeOrigin) + Send + Sync + 'static) {
         self.telling().listeners.push(Box::new(listener));
     }
 
@@ -282,7 +282,7 @@ impl<V: View> Cache<V> {
             self.inner.changed.send_replace(());
         }
         if telling.open {
-            telling.tell(&changes, Told::News);
+            telling.notify_listeners(&changes, ChangeOrigin::Update);
         }
     }
 
@@ -303,13 +303,13 @@ impl<V: View> Cache<V> {
         self.inner.store.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn telling(&self) -> MutexGuard<'_, Telling<V>> {
+    fn telling(&self) -> MutexGuard<'_, Listeners<V>> {
         self.inner.telling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<V> Telling<V> {
-    fn tell(&self, changes: &[Changed<V>], told: Told) {
+impl<V> Listeners<V> {
+    fn notify_listeners(&self, changes: &[Changed<V>], told: ChangeOrigin) {
         for changed in changes {
             let change = Change { key: &changed.key, old: changed.old.as_ref(), new: changed.new.as_ref() };
             self.listeners.iter().for_each(|listener| listener(&change, told));

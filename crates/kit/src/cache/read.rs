@@ -9,20 +9,20 @@ use crate::Key;
 
 /// An object, or why it cannot be read: written by a newer release, say, with a word that this one does not know.
 #[derive(Clone)]
-pub(super) struct Read<K> {
+pub(super) struct ParsedObject<K> {
     pub key: Key,
     pub version: String,
     pub object: Result<K, String>,
 }
 
-impl<K> Read<K> {
+impl<K> ParsedObject<K> {
     /// The version as a number; 0 if it is none.
     pub fn number(&self) -> u64 {
         self.version.parse().unwrap_or_default()
     }
 }
 
-impl<'de, K: DeserializeOwned + ResourceExt> Deserialize<'de> for Read<K> {
+impl<'de, K: DeserializeOwned + ResourceExt> Deserialize<'de> for ParsedObject<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         match serde_json::from_str::<K>(text.get()) {
@@ -31,7 +31,7 @@ impl<'de, K: DeserializeOwned + ResourceExt> Deserialize<'de> for Read<K> {
                 Ok(Self { key: Key::of(&object), version, object: Ok(object) })
             }
             Err(error) => {
-                let Named { metadata } = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+                let ObjectWithMeta { metadata } = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
                 let key = Key::new(&metadata.namespace, &metadata.name);
                 Ok(Self { key, version: metadata.resource_version, object: Err(error.to_string()) })
             }
@@ -41,11 +41,11 @@ impl<'de, K: DeserializeOwned + ResourceExt> Deserialize<'de> for Read<K> {
 
 /// A list of them.
 #[derive(Deserialize)]
-#[serde(bound(deserialize = "Read<K>: Deserialize<'de>"))]
+#[serde(bound(deserialize = "ParsedObject<K>: Deserialize<'de>"))]
 pub(super) struct Page<K> {
     #[serde(default)]
     pub metadata: PageMeta,
-    pub items: Option<Vec<Read<K>>>,
+    pub items: Option<Vec<ParsedObject<K>>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -59,13 +59,13 @@ pub(super) struct PageMeta {
 
 /// What every object has.
 #[derive(Deserialize)]
-struct Named {
-    metadata: NamedMeta,
+struct ObjectWithMeta {
+    metadata: ObjectKeyMeta,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct NamedMeta {
+struct ObjectKeyMeta {
     #[serde(default)]
     namespace: String,
     name: String,

@@ -208,7 +208,7 @@ impl<V> Store<V> {
     }
 
     /// Forgets how far the watch of that namespace had come: the API server was set back, and what it tells from now on counts.
-    pub fn set_back(&mut self, namespace: &str) {
+    pub fn reset_scope(&mut self, namespace: &str) {
         self.scope(namespace).seen = 0;
         let all = !self.by_namespace;
         self.deleted.retain(|key, _| !all && *key.namespace != *namespace);

@@ -240,7 +240,7 @@ fn what_a_list_names_but_nobody_can_read_stays_as_it_was() {
 fn after_a_set_back_older_versions_count() {
     let mut store = store();
     assert!(store.applied(key(0), 100, 100).is_some());
-    store.set_back("fleet");
+    store.reset_scope("fleet");
     assert_eq!(store.listed("fleet", 40, vec![(key(0), 30, Some(30))]).len(), 1);
     assert_eq!(store.seen("fleet"), 40);
 }
@@ -274,7 +274,7 @@ fn how_far_one_namespace_has_come_says_nothing_of_another_one() {
     assert!(store.written(of("pay"), 50, 50, false).is_some());
     assert!(store.written(of("blue"), 50, 50, false).is_none());
     assert_eq!((store.seen("blue"), store.seen("pay")), (100, 0));
-    store.set_back("blue");
+    store.reset_scope("blue");
     assert_eq!(store.seen("blue"), 0);
     assert!(store.applied(of("pay"), 50, 50).is_none(), "the other one was not set back");
 }
@@ -308,7 +308,7 @@ mod following {
     use kube::{Api, Client};
     use serde_json::json;
 
-    use crate::{Cache, Key, Operator, Settings, Source, Whole};
+    use crate::{Cache, FullObject, Key, Operator, Settings, Source};
 
     const LABELS: &str = "fleet=blue";
 
@@ -335,15 +335,15 @@ mod following {
         anyhow::bail!("{what}: not within 10 s")
     }
 
-    type Objects = Cache<Whole<ConfigMap>>;
+    type Objects = Cache<FullObject<ConfigMap>>;
 
     fn operator(client: Client) -> (Operator, Objects) {
         let mut operator = Operator::new(Settings::new("test", client));
-        let namespaces = Source::<Whole<Namespace>>::new(Api::all(operator.client())).labels(LABELS);
+        let namespaces = Source::<FullObject<Namespace>>::new(Api::all(operator.client())).labels(LABELS);
         let namespaces = operator.cache(namespaces);
-        let open = |one: &Whole<Namespace>| one.0.metadata.deletion_timestamp.is_none();
+        let open = |one: &FullObject<Namespace>| one.0.metadata.deletion_timestamp.is_none();
         let objects =
-            Source::<Whole<ConfigMap>>::within(operator.client(), &namespaces, open).also("keys").labels(LABELS);
+            Source::<FullObject<ConfigMap>>::within(operator.client(), &namespaces, open).also("keys").labels(LABELS);
         let objects = operator.cache(objects.index("namespace", |key, _| vec![key.namespace.to_string()]));
         (operator, objects)
     }
@@ -408,7 +408,7 @@ mod following {
         ensure!(objects.covers("one") && !objects.covers("two"));
         grant_in(&admin, "two", "reader", &[rule("configmaps")]).await?;
         eventually("it is read as soon as that is allowed", || objects.covers("two")).await?;
-        let seen: Option<Arc<Whole<ConfigMap>>> = objects.get(&Key::new("two", "first"));
+        let seen: Option<Arc<FullObject<ConfigMap>>> = objects.get(&Key::new("two", "first"));
         seen.context("its object")?;
         running.abort();
         Ok(())

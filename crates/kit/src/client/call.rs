@@ -19,7 +19,7 @@ pub struct Call {
 impl Call {
     /// Reads it off the method, the path, the query and the content type.
     pub fn of<B>(request: &Request<B>) -> Self {
-        let place = Place::of(request.uri().path());
+        let place = RequestPath::of(request.uri().path());
         let named = !place.name.is_empty();
         let verb = match *request.method() {
             // Watching one object by its path is long gone from Kubernetes, watching with a query is not.
@@ -61,13 +61,13 @@ fn applies<B>(request: &Request<B>) -> bool {
     content.starts_with(b"application/apply-patch")
 }
 
-struct Place {
+struct RequestPath {
     resource: String,
     namespace: String,
     name: String,
 }
 
-impl Place {
+impl RequestPath {
     fn of(path: &str) -> Self {
         let none = || Self { resource: OTHER.into(), namespace: String::new(), name: String::new() };
         let mut segments = path.split('/').filter(|segment| !segment.is_empty());

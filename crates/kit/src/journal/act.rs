@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use fleetwright_api::{OperationPhase, OperationStatus, Span, Target, condition, names};
-use fleetwright_plan::operation::{self, Ending, Probed};
+use fleetwright_plan::operation::{self, CallOutcome, ProbeResult};
 use jiff::Timestamp;
 
 use crate::{Key, Next, Remedy, StepError, WriteError};
@@ -20,12 +20,12 @@ pub trait Act: Send + Sync {
 
     /// Does it. Called at most once for each Operation. May take up to [`Act::timeout`]; the pass waits for it.
     /// May be dropped at any await, after which the act counts as started.
-    fn start(&self, key: &OperationKey) -> impl Future<Output = Ending> + Send;
+    fn start(&self, key: &OperationKey) -> impl Future<Output = CallOutcome> + Send;
 
     /// Asks the world what became of an act that was started, or was about to be, by this process or another. Changes nothing, but for one
     /// thing: where the world can be told to take nothing under this key any more, it is told so before the answer is
-    /// [`Probed::NeverStarted`]. Otherwise a process that was paused right before it began would still begin when it goes on.
-    fn probe(&self, key: &OperationKey) -> impl Future<Output = Probed> + Send;
+    /// [`ProbeResult::NeverStarted`]. Otherwise a process that was paused right before it began would still begin when it goes on.
+    fn probe(&self, key: &OperationKey) -> impl Future<Output = ProbeResult> + Send;
 
     /// How long [`Act::start`] is waited for. After that, its outcome is asked after.
     fn timeout(&self) -> Duration {
@@ -96,7 +96,7 @@ impl Progress {
             // No cache says when a percentage is of more than it was.
             Self::Waiting { until: None, .. } => Next::After(ASK_GATE_AGAIN),
             Self::Running { ask_again_after } => Next::After(*ask_again_after),
-            _ => Next::Rest,
+            _ => Next::AwaitChange,
         }
     }
 
@@ -131,13 +131,13 @@ pub enum JournalError {
     },
     /// The cache is behind what was just seen.
     #[error("Operation {0} is not in the cache yet")]
-    Behind(Key),
+    CacheBehind(Key),
     /// There is another operation of that name.
     #[error(
         "Operation {key} already exists with another spec.{field}: {theirs:?} instead of {ours:?}; \
          use another fingerprint, or delete the Operation after it has ended"
     )]
-    Taken {
+    NameTaken {
         /// The operation.
         key: Key,
         /// In which field it differs.
@@ -154,8 +154,8 @@ impl StepError for JournalError {
         match self {
             Self::Write(error) => error.reason(),
             Self::Read { .. } => "ReadFailed",
-            Self::Behind(_) => "CacheStale",
-            Self::Taken { .. } => "OperationConflict",
+            Self::CacheBehind(_) => "CacheStale",
+            Self::NameTaken { .. } => "OperationConflict",
         }
     }
 
@@ -164,8 +164,8 @@ impl StepError for JournalError {
             Self::Write(error) => error.remedy(),
             Self::Read { after: Some(after), .. } => Remedy::Wait(*after),
             Self::Read { after: None, .. } => Remedy::Retry,
-            Self::Behind(_) => Remedy::Again,
-            Self::Taken { .. } => Remedy::Person,
+            Self::CacheBehind(_) => Remedy::DecideAgain,
+            Self::NameTaken { .. } => Remedy::NeedsPerson,
         }
     }
 }

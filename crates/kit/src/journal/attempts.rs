@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fleetwright_plan::operation::{Ending, Memory};
+use fleetwright_plan::operation::{AttemptState, CallOutcome};
 
 use super::OperationKey;
 use crate::Key;
@@ -18,7 +18,7 @@ pub(super) struct Attempts {
 struct Attempt {
     uid: String,
     token: String,
-    memory: Memory,
+    memory: AttemptState,
 }
 
 impl Attempts {
@@ -30,37 +30,37 @@ impl Attempts {
             return attempt.token.clone();
         }
         let token = format!("{identity}/{}", uuid::Uuid::new_v4());
-        let attempt = Attempt { uid: id.uid.clone(), token: token.clone(), memory: Memory::Claimed };
+        let attempt = Attempt { uid: id.uid.clone(), token: token.clone(), memory: AttemptState::Claimed };
         by_key.insert(id.key.clone(), attempt);
         token
     }
 
     /// What is remembered of the attempt with that token.
-    pub(super) fn memory(&self, id: &OperationKey, token: Option<&str>) -> Memory {
+    pub(super) fn memory(&self, id: &OperationKey, token: Option<&str>) -> AttemptState {
         let by_key = self.lock();
         let attempt = by_key.get(&id.key).filter(|attempt| attempt.uid == id.uid && Some(&*attempt.token) == token);
-        attempt.map_or(Memory::Foreign, |attempt| attempt.memory.clone())
+        attempt.map_or(AttemptState::Foreign, |attempt| attempt.memory.clone())
     }
 
     /// Takes the right to start the act; none if it was taken before.
-    pub(super) fn begin<'a>(&'a self, id: &'a OperationKey) -> Option<Started<'a>> {
+    pub(super) fn begin<'a>(&'a self, id: &'a OperationKey) -> Option<StartedAttempt<'a>> {
         let mut by_key = self.lock();
         let attempt = by_key.get_mut(&id.key).filter(|attempt| attempt.uid == id.uid)?;
-        (attempt.memory == Memory::Claimed).then(|| {
-            attempt.memory = Memory::Starting;
-            Started { attempts: self, id }
+        (attempt.memory == AttemptState::Claimed).then(|| {
+            attempt.memory = AttemptState::Starting;
+            StartedAttempt { attempts: self, id }
         })
     }
 
     /// Forgets an operation that ended or is gone, unless its act is being started right now.
     pub(super) fn forget(&self, key: &Key) {
         let mut by_key = self.lock();
-        if by_key.get(key).is_some_and(|attempt| attempt.memory != Memory::Starting) {
+        if by_key.get(key).is_some_and(|attempt| attempt.memory != AttemptState::Starting) {
             by_key.remove(key);
         }
     }
 
-    fn set(&self, id: &OperationKey, memory: Memory) {
+    fn set(&self, id: &OperationKey, memory: AttemptState) {
         if let Some(attempt) = self.lock().get_mut(&id.key).filter(|attempt| attempt.uid == id.uid) {
             attempt.memory = memory;
         }
@@ -72,22 +72,22 @@ impl Attempts {
 }
 
 /// An act that was started. If it is dropped before it ended, as with a pass that is dropped, what became of the act was lost.
-pub(super) struct Started<'a> {
+pub(super) struct StartedAttempt<'a> {
     attempts: &'a Attempts,
     id: &'a OperationKey,
 }
 
-impl Started<'_> {
+impl StartedAttempt<'_> {
     /// Remembers what the act came back with.
-    pub(super) fn ended(self, ending: Ending) {
-        self.attempts.set(self.id, Memory::Ended(ending));
+    pub(super) fn ended(self, ending: CallOutcome) {
+        self.attempts.set(self.id, AttemptState::Ended(ending));
         std::mem::forget(self);
     }
 }
 
-impl Drop for Started<'_> {
+impl Drop for StartedAttempt<'_> {
     fn drop(&mut self) {
-        self.attempts.set(self.id, Memory::Lost);
+        self.attempts.set(self.id, AttemptState::Lost);
     }
 }
 
@@ -106,9 +106,9 @@ mod tests {
         assert_eq!(attempts.token(&id, "me"), token, "a lost answer must be known again");
         let first = attempts.begin(&id).expect("the first may");
         assert!(attempts.begin(&id).is_none());
-        first.ended(Ending::Done("done".to_owned()));
+        first.ended(CallOutcome::Done("done".to_owned()));
         assert!(attempts.begin(&id).is_none(), "nor after it came back");
-        assert_eq!(attempts.memory(&id, Some(&token)), Memory::Ended(Ending::Done("done".to_owned())));
+        assert_eq!(attempts.memory(&id, Some(&token)), AttemptState::Ended(CallOutcome::Done("done".to_owned())));
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
         let (attempts, id) = (Attempts::default(), id("1"));
         let token = attempts.token(&id, "me");
         drop(attempts.begin(&id));
-        assert_eq!(attempts.memory(&id, Some(&token)), Memory::Lost);
+        assert_eq!(attempts.memory(&id, Some(&token)), AttemptState::Lost);
         assert!(attempts.begin(&id).is_none());
     }
 
@@ -124,10 +124,10 @@ mod tests {
     fn what_others_claimed_is_foreign() {
         let (attempts, id) = (Attempts::default(), id("1"));
         let token = attempts.token(&id, "me");
-        assert_eq!(attempts.memory(&id, Some("me/before-a-restart")), Memory::Foreign);
-        assert_eq!(attempts.memory(&id, None), Memory::Foreign);
+        assert_eq!(attempts.memory(&id, Some("me/before-a-restart")), AttemptState::Foreign);
+        assert_eq!(attempts.memory(&id, None), AttemptState::Foreign);
         let later = OperationKey { uid: "2".to_owned(), ..id };
-        assert_eq!(attempts.memory(&later, Some(&token)), Memory::Foreign);
+        assert_eq!(attempts.memory(&later, Some(&token)), AttemptState::Foreign);
         assert_ne!(attempts.token(&later, "me"), token);
     }
 }

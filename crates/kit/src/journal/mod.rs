@@ -40,8 +40,8 @@ use fleetwright_api::{
     Operation, OperationPhase, OperationPolicy, OperationPolicySpec, OperationPolicyStatus, OperationSpec,
     OperationStatus, Span, condition, names,
 };
-use fleetwright_plan::gate::{self, Population, Verdict};
-use fleetwright_plan::operation::{self, Said, Step};
+use fleetwright_plan::gate::{self, GateAnswer, Population};
+use fleetwright_plan::operation::{self, ManualOutcome, OperationStep};
 use futures::future::{Either, select};
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::ObjectMeta;
@@ -49,20 +49,20 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::cache::Whole;
+use crate::cache::FullObject;
 use crate::client::{CallError, retry_after};
 use crate::events::{Level, reference};
-use crate::operator::Wakes;
+use crate::operator::Triggers;
 use crate::{Budget, Cache, Change, Key, Operator, Pass, Source, View, WriteError};
 use attempts::Attempts;
 
 pub use act::{Act, Intent, JournalError, OperationKey, Progress};
-pub use fleetwright_plan::operation::{Ending, Probed};
+pub use fleetwright_plan::operation::{CallOutcome, ProbeResult};
 
 /// An operation as the journal's cache holds it.
-pub type CachedOperation = Whole<Operation>;
+pub type CachedOperation = FullObject<Operation>;
 /// A policy as the journal's cache holds it.
-pub type CachedPolicy = Whole<OperationPolicy>;
+pub type CachedPolicy = FullObject<OperationPolicy>;
 
 /// Keeps the Operations of one namespace; cheap to clone.
 #[derive(Clone)]
@@ -139,7 +139,7 @@ impl Journal {
     /// Wakes the controller that drives acts on objects of that kind: when one of their operations changes, and when the gate may
     /// let pass one that waits.
     #[must_use = "what wakes a controller is complete only when all of it is said"]
-    pub fn wake<'a>(&self, wakes: Wakes<'a>, kind: &'static str) -> Wakes<'a> {
+    pub fn wake<'a>(&self, wakes: Triggers<'a>, kind: &'static str) -> Triggers<'a> {
         let journal = self.clone();
         wakes
             .on(&self.inner.operations, move |change: &Change<'_, CachedOperation>| {
@@ -187,7 +187,7 @@ impl Journal {
 
     /// The Operation object of that intent.
     pub fn key(&self, intent: &Intent) -> Key {
-        Key::new(&self.inner.namespace, &name::of(intent))
+        Key::new(&self.inner.namespace, &name::operation_name(intent))
     }
 
     /// Writes this policy, unless some policy names one of its types: an operator whose acts nobody limited yet brings a limit of its own, which people may change. The gate
@@ -254,54 +254,58 @@ impl Journal {
             let status = operation.0.status.clone().unwrap_or_default();
             let memory = self.inner.attempts.memory(&id, status.started_by.as_deref());
             let now = pass.clock().now();
-            match operation::next(&status, &memory, &said(&operation), now) {
-                Step::Ask | Step::Claim if is_terminating(&operation) => {
+            match operation::next(&status, &memory, &manual_outcome(&operation), now) {
+                OperationStep::AskGate | OperationStep::Claim if is_terminating(&operation) => {
                     self.release(pass, &operation).await?;
                     let why = format!(
                         "Operation {key} was deleted before it started; it is created again after it is removed"
                     );
                     return Ok(Progress::Waiting { why, until: None });
                 }
-                Step::Claim if !is_protected(&operation) => self.protect(pass, &operation).await?,
-                Step::Ask => {
+                OperationStep::Claim if !is_protected(&operation) => self.protect(pass, &operation).await?,
+                OperationStep::AskGate => {
                     if let Some(waiting) = self.ask(pass, &id, &operation, &status).await? {
                         return Ok(waiting);
                     }
                 }
-                Step::Claim => {
+                OperationStep::Claim => {
                     let token = self.inner.attempts.token(&id, &self.inner.identity);
                     self.write(pass, &operation, &operation::claimed(&status, &token, now)).await?;
                 }
-                Step::Start => {
+                OperationStep::Start => {
                     if !pass.leads() {
                         return Err(WriteError::Fenced(format!("the act of Operation {key}")).into());
                     }
                     self.start(pass, &id, act).await;
                 }
-                Step::Probe => {
-                    let probed =
-                        match select(Box::pin(act.probe(&id)), Box::pin(pass.clock().sleep(LONGEST_PROBE))).await {
-                            Either::Left((probed, _)) => probed,
-                            Either::Right(_) => Probed::NoAnswer(format!("timed out after {}", Span(LONGEST_PROBE))),
-                        };
+                OperationStep::Probe => {
+                    let probed = match select(Box::pin(act.probe(&id)), Box::pin(pass.clock().sleep(LONGEST_PROBE)))
+                        .await
+                    {
+                        Either::Left((probed, _)) => probed,
+                        Either::Right(_) => ProbeResult::NoAnswer(format!("timed out after {}", Span(LONGEST_PROBE))),
+                    };
                     tracing::info!(operation = %id, ?probed, "probed the outcome");
                     let now = pass.clock().now();
                     let news = operation::probed(&status, &probed, now);
                     if let Some(news) = &news {
                         self.write(pass, &operation, news).await?;
                     }
-                    let ended = matches!(probed, Probed::Succeeded(_) | Probed::Failed(_) | Probed::NeverStarted);
-                    if !ended && !matches!(probed, Probed::CannotKnow(_)) {
+                    let ended = matches!(
+                        probed,
+                        ProbeResult::Succeeded(_) | ProbeResult::Failed(_) | ProbeResult::NeverStarted
+                    );
+                    if !ended && !matches!(probed, ProbeResult::Unknowable(_)) {
                         return Ok(Progress::Running { ask_again_after: operation::ask_again_after(&status, now) });
                     }
                 }
-                Step::Record(ended) => self.write(pass, &operation, &ended).await?,
+                OperationStep::Record(ended) => self.write(pass, &operation, &ended).await?,
                 // The controller of operations writes it, and its change wakes the driver.
-                Step::Hear(_) | Step::Wait => {
+                OperationStep::RecordManualOutcome(_) | OperationStep::Wait => {
                     return Ok(Progress::Running { ask_again_after: operation::ask_again_after(&status, now) });
                 }
-                Step::WaitForPerson => return Ok(self.call_for_person(pass, &id, &status).await),
-                Step::Over => {
+                OperationStep::WaitForPerson => return Ok(self.request_manual_outcome(pass, &id, &status).await),
+                OperationStep::Ended => {
                     self.inner.attempts.forget(&key);
                     return Ok(Progress::of(&status));
                 }
@@ -355,7 +359,7 @@ impl Journal {
             ("requestedBy", &theirs.requested_by, &self.inner.name),
         ] {
             if theirs != ours {
-                return Err(JournalError::Taken { key, field, theirs: theirs.clone(), ours: ours.clone() });
+                return Err(JournalError::NameTaken { key, field, theirs: theirs.clone(), ours: ours.clone() });
             }
         }
         Ok(operation)
@@ -402,7 +406,7 @@ impl Journal {
             gate::Request { operation: &id.key.name, uid: &id.uid, type_: &spec.type_, labels: &spec.target.labels };
         let now = pass.clock().now();
         match gate::judge(request, seen, &*self.inner.population) {
-            Verdict::Granted { places, by } => {
+            GateAnswer::Granted { places, by } => {
                 for place in places.iter().filter(|place| !place.held) {
                     let Some((_, policy)) = policies.iter().find(|(key, _)| *key.name == *place.policy) else {
                         continue;
@@ -414,7 +418,7 @@ impl Journal {
                 self.write(pass, operation, &operation::granted(status, &by, now)).await?;
                 Ok(None)
             }
-            Verdict::Refused(refusal) => {
+            GateAnswer::Refused(refusal) => {
                 // Places that were taken before another policy turned out to be full go back to those who can use them.
                 for (_, policy) in &policies {
                     let Some(held) = policy.0.status.as_ref() else { continue };
@@ -438,13 +442,13 @@ impl Journal {
         let timeout = act.timeout();
         let ending = match select(Box::pin(act.start(id)), Box::pin(pass.clock().sleep(timeout))).await {
             Either::Left((ending, _)) => ending,
-            Either::Right(_) => Ending::Unknown(format!("timed out after {}", Span(timeout))),
+            Either::Right(_) => CallOutcome::Unknown(format!("timed out after {}", Span(timeout))),
         };
         tracing::info!(operation = %id, ?ending, "returned");
         attempt.ended(ending);
     }
 
-    async fn call_for_person(&self, pass: &Pass, id: &OperationKey, status: &OperationStatus) -> Progress {
+    async fn request_manual_outcome(&self, pass: &Pass, id: &OperationKey, status: &OperationStatus) -> Progress {
         let known = condition(&status.conditions, names::OUTCOME_KNOWN);
         let why = known.map(|known| known.message.clone()).unwrap_or_default();
         let since = known.map(|known| known.last_transition_time.to_string()).unwrap_or_default();
@@ -454,7 +458,7 @@ impl Journal {
     }
 
     fn cached(&self, key: &Key) -> Result<Arc<CachedOperation>, JournalError> {
-        self.inner.operations.get(key).ok_or_else(|| JournalError::Behind(key.clone()))
+        self.inner.operations.get(key).ok_or_else(|| JournalError::CacheBehind(key.clone()))
     }
 
     /// Adds the finalizer to an Operation that lacks it: one of an older version, or one whose finalizers somebody edited.
@@ -525,7 +529,7 @@ impl Journal {
 /// does not lose the same race again while the watch is late.
 async fn merge<K>(
     pass: &Pass,
-    cache: &Cache<Whole<K>>,
+    cache: &Cache<FullObject<K>>,
     object: &K,
     status: serde_json::Value,
 ) -> Result<(), JournalError>
@@ -545,11 +549,11 @@ where
 }
 
 /// Reads an object past the cache, and lets the cache have it.
-async fn refresh<K>(pass: &Pass, cache: &Cache<Whole<K>>, key: &Key) -> Result<Option<K>, JournalError>
+async fn refresh<K>(pass: &Pass, cache: &Cache<FullObject<K>>, key: &Key) -> Result<Option<K>, JournalError>
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
     K: DeserializeOwned + Clone + fmt::Debug + Send + Sync + 'static,
-    Whole<K>: View<Object = K>,
+    FullObject<K>: View<Object = K>,
 {
     let api = Api::<K>::namespaced(pass.client(), &key.namespace);
     match api.get_opt(&key.name).await {
@@ -587,8 +591,8 @@ fn never_started(operation: &CachedOperation) -> bool {
     operation.0.status.as_ref().is_some_and(|status| Progress::of(status) == Progress::NeverStarted)
 }
 
-fn said(operation: &CachedOperation) -> Said {
-    operation.0.metadata.annotations.as_ref().map_or(Said::Nothing, Said::read)
+fn manual_outcome(operation: &CachedOperation) -> ManualOutcome {
+    operation.0.metadata.annotations.as_ref().map_or(ManualOutcome::Unset, ManualOutcome::read)
 }
 
 fn target(kind: &str, name: &str) -> String {

@@ -3,7 +3,7 @@
 use super::Intent;
 
 /// The name of the Operation of an intent: the same for the same intent, in every process.
-pub(super) fn of(intent: &Intent) -> String {
+pub(super) fn operation_name(intent: &Intent) -> String {
     /// The longest name that Kubernetes takes.
     const LONGEST: usize = 253;
     let mut hash = Fnv::default();
@@ -54,22 +54,22 @@ mod tests {
     #[test]
     fn the_same_intent_has_the_same_name_for_ever() {
         // Spelled out: a changed hash would start every act under way once more.
-        assert_eq!(of(&intent("Drain", "host-17", "kubelet-1.37.1")), "drain-host-17-162cf564");
+        assert_eq!(operation_name(&intent("Drain", "host-17", "kubelet-1.37.1")), "drain-host-17-162cf564");
     }
 
     #[test]
     fn other_intents_have_other_names() {
-        let base = of(&intent("Drain", "host-17", "a"));
+        let base = operation_name(&intent("Drain", "host-17", "a"));
         for other in
             [intent("Reboot", "host-17", "a"), intent("Drain", "host-18", "a"), intent("Drain", "host-17", "b")]
         {
-            assert_ne!(of(&other), base);
+            assert_ne!(operation_name(&other), base);
         }
     }
 
     #[test]
     fn a_long_target_still_has_a_name_that_kubernetes_takes() {
-        let name = of(&intent("Drain", &format!("{}.{}", "a".repeat(237), "b".repeat(15)), "a"));
+        let name = operation_name(&intent("Drain", &format!("{}.{}", "a".repeat(237), "b".repeat(15)), "a"));
         assert!(name.len() <= 253 && !name.contains(".-"), "{name}");
     }
 }

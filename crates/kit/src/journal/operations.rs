@@ -5,11 +5,13 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use fleetwright_api::{Operation, OperationPhase, OperationStatus};
-use fleetwright_plan::operation::{self, Memory, Step};
+use fleetwright_plan::operation::{self, AttemptState, OperationStep};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 
-use super::{CachedOperation, Journal, JournalError, OperationKey, is_protected, is_terminating, phase, said};
+use super::{
+    CachedOperation, Journal, JournalError, OperationKey, is_protected, is_terminating, manual_outcome, phase,
+};
 use crate::controller::{Budget, Controller, Next, Options, Outcome};
 use crate::events::reference;
 use crate::{Change, Key, Operator, Pass, WriteError};
@@ -62,16 +64,16 @@ struct Operations {
 #[derive(Clone)]
 struct Found {
     operation: Arc<CachedOperation>,
-    memory: Memory,
+    memory: AttemptState,
 }
 
 enum Decision {
     /// Nothing, until that time.
-    Rest(Option<Timestamp>),
+    Nothing(Option<Timestamp>),
     /// Write what a person said.
-    Hear(Box<OperationStatus>),
+    RecordManualOutcome(Box<OperationStatus>),
     /// It is kept no longer.
-    Forget,
+    Prune,
     /// Add the finalizer.
     Protect,
     /// Somebody deleted it, and nothing more needs to be known about it: remove the finalizer.
@@ -114,32 +116,32 @@ impl Controller for Operations {
     fn decide(&self, Found { operation, memory }: &Found, now: Timestamp) -> Decision {
         let spec = &operation.0.spec;
         if spec.requested_by != self.journal.inner.name {
-            return Decision::Rest(None);
+            return Decision::Nothing(None);
         }
         let status = operation.0.status.clone().unwrap_or_default();
         if is_terminating(operation) && operation::may_be_removed(&status) {
-            return if is_protected(operation) { Decision::Release } else { Decision::Rest(None) };
+            return if is_protected(operation) { Decision::Release } else { Decision::Nothing(None) };
         }
         if !is_terminating(operation) && !is_protected(operation) && !status.phase.ended() {
             return Decision::Protect;
         }
         if let Some(due) = operation::prune_at(&status, spec.keep_for.0) {
-            return if due <= now { Decision::Forget } else { Decision::Rest(Some(due)) };
+            return if due <= now { Decision::Prune } else { Decision::Nothing(Some(due)) };
         }
-        match operation::next(&status, memory, &said(operation), now) {
-            Step::Hear(status) => Decision::Hear(status),
-            _ => Decision::Rest(None),
+        match operation::next(&status, memory, &manual_outcome(operation), now) {
+            OperationStep::RecordManualOutcome(status) => Decision::RecordManualOutcome(status),
+            _ => Decision::Nothing(None),
         }
     }
 
     async fn act(&self, pass: &Pass, found: &Found, decision: &Decision) -> Result<(), JournalError> {
         let operation = &found.operation;
         match decision {
-            Decision::Rest(_) => Ok(()),
-            Decision::Hear(status) => self.journal.write(pass, operation, status).await,
+            Decision::Nothing(_) => Ok(()),
+            Decision::RecordManualOutcome(status) => self.journal.write(pass, operation, status).await,
             Decision::Protect => self.journal.protect(pass, operation).await,
             Decision::Release => self.journal.release(pass, operation).await,
-            Decision::Forget => {
+            Decision::Prune => {
                 let meta = &operation.0.metadata;
                 let (uid, version) = (meta.uid.as_deref(), meta.resource_version.as_deref());
                 let (uid, version) = (uid.unwrap_or_default(), version.unwrap_or_default());
@@ -155,8 +157,8 @@ impl Controller for Operations {
 
     async fn report(&self, _: &Pass, _: &Found, outcome: Outcome<'_, Self>) -> Result<Next, Infallible> {
         Ok(match outcome {
-            Outcome::Done { decision: Decision::Rest(Some(due)), .. } => Next::At(*due),
-            _ => Next::Rest,
+            Outcome::Done { decision: Decision::Nothing(Some(due)), .. } => Next::At(*due),
+            _ => Next::AwaitChange,
         })
     }
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_api::{OperationPolicy, OperationPolicyStatus};
-use fleetwright_plan::gate::{self, Counted};
+use fleetwright_plan::gate::{self, ActiveOperation};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::json;
 
 use super::{CachedOperation, CachedPolicy, HOLDER, Journal, JournalError, TYPE, UNDER_WAY, merge, phase, refresh};
-use crate::cache::Whole;
+use crate::cache::FullObject;
 use crate::controller::{Budget, Controller, Next, Options, Outcome};
 use crate::events::reference;
 use crate::{Change, Key, Operator, Pass};
@@ -97,7 +97,7 @@ impl Controller for Policies {
                 }
                 // A place is given up only for what is really gone: the cache may not have it yet.
                 asked += 1;
-                known = refresh(pass, &inner.operations, &key).await?.map(|operation| Arc::new(Whole(operation)));
+                known = refresh(pass, &inner.operations, &key).await?.map(|operation| Arc::new(FullObject(operation)));
             }
             if let Some(operation) = known {
                 operations.insert(key, operation);
@@ -134,7 +134,7 @@ impl Controller for Policies {
     }
 
     async fn report(&self, _: &Pass, found: &Found, _: Outcome<'_, Self>) -> Result<Next, Infallible> {
-        Ok(if found.unsure.is_empty() { Next::Rest } else { Next::After(ASK_NEXT_AFTER) })
+        Ok(if found.unsure.is_empty() { Next::AwaitChange } else { Next::After(ASK_NEXT_AFTER) })
     }
 }
 
@@ -142,8 +142,8 @@ fn holders(policy: &CachedPolicy) -> impl Iterator<Item = &fleetwright_api::Hold
     policy.0.status.iter().flat_map(|status| &status.holders)
 }
 
-fn counted<'a>(key: &'a Key, operation: &'a CachedOperation) -> Counted<'a> {
-    Counted {
+fn counted<'a>(key: &'a Key, operation: &'a CachedOperation) -> ActiveOperation<'a> {
+    ActiveOperation {
         name: &key.name,
         uid: operation.0.metadata.uid.as_deref().unwrap_or_default(),
         type_: &operation.0.spec.type_,

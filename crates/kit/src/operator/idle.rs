@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use super::drive::Line;
+use super::worker::ControllerQueue;
 use crate::Clock;
 use crate::cache::Fill;
 use crate::events::Events;
@@ -20,7 +20,7 @@ struct Inner {
     clock: Clock,
     events: Events,
     caches: Mutex<Vec<Arc<dyn Fill>>>,
-    lines: Mutex<Vec<Line>>,
+    lines: Mutex<Vec<ControllerQueue>>,
     opened: AtomicBool,
     leads: AtomicBool,
     passes: AtomicU64,
@@ -78,7 +78,7 @@ impl Idle {
         lock(&self.inner.caches).push(cache);
     }
 
-    pub(super) fn add_line(&self, line: Line) {
+    pub(super) fn add_line(&self, line: ControllerQueue) {
         lock(&self.inner.lines).push(line);
     }
 

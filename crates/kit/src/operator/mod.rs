@@ -1,9 +1,9 @@
 //! Many controllers in one process.
 
-mod drive;
 mod idle;
 mod lead;
 mod steps;
+mod worker;
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap};
@@ -17,24 +17,24 @@ use futures::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::cache::{Fill, Filling, Told};
+use crate::cache::{ChangeOrigin, Fill, Filling};
 use crate::client::{self, Fence};
 use crate::events::Events;
 use crate::leader::Lease;
 use crate::metrics::Metrics;
 use crate::outages::Outages;
-use crate::pass::{Means, PassRecord};
+use crate::pass::{PassContext, PassRecord};
 use crate::queue::Priority;
 use crate::serve::Health;
 use crate::write::Writer;
 use crate::{Cache, Change, Clock, Controller, Key, Options, Random, Source, View, Waker};
-use drive::{Drive, Driver, Line};
 pub use idle::Idle;
 use lead::Lead;
+use worker::{ControllerQueue, Drive, Driver};
 
 /// For how long passes under way may go on at a stop, and what waits to be said after them.
-const LAST_PASSES: Duration = Duration::from_secs(5);
-const LAST_EVENTS: Duration = Duration::from_secs(1);
+const PASSES_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+const EVENTS_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Called after every pass.
 pub type OnPass = Arc<dyn Fn(&PassRecord) + Send + Sync>;
@@ -180,9 +180,9 @@ impl Operator {
     }
 
     /// Adds a controller.
-    pub fn controller<C: Controller>(&mut self, controller: C, options: Options) -> Wakes<'_> {
-        let line = Line::new(options, self.settings.random.clone(), self.settings.clock.clone());
-        let means = Means {
+    pub fn controller<C: Controller>(&mut self, controller: C, options: Options) -> Triggers<'_> {
+        let line = ControllerQueue::new(options, self.settings.random.clone(), self.settings.clock.clone());
+        let means = PassContext {
             client: self.client.clone(),
             clock: self.settings.clock.clone(),
             fence: self.fence.clone(),
@@ -200,7 +200,7 @@ impl Operator {
         );
         self.drivers.push(Arc::new(driver));
         self.idle.add_line(line.clone());
-        Wakes { _operator: self, line }
+        Triggers { _operator: self, line }
     }
 
     /// Adds something that goes on while the operator runs, leading or not. It is dropped when the operator stops.
@@ -261,7 +261,7 @@ impl Operator {
         if stopped.is_ok() {
             tokio::select! {
                 () = self.events.sent() => {}
-                () = self.settings.clock.sleep(LAST_EVENTS) => {}
+                () = self.settings.clock.sleep(EVENTS_SHUTDOWN_TIMEOUT) => {}
             }
         }
         self.fence.close();
@@ -308,7 +308,7 @@ impl Operator {
         let mut limit = pin!(async {
             // A receiver of a sender that lives in `self`.
             let _ = stop.wait_for(|stop| *stop).await;
-            self.settings.clock.sleep(LAST_PASSES).await;
+            self.settings.clock.sleep(PASSES_SHUTDOWN_TIMEOUT).await;
         });
         loop {
             tokio::select! {
@@ -338,12 +338,12 @@ pub enum RunError {
 }
 
 /// Says what wakes a controller.
-pub struct Wakes<'a> {
+pub struct Triggers<'a> {
     _operator: &'a mut Operator,
-    line: Line,
+    line: ControllerQueue,
 }
 
-impl Wakes<'_> {
+impl Triggers<'_> {
     /// A change in that cache wakes the objects that `keys` names. It is asked first about every object there is when all
     /// caches are full, as if it were new, and then about each change, in order. It may read caches, but must not wait or write.
     pub fn on<V: View>(
@@ -354,8 +354,8 @@ impl Wakes<'_> {
         let line = self.line.clone();
         cache.listen(move |change, told| {
             let priority = match told {
-                Told::First => Priority::Low,
-                Told::News => Priority::High,
+                ChangeOrigin::Initial => Priority::Low,
+                ChangeOrigin::Update => Priority::High,
             };
             line.add(keys(change), priority);
         });

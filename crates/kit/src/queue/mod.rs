@@ -31,23 +31,23 @@ impl Priority {
 
 /// How a pass ended, as far as the queue is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum QueueResult {
     /// Well, or as well as it can until something changes.
-    Rests,
+    AwaitChange,
     /// The object is gone: nothing more to do until it comes back.
     Gone,
     /// Look again after that long; nothing is wrong.
     After(Duration),
     /// Try again, later each time.
     Failed,
-    /// Decide again on fresh data: when the change comes that was in the way, or else after a moment. After [`AGAIN`] in a row it
+    /// Decide again on fresh data: when the change comes that was in the way, or else after a moment. After [`MAX_CONFLICT_RETRIES`] in a row it
     /// counts as failed.
-    Again,
+    Conflict,
 }
 
 /// What to look at now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct DequeuedKey {
     /// The object.
     pub key: Key,
     /// Whether a deep check is due.
@@ -61,11 +61,11 @@ pub struct Taken {
 }
 
 /// So many times in a row a pass is repeated because somebody else wrote in between.
-pub const AGAIN: u32 = 5;
+pub const MAX_CONFLICT_RETRIES: u32 = 5;
 
 /// The first wait before it is repeated, if nothing changes; doubles each time. The watch mostly tells within milliseconds what was in the way,
 /// and to decide again before it does would only be refused again.
-const AGAIN_AFTER: Duration = Duration::from_millis(10);
+const FIRST_CONFLICT_RETRY: Duration = Duration::from_millis(10);
 
 /// So many urgent keys are taken before one that is not, if there is one.
 const HIGH_BEFORE_LOW: u32 = 16;
@@ -73,7 +73,7 @@ const HIGH_BEFORE_LOW: u32 = 16;
 /// A change runs an object at once although it waits after an error: it may be what mends it. But only once; if it fails
 /// again, later changes run it no sooner than this many times the first backoff after its last start. Otherwise an object that changes
 /// with each of its failures would never wait.
-const HURRIED: u32 = 5;
+const HURRY_BACKOFF_FACTOR: u32 = 5;
 
 /// When the time since the operator began is meant.
 type Moment = Duration;
@@ -156,7 +156,7 @@ impl Queue {
                 self.high.push_back(key.clone());
             }
             State::Idle if entry.backs_off && entry.hurried => {
-                let soonest = entry.started.unwrap_or_default() + backoff * HURRIED;
+                let soonest = entry.started.unwrap_or_default() + backoff * HURRY_BACKOFF_FACTOR;
                 let due = entry.wake.map_or(soonest, |(due, _)| due.min(soonest));
                 entry.wake = Some((due, Priority::High));
                 self.set_timer(key);
@@ -170,7 +170,7 @@ impl Queue {
     }
 
     /// The next key to look at. Who takes it must call [`Queue::end`].
-    pub fn take(&mut self, now: Moment) -> Option<Taken> {
+    pub fn take(&mut self, now: Moment) -> Option<DequeuedKey> {
         self.tick(now);
         loop {
             let low_first = self.high_in_a_row >= HIGH_BEFORE_LOW || self.high.is_empty();
@@ -201,22 +201,22 @@ impl Queue {
             self.ready[lane as usize] -= 1;
             self.running += 1;
             self.set_timer(&key);
-            return Some(Taken { key, deep, priority, waited: now.saturating_sub(since), agains });
+            return Some(DequeuedKey { key, deep, priority, waited: now.saturating_sub(since), agains });
         }
     }
 
     /// The pass over that key has ended. Returns after how long it is looked at again if nothing changes.
-    pub fn end(&mut self, key: &Key, ended: Ended, now: Moment) -> Option<Duration> {
+    pub fn end(&mut self, key: &Key, ended: QueueResult, now: Moment) -> Option<Duration> {
         let entry = self.entries.get_mut(key)?;
         let State::Running { again } = entry.state else { return None };
         self.running -= 1;
         entry.state = State::Idle;
-        if ended == Ended::Again {
+        if ended == QueueResult::Conflict {
             entry.agains += 1;
         } else {
             entry.agains = 0;
         }
-        let failed = ended == Ended::Failed || entry.agains > AGAIN;
+        let failed = ended == QueueResult::Failed || entry.agains > MAX_CONFLICT_RETRIES;
         if failed {
             entry.failures += 1;
         } else {
@@ -225,15 +225,15 @@ impl Queue {
         }
         entry.backs_off = failed;
         let wait = match ended {
-            Ended::Rests | Ended::Gone => None,
-            Ended::After(wait) => Some(wait),
-            Ended::Again if !failed => Some(AGAIN_AFTER * (1 << (entry.agains - 1))),
-            Ended::Again | Ended::Failed => {
+            QueueResult::AwaitChange | QueueResult::Gone => None,
+            QueueResult::After(wait) => Some(wait),
+            QueueResult::Conflict if !failed => Some(FIRST_CONFLICT_RETRY * (1 << (entry.agains - 1))),
+            QueueResult::Conflict | QueueResult::Failed => {
                 let doubled = self.options.backoff.saturating_mul(1 << (entry.failures - 1).min(20));
                 Some(self.random.jitter(doubled.min(self.options.longest_backoff), 0.2))
             }
         };
-        if ended == Ended::Gone && again.is_none() {
+        if ended == QueueResult::Gone && again.is_none() {
             self.forget(key);
             return None;
         }

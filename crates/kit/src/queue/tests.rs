@@ -19,7 +19,7 @@ fn queue(options: Options) -> Queue {
 }
 
 /// Takes the next key and ends its pass at once.
-fn pass(queue: &mut Queue, ended: Ended, now: Moment) -> Option<(Taken, Option<Duration>)> {
+fn pass(queue: &mut Queue, ended: QueueResult, now: Moment) -> Option<(DequeuedKey, Option<Duration>)> {
     let taken = queue.take(now)?;
     let wait = queue.end(&taken.key, ended, now);
     Some((taken, wait))
@@ -29,8 +29,8 @@ fn pass(queue: &mut Queue, ended: Ended, now: Moment) -> Option<(Taken, Option<D
 fn a_key_that_changes_many_times_is_looked_at_once() {
     let mut queue = queue(options());
     (0..10).for_each(|_| queue.add(&key("a"), Priority::High, SECOND));
-    assert!(pass(&mut queue, Ended::Rests, SECOND).is_some());
-    assert_eq!(pass(&mut queue, Ended::Rests, SECOND), None);
+    assert!(pass(&mut queue, QueueResult::AwaitChange, SECOND).is_some());
+    assert_eq!(pass(&mut queue, QueueResult::AwaitChange, SECOND), None);
     assert!(queue.is_idle(SECOND));
 }
 
@@ -41,7 +41,7 @@ fn a_change_during_a_pass_makes_another_one_after_it() {
     let taken = queue.take(SECOND).unwrap();
     queue.add(&key("a"), Priority::High, SECOND);
     assert_eq!(queue.take(SECOND), None, "never two at once");
-    queue.end(&taken.key, Ended::Rests, 2 * SECOND);
+    queue.end(&taken.key, QueueResult::AwaitChange, 2 * SECOND);
     assert!(!queue.is_idle(2 * SECOND));
     assert!(queue.take(2 * SECOND).is_some());
 }
@@ -63,10 +63,10 @@ fn a_key_that_becomes_urgent_is_taken_once() {
     queue.add(&key("a"), Priority::Low, SECOND);
     queue.add(&key("a"), Priority::High, SECOND);
     assert_eq!((queue.ready_keys(Priority::High), queue.ready_keys(Priority::Low)), (1, 1));
-    let (taken, _) = pass(&mut queue, Ended::Rests, SECOND).unwrap();
+    let (taken, _) = pass(&mut queue, QueueResult::AwaitChange, SECOND).unwrap();
     assert_eq!((taken.key, taken.priority), (key("a"), Priority::High));
-    assert_eq!(pass(&mut queue, Ended::Rests, SECOND).unwrap().0.key, key("first"));
-    assert_eq!(pass(&mut queue, Ended::Rests, SECOND), None);
+    assert_eq!(pass(&mut queue, QueueResult::AwaitChange, SECOND).unwrap().0.key, key("first"));
+    assert_eq!(pass(&mut queue, QueueResult::AwaitChange, SECOND), None);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn failures_in_a_row_wait_longer_each_time_up_to_a_limit_and_a_success_forgets_t
     queue.add(&key("a"), Priority::High, now);
     let mut waits = Vec::new();
     for _ in 0..10 {
-        let (_, wait) = pass(&mut queue, Ended::Failed, now).unwrap();
+        let (_, wait) = pass(&mut queue, QueueResult::Failed, now).unwrap();
         assert_eq!(queue.take(now), None);
         now = queue.next_timer().unwrap();
         waits.push(wait.unwrap());
@@ -88,9 +88,9 @@ fn failures_in_a_row_wait_longer_each_time_up_to_a_limit_and_a_success_forgets_t
             "{n}: {wait:?} is not about {doubled:?}"
         );
     }
-    assert_eq!(pass(&mut queue, Ended::Rests, now).unwrap().1, None);
+    assert_eq!(pass(&mut queue, QueueResult::AwaitChange, now).unwrap().1, None);
     queue.add(&key("a"), Priority::High, now);
-    assert!(pass(&mut queue, Ended::Failed, now).unwrap().1.unwrap() <= 2 * SECOND);
+    assert!(pass(&mut queue, QueueResult::Failed, now).unwrap().1.unwrap() <= 2 * SECOND);
 }
 
 #[test]
@@ -100,18 +100,18 @@ fn a_change_cuts_the_wait_after_a_failure_short_once() {
     queue.add(&key("a"), Priority::High, now);
     // Far into its backoff.
     for _ in 0..6 {
-        pass(&mut queue, Ended::Failed, now).unwrap();
+        pass(&mut queue, QueueResult::Failed, now).unwrap();
         now = queue.next_timer().unwrap();
     }
-    pass(&mut queue, Ended::Failed, now).unwrap();
+    pass(&mut queue, QueueResult::Failed, now).unwrap();
     queue.add(&key("a"), Priority::High, now);
-    assert!(pass(&mut queue, Ended::Failed, now).is_some(), "at once: the change may be what mends it");
+    assert!(pass(&mut queue, QueueResult::Failed, now).is_some(), "at once: the change may be what mends it");
     // It changes with every failure from here on, and is still tried at most every five seconds.
     let begin = now;
     let mut passes = 0;
     while now < begin + 60 * SECOND {
         queue.add(&key("a"), Priority::High, now);
-        passes += u32::from(pass(&mut queue, Ended::Failed, now).is_some());
+        passes += u32::from(pass(&mut queue, QueueResult::Failed, now).is_some());
         now += SECOND / 10;
     }
     assert!((9..=12).contains(&passes), "{passes} passes in a minute");
@@ -122,8 +122,8 @@ fn a_conflict_is_decided_again_when_its_cause_is_seen_or_soon_and_five_in_a_row_
     let mut queue = queue(options());
     let mut now = SECOND;
     queue.add(&key("a"), Priority::High, now);
-    for n in 0..AGAIN {
-        let (taken, wait) = pass(&mut queue, Ended::Again, now).unwrap();
+    for n in 0..MAX_CONFLICT_RETRIES {
+        let (taken, wait) = pass(&mut queue, QueueResult::Conflict, now).unwrap();
         assert_eq!(taken.agains, n);
         assert!(wait.unwrap() < SECOND / 2, "{wait:?}");
         assert_eq!(queue.take(now), None, "not on what is known to be stale");
@@ -133,8 +133,8 @@ fn a_conflict_is_decided_again_when_its_cause_is_seen_or_soon_and_five_in_a_row_
             now = queue.next_timer().unwrap();
         }
     }
-    let (taken, wait) = pass(&mut queue, Ended::Again, now).unwrap();
-    assert_eq!(taken.agains, AGAIN);
+    let (taken, wait) = pass(&mut queue, QueueResult::Conflict, now).unwrap();
+    assert_eq!(taken.agains, MAX_CONFLICT_RETRIES);
     assert!(wait.unwrap() > SECOND / 2);
     assert_eq!(queue.take(now), None);
 }
@@ -143,13 +143,13 @@ fn a_conflict_is_decided_again_when_its_cause_is_seen_or_soon_and_five_in_a_row_
 fn what_waits_is_looked_at_when_its_time_comes_or_something_changes() {
     let mut queue = queue(options());
     queue.add(&key("a"), Priority::High, SECOND);
-    pass(&mut queue, Ended::After(10 * SECOND), SECOND).unwrap();
+    pass(&mut queue, QueueResult::After(10 * SECOND), SECOND).unwrap();
     assert!(queue.is_idle(10 * SECOND));
     assert_eq!(queue.next_timer(), Some(11 * SECOND));
     assert!(!queue.is_idle(11 * SECOND));
-    pass(&mut queue, Ended::After(10 * SECOND), 11 * SECOND).unwrap();
+    pass(&mut queue, QueueResult::After(10 * SECOND), 11 * SECOND).unwrap();
     queue.add(&key("a"), Priority::High, 12 * SECOND);
-    pass(&mut queue, Ended::Rests, 12 * SECOND).unwrap();
+    pass(&mut queue, QueueResult::AwaitChange, 12 * SECOND).unwrap();
     assert_eq!(queue.next_timer(), None, "the pass in between said that it rests");
 }
 
@@ -157,14 +157,14 @@ fn what_waits_is_looked_at_when_its_time_comes_or_something_changes() {
 fn what_is_gone_costs_nothing_more() {
     let mut queue = queue(Options { deep_check: Some(3600 * SECOND), ..options() });
     queue.add(&key("a"), Priority::High, SECOND);
-    pass(&mut queue, Ended::Gone, SECOND).unwrap();
+    pass(&mut queue, QueueResult::Gone, SECOND).unwrap();
     assert!(queue.is_empty());
     assert_eq!(queue.next_timer(), None);
     // Gone and back while it was looked at.
     queue.add(&key("a"), Priority::High, SECOND);
     let taken = queue.take(SECOND).unwrap();
     queue.add(&key("a"), Priority::High, SECOND);
-    queue.end(&taken.key, Ended::Gone, SECOND);
+    queue.end(&taken.key, QueueResult::Gone, SECOND);
     assert!(queue.take(SECOND).is_some());
 }
 
@@ -175,7 +175,7 @@ fn passes_of_one_key_are_no_closer_than_asked_for() {
     for tenth in 0..300 {
         let now = SECOND + tenth * SECOND / 10;
         queue.add(&key("a"), Priority::High, now);
-        if pass(&mut queue, Ended::Rests, now).is_some() {
+        if pass(&mut queue, QueueResult::AwaitChange, now).is_some() {
             starts.push(now);
         }
     }
@@ -188,7 +188,7 @@ fn deep_checks_of_a_fleet_spread_over_the_period_and_come_back() {
     let period = 1000 * SECOND;
     let mut queue = queue(Options { deep_check: Some(period), ..options() });
     (0..10_000).for_each(|n| queue.add(&key(n), Priority::Low, SECOND));
-    while let Some((taken, _)) = pass(&mut queue, Ended::Rests, SECOND) {
+    while let Some((taken, _)) = pass(&mut queue, QueueResult::AwaitChange, SECOND) {
         assert!(!taken.deep, "the first look is not a deep one");
     }
     let mut by_tenth = [0u32; 10];
@@ -196,7 +196,7 @@ fn deep_checks_of_a_fleet_spread_over_the_period_and_come_back() {
     let mut now = SECOND;
     while let Some(due) = queue.next_timer().filter(|due| *due <= SECOND + period) {
         now = due;
-        let (taken, _) = pass(&mut queue, Ended::Rests, now).unwrap();
+        let (taken, _) = pass(&mut queue, QueueResult::AwaitChange, now).unwrap();
         assert!(taken.deep && taken.priority == Priority::Low);
         if checked.insert(taken.key) {
             by_tenth[((now - SECOND).as_secs() / 100).min(9) as usize] += 1;
@@ -241,7 +241,7 @@ proptest! {
         let mut starts: HashMap<Key, Moment> = HashMap::new();
         // Gone and come back: a new object.
         let mut forgotten: HashSet<Key> = HashSet::new();
-        let mut begun = |taken: &Taken, now: Moment, unseen: &mut HashSet<Key>, forgotten: &mut HashSet<Key>, running: &[Key]| {
+        let mut begun = |taken: &DequeuedKey, now: Moment, unseen: &mut HashSet<Key>, forgotten: &mut HashSet<Key>, running: &[Key]| {
             prop_assert!(!running.contains(&taken.key), "two passes of {} at once", taken.key);
             let before = starts.insert(taken.key.clone(), now);
             if let Some(before) = before.filter(|_| !forgotten.remove(&taken.key)) {
@@ -262,7 +262,7 @@ proptest! {
                 },
                 Op::End(which, how) if !running.is_empty() => {
                     let ended = running.swap_remove(which.index(running.len()));
-                    let how = [Ended::Rests, Ended::Gone, Ended::After(SECOND), Ended::Failed, Ended::Again][how as usize];
+                    let how = [QueueResult::AwaitChange, QueueResult::Gone, QueueResult::After(SECOND), QueueResult::Failed, QueueResult::Conflict][how as usize];
                     queue.end(&ended, how, now);
                     if !queue.entries.contains_key(&ended) {
                         forgotten.insert(ended);
@@ -273,12 +273,12 @@ proptest! {
             }
         }
         for key in std::mem::take(&mut running) {
-            queue.end(&key, Ended::Rests, now);
+            queue.end(&key, QueueResult::AwaitChange, now);
         }
         // From here on all goes well: within a bounded time every change was looked at.
         let end = now + 200 * SECOND;
         loop {
-            while let Some((taken, _)) = pass(&mut queue, Ended::Rests, now) {
+            while let Some((taken, _)) = pass(&mut queue, QueueResult::AwaitChange, now) {
                 begun(&taken, now, &mut unseen, &mut forgotten, &[])?;
             }
             prop_assert_eq!(queue.ready, [0, 0]);

@@ -19,13 +19,13 @@ const MOST: usize = 32;
 const LONGEST: usize = 1024;
 
 /// Follows spans and hands them over when they end.
-pub(super) struct Collect {
+pub(super) struct SpanCollector {
     queue: Queue,
     share: f64,
 }
 
 /// A span that has not ended.
-struct Open {
+struct OpenSpan {
     trace: u128,
     id: u64,
     parent: Option<u64>,
@@ -36,18 +36,18 @@ struct Open {
     events: Vec<Value>,
 }
 
-impl Collect {
+impl SpanCollector {
     pub(super) fn new(queue: Queue, share: f64) -> Self {
         Self { queue, share }
     }
 }
 
-impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Collect {
+impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for SpanCollector {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
         let above = span.parent().and_then(|parent| {
             let extensions = parent.extensions();
-            extensions.get::<Open>().map(|open| (open.trace, open.id, open.sent))
+            extensions.get::<OpenSpan>().map(|open| (open.trace, open.id, open.sent))
         });
         let (trace, parent, sent) = match above {
             Some((trace, parent, sent)) => (trace, Some(parent), sent),
@@ -59,12 +59,12 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Collect {
         }
         let (start, began) = (SystemTime::now(), Instant::now());
         let id = fastrand::u64(1..);
-        span.extensions_mut().insert(Open { trace, id, parent, sent, start, began, fields, events: Vec::new() });
+        span.extensions_mut().insert(OpenSpan { trace, id, parent, sent, start, began, fields, events: Vec::new() });
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        if let Some(open) = span.extensions_mut().get_mut::<Open>()
+        if let Some(open) = span.extensions_mut().get_mut::<OpenSpan>()
             && open.sent
         {
             values.record(&mut open.fields);
@@ -74,7 +74,7 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Collect {
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let Some(span) = context.event_span(event) else { return };
         let mut extensions = span.extensions_mut();
-        let Some(open) = extensions.get_mut::<Open>().filter(|open| open.sent) else { return };
+        let Some(open) = extensions.get_mut::<OpenSpan>().filter(|open| open.sent) else { return };
         let mut fields = Fields::default();
         event.record(&mut fields);
         let message = fields.message.unwrap_or_default();
@@ -89,12 +89,12 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Collect {
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let Some(span) = context.span(&id) else { return };
-        let Some(open) = span.extensions_mut().remove::<Open>().filter(|open| open.sent) else { return };
+        let Some(open) = span.extensions_mut().remove::<OpenSpan>().filter(|open| open.sent) else { return };
         self.queue.put(open.ended(span.name()));
     }
 }
 
-impl Open {
+impl OpenSpan {
     /// As OTLP has it, in JSON: ids in hexadecimal, 64-bit numbers as text.
     fn ended(self, name: &str) -> Value {
         // The time of day may be set while a span lasts.

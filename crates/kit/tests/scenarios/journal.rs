@@ -8,9 +8,9 @@ use std::time::Duration;
 use fleetwright_api::{Operation, OperationPhase, OperationPolicy, Status, condition, names};
 use fleetwright_kit::Clock;
 use fleetwright_kit::journal::Progress;
-use fleetwright_lab::Kind;
-use fleetwright_rig::layer::{Answered, Layer, around, forward};
-use fleetwright_rig::{Call, Crash, Ground, Recorder, Side};
+use fleetwright_lab::ServerKind;
+use fleetwright_rig::layer::{CallResult, Layer, forward, wrap};
+use fleetwright_rig::{Call, Crash, Recorder, Side, TestServer};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ConfigMap, Event};
@@ -20,21 +20,21 @@ use kube::client::Body;
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::porter::{Extras, Look, Shop, Style, Yard};
+use crate::porter::{ActHook, DeliveredParcels, Extras, JournalFixture, Style};
 
 /// Each scenario is a test on the embedded server, and all of them are one test on a real one.
 macro_rules! on_both {
     ($($name:ident)*) => {
         $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            scenarios::$name(Ground::InProcess).await;
+            scenarios::$name(TestServer::InProcess).await;
         })*
 
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn all_scenarios_on_real() {
-            let ground = Ground::start(Kind::Real).await.expect("a real server");
+            let test_server = TestServer::start(ServerKind::Real).await.expect("a real server");
             $(eprintln!(stringify!($name));
-            scenarios::$name(ground.clone()).await;)*
+            scenarios::$name(test_server.clone()).await;)*
         }
     };
 }
@@ -67,13 +67,13 @@ on_both! {
 mod scenarios {
     use super::*;
 
-    pub(super) async fn the_intent_the_place_and_the_claim_are_written_before_the_act(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn the_intent_the_place_and_the_claim_are_written_before_the_act(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 3).await;
         shop.order("ann", "tea").await;
         let (operations, policies) = (shop.api::<Operation>(), shop.api::<OperationPolicy>());
         let seen = Arc::new(AtomicUsize::new(0));
-        let look: Look = {
+        let look: ActHook = {
             let seen = seen.clone();
             Arc::new(move |id| {
                 let (operations, policies, seen) = (operations.clone(), policies.clone(), seen.clone());
@@ -91,7 +91,7 @@ mod scenarios {
                 .boxed()
             })
         };
-        let yard = Yard::new(Style::Prompt);
+        let yard = DeliveredParcels::new(Style::Prompt);
         let _ann = shop.start_with("ann", &yard, Extras::look(look));
         let (operation, status) = shop.reaches("tea", OperationPhase::Succeeded).await;
         assert_eq!(seen.load(Ordering::SeqCst), 1, "the act looked and found it");
@@ -100,10 +100,10 @@ mod scenarios {
         shop.held("carries", 0).await;
     }
 
-    pub(super) async fn what_no_policy_names_waits_until_one_does(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn what_no_policy_names_waits_until_one_does(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.order("ann", "tea").await;
-        let yard = Yard::new(Style::Prompt);
+        let yard = DeliveredParcels::new(Style::Prompt);
         let _ann = shop.start("ann", &yard);
         let why = shop
             .until("the refusal is written", async || {
@@ -120,26 +120,26 @@ mod scenarios {
         shop.reaches("tea", OperationPhase::Succeeded).await;
     }
 
-    pub(super) async fn a_crash_at_any_call_starts_an_act_once(ground: Ground) {
+    pub(super) async fn a_crash_at_any_call_starts_an_act_once(test_server: TestServer) {
         let (mut call, mut crashes) = (0, 0);
         loop {
             let mut missed = 0;
             for side in [Side::Before, Side::After] {
-                let shop = Shop::new(&ground).await;
+                let shop = JournalFixture::new(&test_server).await;
                 shop.policy("carries", 1).await;
                 shop.order("ann", "tea").await;
-                let yard = Yard::new(Style::Prompt);
+                let yard = DeliveredParcels::new(Style::Prompt);
                 let crash = Crash::at(call, side);
                 let around = crash.clone();
-                let first = shop.start_with("ann", &yard, Extras::between(move |client| around.around(client)));
+                let first = shop.start_with("ann", &yard, Extras::between(move |client| around.wrap(client)));
                 tokio::select! {
-                    () = crash.happened() => crashes += 1,
+                    () = crash.wait_for_crash() => crashes += 1,
                     () = settled(&shop) => missed += 1,
                 }
                 drop(first);
                 let _second = shop.start("ann", &yard);
                 settled(&shop).await;
-                let at = format!("crash {side} call {call} ({:?})", crash.at_call());
+                let at = format!("crash {side} call {call} ({:?})", crash.crashed_call());
                 assert_eq!(yard.arrived(), ["tea"], "{at}");
                 assert_eq!(yard.started().len(), 1, "{at}: {:?}", yard.started());
                 for operation in shop.operations("tea").await {
@@ -163,24 +163,24 @@ mod scenarios {
     }
 
     /// The parcel has arrived, its operation says so, and no place is held.
-    async fn settled(shop: &Shop) {
+    async fn settled(shop: &JournalFixture) {
         shop.reaches("tea", OperationPhase::Succeeded).await;
         shop.held("carries", 0).await;
     }
 
     /// Forwards everything, and keeps back the answer to one write.
-    struct Deaf {
+    struct DropOneAnswer {
         write: usize,
         writes: AtomicUsize,
     }
 
-    impl Layer for Deaf {
+    impl Layer for DropOneAnswer {
         fn call(
             self: Arc<Self>,
             call: Call,
             request: http::Request<Body>,
             inner: Client,
-        ) -> BoxFuture<'static, Answered> {
+        ) -> BoxFuture<'static, CallResult> {
             async move {
                 let lost = call.writes() && self.writes.fetch_add(1, Ordering::SeqCst) == self.write;
                 let answer = forward(&inner, request).await?;
@@ -190,15 +190,17 @@ mod scenarios {
         }
     }
 
-    pub(super) async fn a_lost_answer_at_any_call_starts_an_act_once_and_its_outcome_is_written(ground: Ground) {
+    pub(super) async fn a_lost_answer_at_any_call_starts_an_act_once_and_its_outcome_is_written(
+        test_server: TestServer,
+    ) {
         for write in 0.. {
-            let shop = Shop::new(&ground).await;
+            let shop = JournalFixture::new(&test_server).await;
             shop.policy("carries", 1).await;
             shop.order("ann", "tea").await;
-            let yard = Yard::new(Style::Prompt);
-            let deaf = Arc::new(Deaf { write, writes: AtomicUsize::new(0) });
+            let yard = DeliveredParcels::new(Style::Prompt);
+            let deaf = Arc::new(DropOneAnswer { write, writes: AtomicUsize::new(0) });
             let layer = deaf.clone();
-            let _ann = shop.start_with("ann", &yard, Extras::between(move |client| around(client, layer)));
+            let _ann = shop.start_with("ann", &yard, Extras::between(move |client| wrap(client, layer)));
             settled(&shop).await;
             let operations = shop.operations("tea").await;
             assert_eq!((operations.len(), yard.started().len()), (1, 1), "the answer to write {write} was lost");
@@ -209,10 +211,10 @@ mod scenarios {
         }
     }
 
-    pub(super) async fn two_drivers_of_one_operation_start_it_once(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn two_drivers_of_one_operation_start_it_once(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 5).await;
-        let yard = Yard::new(Style::Slow);
+        let yard = DeliveredParcels::new(Style::Slow);
         let _first = shop.start("ann", &yard);
         let _second = shop.start("ann", &yard);
         let parcels: Vec<_> = (0..20).map(|number| format!("parcel-{number:02}")).collect();
@@ -227,10 +229,10 @@ mod scenarios {
         shop.held("carries", 0).await;
     }
 
-    pub(super) async fn two_drivers_never_exceed_the_last_free_place(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn two_drivers_never_exceed_the_last_free_place(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 1).await;
-        let yard = Yard::new(Style::Slow);
+        let yard = DeliveredParcels::new(Style::Slow);
         let _first = shop.start("ann", &yard);
         let _second = shop.start("bob", &yard);
         for number in 0..10 {
@@ -242,11 +244,11 @@ mod scenarios {
         shop.held("carries", 0).await;
     }
 
-    pub(super) async fn an_unknown_outcome_waits_for_a_person(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn an_unknown_outcome_waits_for_a_person(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 1).await;
         shop.order("ann", "tea").await;
-        let yard = Yard::new(Style::Vanishes);
+        let yard = DeliveredParcels::new(Style::Vanishes);
         let ann = shop.start("ann", &yard);
         let (operation, status) = shop.reaches("tea", OperationPhase::Unknown).await;
         let name = operation.metadata.name.unwrap_or_default();
@@ -282,13 +284,13 @@ mod scenarios {
         assert_eq!(yard.started().len(), 1);
     }
 
-    pub(super) async fn what_ended_is_forgotten_in_time_and_what_is_unknown_is_not(ground: Ground) {
-        let mut shop = Shop::new(&ground).await;
+    pub(super) async fn what_ended_is_forgotten_in_time_and_what_is_unknown_is_not(test_server: TestServer) {
+        let mut shop = JournalFixture::new(&test_server).await;
         shop.clock = Clock::manual("2030-01-01T00:00:00Z".parse().expect("a time"));
         shop.policy("carries", 5).await;
         shop.order("ann", "tea").await;
         shop.order("bob", "salt").await;
-        let (yard, lossy) = (Yard::new(Style::Prompt), Yard::new(Style::Vanishes));
+        let (yard, lossy) = (DeliveredParcels::new(Style::Prompt), DeliveredParcels::new(Style::Vanishes));
         let _ann = shop.start("ann", &yard);
         let _bob = shop.start("bob", &lossy);
         let (_, tea) = shop.reaches("tea", OperationPhase::Succeeded).await;
@@ -306,11 +308,11 @@ mod scenarios {
         assert_eq!(yard.started().len(), 1, "what was forgotten was not wanted any more");
     }
 
-    pub(super) async fn a_place_whose_operation_is_gone_is_given_up(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn a_place_whose_operation_is_gone_is_given_up(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 1).await;
         shop.order("ann", "tea").await;
-        let yard = Yard::new(Style::Vanishes);
+        let yard = DeliveredParcels::new(Style::Vanishes);
         let ann = shop.start("ann", &yard);
         let (operation, _) = shop.reaches("tea", OperationPhase::Unknown).await;
         drop(ann);
@@ -322,17 +324,17 @@ mod scenarios {
         shop.merge::<Operation>(&name, json!({ "metadata": { "finalizers": null } })).await;
         assert_eq!(shop.operations("tea").await.len(), 0, "without an operator, a person removes the finalizer");
         shop.order("bob", "salt").await;
-        let prompt = Yard::new(Style::Prompt);
+        let prompt = DeliveredParcels::new(Style::Prompt);
         let _bob = shop.start("bob", &prompt);
         shop.reaches("salt", OperationPhase::Succeeded).await;
         shop.held("carries", 0).await;
     }
 
-    pub(super) async fn a_policy_that_comes_later_counts_what_is_under_way(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn a_policy_that_comes_later_counts_what_is_under_way(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 5).await;
         shop.order("ann", "tea").await;
-        let yard = Yard::new(Style::Held);
+        let yard = DeliveredParcels::new(Style::Held);
         let _ann = shop.start("ann", &yard);
         shop.reaches("tea", OperationPhase::Running).await;
         shop.policy("strict", 1).await;
@@ -358,11 +360,11 @@ mod scenarios {
         shop.held("strict", 0).await;
     }
 
-    pub(super) async fn what_is_given_up_is_not_started(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn what_is_given_up_is_not_started(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 0).await;
         shop.order("ann", "tea").await;
-        let yard = Yard::new(Style::Prompt);
+        let yard = DeliveredParcels::new(Style::Prompt);
         let _ann = shop.start("ann", &yard);
         shop.until("tea waits", async || {
             let status = shop.operations("tea").await.pop()?.status?;
@@ -378,17 +380,17 @@ mod scenarios {
         assert_eq!(yard.arrived(), ["salt"]);
     }
 
-    pub(super) async fn an_operation_of_that_name_that_differs_is_left_alone(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn an_operation_of_that_name_that_differs_is_left_alone(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 1).await;
         shop.order("ann", "tea").await;
-        let yard = Yard::new(Style::Prompt);
+        let yard = DeliveredParcels::new(Style::Prompt);
         {
             let _ann = shop.start("ann", &yard);
             shop.reaches("tea", OperationPhase::Succeeded).await;
         }
         // Bob finds that ann has done what is asked of him. That is for people to sort out.
-        let yard = Yard::new(Style::Prompt);
+        let yard = DeliveredParcels::new(Style::Prompt);
         let labels = json!({ "metadata": { "labels": { "porter": "bob" } } });
         shop.merge::<ConfigMap>("tea", labels).await;
         let _bob = shop.start("bob", &yard);
@@ -401,19 +403,19 @@ mod scenarios {
     }
 
     /// A process that is stopped while the answer to its claim is on the way, and goes on when it is told to.
-    struct Pause {
+    struct PauseOneAnswer {
         clock: Clock,
         claimed: watch::Sender<bool>,
         goes_on: watch::Sender<bool>,
     }
 
-    impl Layer for Pause {
+    impl Layer for PauseOneAnswer {
         fn call(
             self: Arc<Self>,
             call: Call,
             request: http::Request<Body>,
             inner: Client,
-        ) -> BoxFuture<'static, Answered> {
+        ) -> BoxFuture<'static, CallResult> {
             async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect_bytes().await?;
@@ -431,19 +433,19 @@ mod scenarios {
         }
     }
 
-    pub(super) async fn a_leader_that_was_paused_after_its_claim_starts_nothing(ground: Ground) {
-        let mut shop = Shop::new(&ground).await;
+    pub(super) async fn a_leader_that_was_paused_after_its_claim_starts_nothing(test_server: TestServer) {
+        let mut shop = JournalFixture::new(&test_server).await;
         shop.clock = Clock::manual("2030-01-01T00:00:00Z".parse().expect("a time"));
         shop.policy("carries", 1).await;
         shop.order("ann", "tea").await;
-        let (paused, healthy) = (Yard::new(Style::Prompt), Yard::new(Style::Prompt));
-        let layer = Arc::new(Pause {
+        let (paused, healthy) = (DeliveredParcels::new(Style::Prompt), DeliveredParcels::new(Style::Prompt));
+        let layer = Arc::new(PauseOneAnswer {
             clock: shop.clock.clone(),
             claimed: watch::Sender::new(false),
             goes_on: watch::Sender::new(false),
         });
         let pause = layer.clone();
-        let first = Extras::between(move |client| around(client, pause)).leads_as("first");
+        let first = Extras::between(move |client| wrap(client, pause)).leads_as("first");
         let first = shop.start_with("ann", &paused, first);
         shop.until("the first has claimed", async || {
             shop.operations("tea").await;
@@ -461,12 +463,12 @@ mod scenarios {
         assert_eq!(condition(&claimed.conditions, names::OUTCOME_KNOWN).expect("known").reason, "NeverStarted");
     }
 
-    pub(super) async fn an_act_that_takes_too_long_is_asked_after(ground: Ground) {
-        let mut shop = Shop::new(&ground).await;
+    pub(super) async fn an_act_that_takes_too_long_is_asked_after(test_server: TestServer) {
+        let mut shop = JournalFixture::new(&test_server).await;
         shop.clock = Clock::manual("2030-01-01T00:00:00Z".parse().expect("a time"));
         shop.policy("carries", 1).await;
         shop.order("ann", "tea").await;
-        let yard = Yard::new(Style::Held);
+        let yard = DeliveredParcels::new(Style::Held);
         let _ann = shop.start("ann", &yard);
         shop.until("it is started", async || (yard.started().len() == 1).then_some(())).await;
         shop.clock.advance(Duration::from_secs(300));
@@ -482,11 +484,11 @@ mod scenarios {
         assert_eq!(yard.started().len(), 1);
     }
 
-    pub(super) async fn a_person_can_end_what_nobody_drives_any_more(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn a_person_can_end_what_nobody_drives_any_more(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 1).await;
         shop.order("ann", "tea").await;
-        let yard = Yard::new(Style::Held);
+        let yard = DeliveredParcels::new(Style::Held);
         let ann = shop.start("ann", &yard);
         let (operation, _) = shop.reaches("tea", OperationPhase::Running).await;
         drop(ann);
@@ -500,12 +502,12 @@ mod scenarios {
         shop.held("carries", 0).await;
     }
 
-    pub(super) async fn a_target_that_was_labelled_is_asked_for_anew(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn a_target_that_was_labelled_is_asked_for_anew(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         let spec = json!({ "operations": ["Carry"], "scope": { "by": "zone" }, "max": 1 });
         shop.create::<OperationPolicy>(json!({ "metadata": { "name": "zones" }, "spec": spec })).await;
         shop.order("ann", "tea").await;
-        let yard = Yard::new(Style::Prompt);
+        let yard = DeliveredParcels::new(Style::Prompt);
         let _ann = shop.start("ann", &yard);
         shop.until("it waits for a label", async || {
             let status = shop.operations("tea").await.pop()?.status?;
@@ -522,13 +524,13 @@ mod scenarios {
         assert_eq!(shop.operations("tea").await.len(), 1);
     }
 
-    pub(super) async fn who_waits_is_written_to_once_however_many_end_meanwhile(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn who_waits_is_written_to_once_however_many_end_meanwhile(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 1).await;
         let recorder = Recorder::default();
         let calls = recorder.clone();
-        let yard = Yard::new(Style::Slow);
-        let _ann = shop.start_with("ann", &yard, Extras::between(move |client| calls.around(client)));
+        let yard = DeliveredParcels::new(Style::Slow);
+        let _ann = shop.start_with("ann", &yard, Extras::between(move |client| calls.wrap(client)));
         let parcels: Vec<_> = (0..10).map(|number| format!("parcel-{number}")).collect();
         for parcel in &parcels {
             shop.order("ann", parcel).await;
@@ -549,21 +551,21 @@ mod scenarios {
     }
 
     /// The one operation on a parcel, which somebody deleted and which is still there.
-    async fn terminating(shop: &Shop, parcel: &str) -> Operation {
+    async fn terminating(shop: &JournalFixture, parcel: &str) -> Operation {
         let operation = shop.operations(parcel).await.pop().expect("it stays");
         assert!(operation.metadata.deletion_timestamp.is_some(), "{:?}", operation.metadata);
         operation
     }
 
-    async fn removed(shop: &Shop, parcel: &str) {
+    async fn removed(shop: &JournalFixture, parcel: &str) {
         shop.until("the operation is removed", async || shop.operations(parcel).await.is_empty().then_some(())).await;
     }
 
-    pub(super) async fn a_running_operation_that_is_deleted_stays_until_its_act_ended(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn a_running_operation_that_is_deleted_stays_until_its_act_ended(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 1).await;
         shop.order("ann", "tea").await;
-        let yard = Yard::new(Style::Held);
+        let yard = DeliveredParcels::new(Style::Held);
         let _ann = shop.start("ann", &yard);
         let (operation, _) = shop.reaches("tea", OperationPhase::Running).await;
         let name = operation.metadata.name.unwrap_or_default();
@@ -593,11 +595,11 @@ mod scenarios {
         assert_eq!(yard.arrived(), ["salt", "tea"], "each once");
     }
 
-    pub(super) async fn an_unknown_operation_that_is_deleted_stays_until_a_person_resolved_it(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn an_unknown_operation_that_is_deleted_stays_until_a_person_resolved_it(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 5).await;
         shop.order("ann", "tea").await;
-        let yard = Yard::new(Style::Vanishes);
+        let yard = DeliveredParcels::new(Style::Vanishes);
         let ann = shop.start("ann", &yard);
         let (operation, _) = shop.reaches("tea", OperationPhase::Unknown).await;
         let name = operation.metadata.name.unwrap_or_default();
@@ -619,13 +621,13 @@ mod scenarios {
         assert_eq!(started(), 1);
     }
 
-    pub(super) async fn a_waiting_operation_that_is_deleted_is_replaced(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn a_waiting_operation_that_is_deleted_is_replaced(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 0).await;
         shop.order("ann", "tea").await;
-        let yard = Yard::new(Style::Prompt);
+        let yard = DeliveredParcels::new(Style::Prompt);
         let _ann = shop.start("ann", &yard);
-        async fn waiting(shop: &Shop) -> Option<Operation> {
+        async fn waiting(shop: &JournalFixture) -> Option<Operation> {
             shop.operations("tea").await.pop().filter(|op| op.status.is_some())
         }
         let first = shop.until("tea waits", async || waiting(&shop).await).await.metadata;
@@ -637,11 +639,11 @@ mod scenarios {
         assert_eq!(yard.started().len(), 1);
     }
 
-    pub(super) async fn a_finalizer_that_somebody_removed_is_added_again(ground: Ground) {
-        let shop = Shop::new(&ground).await;
+    pub(super) async fn a_finalizer_that_somebody_removed_is_added_again(test_server: TestServer) {
+        let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 1).await;
         shop.order("ann", "tea").await;
-        let yard = Yard::new(Style::Held);
+        let yard = DeliveredParcels::new(Style::Held);
         let _ann = shop.start("ann", &yard);
         let (operation, _) = shop.reaches("tea", OperationPhase::Running).await;
         let name = operation.metadata.name.unwrap_or_default();
@@ -658,18 +660,18 @@ mod scenarios {
         assert_eq!((yard.started().len(), yard.arrived()), (1, vec!["tea".to_owned()]));
     }
 
-    pub(super) async fn a_crash_at_any_call_around_a_deletion_starts_an_act_once(ground: Ground) {
+    pub(super) async fn a_crash_at_any_call_around_a_deletion_starts_an_act_once(test_server: TestServer) {
         let (mut call, mut crashes) = (0, 0);
         loop {
             let mut missed = 0;
             for side in [Side::Before, Side::After] {
-                let shop = Shop::new(&ground).await;
+                let shop = JournalFixture::new(&test_server).await;
                 shop.policy("carries", 1).await;
                 shop.order("ann", "tea").await;
-                let yard = Yard::new(Style::Prompt);
+                let yard = DeliveredParcels::new(Style::Prompt);
                 // Somebody deletes the Operation while its act runs. By the test's own runtime: a crash of the operator does not stop it.
                 let (deleted, api) = (Arc::new(AtomicUsize::new(0)), shop.api::<Operation>());
-                let look: Look = {
+                let look: ActHook = {
                     let (deleted, here) = (deleted.clone(), tokio::runtime::Handle::current());
                     Arc::new(move |id| {
                         let (deleted, api) = (deleted.clone(), api.clone());
@@ -695,16 +697,16 @@ mod scenarios {
                 };
                 let crash = Crash::at(call, side);
                 let around = crash.clone();
-                let first = Extras::between(move |client| around.around(client)).and_look(look.clone());
+                let first = Extras::between(move |client| around.wrap(client)).and_look(look.clone());
                 let first = shop.start_with("ann", &yard, first);
                 tokio::select! {
-                    () = crash.happened() => crashes += 1,
+                    () = crash.wait_for_crash() => crashes += 1,
                     () = settled() => missed += 1,
                 }
                 drop(first);
                 let _second = shop.start_with("ann", &yard, Extras::look(look));
                 settled().await;
-                let at = format!("crash {side} call {call} ({:?})", crash.at_call());
+                let at = format!("crash {side} call {call} ({:?})", crash.crashed_call());
                 assert_eq!((yard.started().len(), yard.arrived()), (1, vec!["tea".to_owned()]), "{at}");
             }
             if missed == 2 {

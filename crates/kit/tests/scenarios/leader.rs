@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fleetwright_apiserver::{Config, Handle, Server};
 use fleetwright_kit::client::Fence;
-use fleetwright_kit::leader::{Leader, Leading, Lease, Lost};
+use fleetwright_kit::leader::{Leader, Leading, Lease, LeaseLost};
 use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::{Clock, Random};
 use fleetwright_lab::Target;
@@ -42,7 +42,7 @@ fn records(client: kube::Client) -> Api<Record> {
 
 /// What lies between a contender and the API server.
 #[derive(Clone, Default)]
-struct Link(Arc<AtomicU8>);
+struct FaultyConnection(Arc<AtomicU8>);
 
 const UP: u8 = 0;
 /// Requests vanish.
@@ -50,7 +50,7 @@ const CUT: u8 = 1;
 /// Requests arrive, answers vanish.
 const DEAF: u8 = 2;
 
-impl Link {
+impl FaultyConnection {
     fn set(&self, state: u8) {
         self.0.store(state, Ordering::SeqCst);
     }
@@ -118,10 +118,10 @@ struct Contender {
     paused: Paused,
     clock: Clock,
     fence: Fence,
-    link: Link,
+    link: FaultyConnection,
     state: watch::Receiver<Leading>,
     stop: Option<oneshot::Sender<()>>,
-    run: JoinHandle<Result<(), Lost>>,
+    run: JoinHandle<Result<(), LeaseLost>>,
 }
 
 impl Contender {
@@ -136,7 +136,7 @@ impl Contender {
         trouble: Option<Random>,
         duration: Duration,
     ) -> Self {
-        let (link, fence) = (Link::default(), Fence::closed());
+        let (link, fence) = (FaultyConnection::default(), Fence::closed());
         let lease = Lease { namespace: "default".into(), name: "test".into(), identity: identity.into(), duration };
         let client = link.around(client, trouble);
         let leader = Leader::new(client, lease, clock.clone(), Random::seeded(1), fence.clone(), Metrics::new());
@@ -168,7 +168,7 @@ impl Contender {
         assert!(!self.holds());
     }
 
-    async fn stop(mut self) -> Result<(), Lost> {
+    async fn stop(mut self) -> Result<(), LeaseLost> {
         let _ = self.stop.take().unwrap().send(());
         self.run.await.unwrap()
     }

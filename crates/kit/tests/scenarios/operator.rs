@@ -17,10 +17,10 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::postman::{Door, Meddle, SIGNATURE, World, eventually, is_watch};
+use crate::postman::{BeforeActHook, ConnectionSwitch, PostmanServer, SIGNATURE, eventually, is_watch};
 
 /// The same scenarios, each in a namespace of its own.
-type Scenario = for<'a> fn(&'a World) -> LocalBoxFuture<'a, Result<()>>;
+type Scenario = for<'a> fn(&'a PostmanServer) -> LocalBoxFuture<'a, Result<()>>;
 
 const SCENARIOS: &[(&str, Scenario)] = &[
     ("reaches", |world| reaches(world).boxed_local()),
@@ -41,7 +41,7 @@ async fn every_scenario_on_real() -> Result<()> {
     let server = Arc::new(Target::real().await?);
     let mut failed = Vec::new();
     for (name, scenario) in SCENARIOS {
-        let world = World::on(server.clone(), name).await?;
+        let world = PostmanServer::on(server.clone(), name).await?;
         if let Err(error) = scenario(&world).await {
             failed.push(format!("{name}: {error:?}"));
         }
@@ -54,10 +54,10 @@ async fn every_scenario_on_real() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_declared_is_reached() -> Result<()> {
-    reaches(&World::embedded().await?).await
+    reaches(&PostmanServer::embedded().await?).await
 }
 
-async fn reaches(world: &World) -> Result<()> {
+async fn reaches(world: &PostmanServer) -> Result<()> {
     world.parcel("early", "anna").await?;
     world.address("anna", "Main Street 1").await?;
     let running = world.run();
@@ -69,10 +69,10 @@ async fn reaches(world: &World) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_of_related_objects_are_followed() -> Result<()> {
-    follows(&World::embedded().await?).await
+    follows(&PostmanServer::embedded().await?).await
 }
 
-async fn follows(world: &World) -> Result<()> {
+async fn follows(world: &PostmanServer) -> Result<()> {
     let running = world.run();
     world.parcel("one", "anna").await?;
     eventually("the missing address is reported", async || Ok(world.status("one").await?.problem.is_some())).await?;
@@ -91,10 +91,10 @@ async fn follows(world: &World) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_written_when_nothing_changed() -> Result<()> {
-    writes_nothing(&World::embedded().await?).await
+    writes_nothing(&PostmanServer::embedded().await?).await
 }
 
-async fn writes_nothing(world: &World) -> Result<()> {
+async fn writes_nothing(world: &PostmanServer) -> Result<()> {
     world.address("anna", "Main Street 1").await?;
     for n in 0..5 {
         world.parcel(&format!("p{n}"), "anna").await?;
@@ -124,15 +124,15 @@ async fn writes_nothing(world: &World) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_conflict_it_is_decided_again() -> Result<()> {
-    conflicts(&World::embedded().await?).await
+    conflicts(&PostmanServer::embedded().await?).await
 }
 
-async fn conflicts(world: &World) -> Result<()> {
+async fn conflicts(world: &PostmanServer) -> Result<()> {
     world.address("anna", "Main Street 1").await?;
     world.parcel("one", "anna").await?;
     // In the first pass somebody moves house between the decision and the signature; in the second somebody writes to the parcel.
     let (maps, parcels, count) = (world.maps(), world.parcels(), Arc::new(AtomicU32::new(0)));
-    let meddle: Meddle = Arc::new(move |_| {
+    let meddle: BeforeActHook = Arc::new(move |_| {
         let (maps, parcels, count) = (maps.clone(), parcels.clone(), count.clone());
         async move {
             match count.fetch_add(1, Ordering::SeqCst) {
@@ -153,7 +153,7 @@ async fn conflicts(world: &World) -> Result<()> {
     arrives(world, "one", "Park Lane 2").await?;
     running.settle().await?;
     let endings: Vec<_> = running.records.lock().unwrap().iter().map(|record| record.ending).collect();
-    ensure!(endings.iter().filter(|ending| **ending == Ending::Again).count() >= 2, "{endings:?}");
+    ensure!(endings.iter().filter(|ending| **ending == Ending::Conflict).count() >= 2, "{endings:?}");
     let status = world.status("one").await?;
     ensure!(status.remark.as_deref() == Some("fragile"), "what others wrote is kept: {status:?}");
     let map = world.maps().get("anna").await?;
@@ -164,15 +164,15 @@ async fn conflicts(world: &World) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_read_anew_tells_only_what_changed_meanwhile() -> Result<()> {
-    relists(&World::embedded().await?).await
+    relists(&PostmanServer::embedded().await?).await
 }
 
-async fn relists(world: &World) -> Result<()> {
+async fn relists(world: &PostmanServer) -> Result<()> {
     world.address("anna", "Main Street 1").await?;
     for name in ["stays", "goes", "changes"] {
         world.parcel(name, "anna").await?;
     }
-    let door = Door::default();
+    let door = ConnectionSwitch::default();
     let clock = Clock::manual(jiff::Timestamp::now());
     let settings = Settings { clock: clock.clone(), client: door.before(world.client.clone()), ..world.settings() };
     // Deep checks, which come with time, would be passes too.
@@ -216,14 +216,14 @@ async fn relists(world: &World) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_does_not_stream_lists_is_asked_for_pages() -> Result<()> {
-    pages(&World::embedded().await?).await
+    pages(&PostmanServer::embedded().await?).await
 }
 
-async fn pages(world: &World) -> Result<()> {
+async fn pages(world: &PostmanServer) -> Result<()> {
     for n in 0..520 {
         world.address(&format!("a{n}"), "Main Street 1").await?;
     }
-    let door = Door::default();
+    let door = ConnectionSwitch::default();
     let streams = |request: &http::Request<_>| {
         request.uri().query().is_some_and(|query| query.contains("sendInitialEvents=true"))
     };
@@ -241,14 +241,14 @@ async fn pages(world: &World) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_ends_what_is_under_way_and_begins_nothing_new() -> Result<()> {
-    stops(&World::embedded().await?).await
+    stops(&PostmanServer::embedded().await?).await
 }
 
-async fn stops(world: &World) -> Result<()> {
+async fn stops(world: &PostmanServer) -> Result<()> {
     world.address("anna", "Main Street 1").await?;
     world.parcel("under-way", "anna").await?;
     let (reached, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let meddle: Meddle = {
+    let meddle: BeforeActHook = {
         let (reached, go) = (reached.clone(), go.clone());
         Arc::new(move |_| {
             let (reached, go) = (reached.clone(), go.clone());
@@ -280,14 +280,14 @@ async fn stops(world: &World) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dropping_an_operator_stops_all_of_it() -> Result<()> {
-    stops_dead(&World::embedded().await?).await
+    stops_dead(&PostmanServer::embedded().await?).await
 }
 
-async fn stops_dead(world: &World) -> Result<()> {
+async fn stops_dead(world: &PostmanServer) -> Result<()> {
     world.address("anna", "Main Street 1").await?;
     world.parcel("one", "anna").await?;
     let reached = Arc::new(Notify::new());
-    let meddle: Meddle = {
+    let meddle: BeforeActHook = {
         let reached = reached.clone();
         Arc::new(move |_| {
             let reached = reached.clone();
@@ -310,10 +310,10 @@ async fn stops_dead(world: &World) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_leader_makes_passes() -> Result<()> {
-    leads(&World::embedded().await?).await
+    leads(&PostmanServer::embedded().await?).await
 }
 
-async fn leads(world: &World) -> Result<()> {
+async fn leads(world: &PostmanServer) -> Result<()> {
     world.address("anna", "Main Street 1").await?;
     world.parcel("one", "anna").await?;
     let first =
@@ -343,10 +343,10 @@ async fn leads(world: &World) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn trouble_is_told_once_also_across_restarts() -> Result<()> {
-    tells(&World::embedded().await?).await
+    tells(&PostmanServer::embedded().await?).await
 }
 
-async fn tells(world: &World) -> Result<()> {
+async fn tells(world: &PostmanServer) -> Result<()> {
     world.address("anna", "dog").await?;
     world.parcel("bitten", "anna").await?;
     world.parcel("lost", "nobody").await?;
@@ -382,11 +382,11 @@ async fn tells(world: &World) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_an_outage_it_goes_on_by_itself() -> Result<()> {
-    outage(&World::embedded().await?).await
+    outage(&PostmanServer::embedded().await?).await
 }
 
-async fn outage(world: &World) -> Result<()> {
-    let door = Door::default();
+async fn outage(world: &PostmanServer) -> Result<()> {
+    let door = ConnectionSwitch::default();
     let clock = Clock::manual(jiff::Timestamp::now());
     let settings = Settings { clock: clock.clone(), client: door.before(world.client.clone()), ..world.settings() };
     door.refuse(|_| Some(503));
@@ -423,7 +423,7 @@ async fn outage(world: &World) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_over_one_object_does_not_stop_the_others() -> Result<()> {
-    let world = World::embedded().await?;
+    let world = PostmanServer::embedded().await?;
     world.address("panic", "anywhere").await?;
     world.address("anna", "Main Street 1").await?;
     world.parcel("heavy", "panic").await?;
@@ -439,10 +439,10 @@ async fn a_panic_over_one_object_does_not_stop_the_others() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_strict_operator_panics_when_a_pass_makes_more_calls_than_declared() -> Result<()> {
-    let world = World::embedded().await?;
+    let world = PostmanServer::embedded().await?;
     world.address("anna", "Main Street 1").await?;
     world.parcel("one", "anna").await?;
-    let meddle: Meddle = Arc::new(|pass| {
+    let meddle: BeforeActHook = Arc::new(|pass| {
         let maps: Api<ConfigMap> = Api::namespaced(pass.client(), &pass.key().namespace);
         async move { drop(maps.get("anna").await) }.boxed()
     });
@@ -454,16 +454,16 @@ async fn a_strict_operator_panics_when_a_pass_makes_more_calls_than_declared() -
     Ok(())
 }
 
-async fn arrives(world: &World, parcel: &str, address: &str) -> Result<()> {
+async fn arrives(world: &PostmanServer, parcel: &str, address: &str) -> Result<()> {
     let there = async || Ok(world.status(parcel).await?.address.as_deref() == Some(address));
     eventually(&format!("{parcel} arrives at {address}"), there).await
 }
 
-async fn events(world: &World) -> Result<Vec<Event>> {
+async fn events(world: &PostmanServer) -> Result<Vec<Event>> {
     Ok(Api::namespaced(world.client.clone(), &world.namespace).list(&ListParams::default()).await?.items)
 }
 
-fn lease(world: &World, identity: &str) -> Lease {
+fn lease(world: &PostmanServer, identity: &str) -> Lease {
     let duration = Duration::from_secs(20);
     Lease { namespace: world.namespace.clone(), name: "postman".into(), identity: identity.into(), duration }
 }

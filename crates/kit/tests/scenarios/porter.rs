@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fleetwright_api::{Operation, OperationPhase, OperationPolicy, OperationStatus, Span, Target};
-use fleetwright_kit::cache::Whole;
+use fleetwright_kit::cache::FullObject;
 use fleetwright_kit::events::reference;
-use fleetwright_kit::journal::{Act, Ending, Intent, Journal, JournalError, OperationKey, Probed, Progress};
+use fleetwright_kit::journal::{Act, CallOutcome, Intent, Journal, JournalError, OperationKey, ProbeResult, Progress};
 use fleetwright_kit::leader::Lease;
 use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::{
     Budget, Cache, Clock, Controller, Key, Next, Operator, Options, Outcome, Pass, Settings, Source,
 };
-use fleetwright_rig::{Ground, World};
+use fleetwright_rig::{TestEnv, TestServer};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
@@ -43,14 +43,14 @@ pub enum Style {
 
 /// The world outside: what was carried into it, in order. Outlives every operator.
 #[derive(Clone)]
-pub struct Yard {
+pub struct DeliveredParcels {
     pub style: Style,
-    inner: Arc<Mutex<Inside>>,
+    inner: Arc<Mutex<DeliveryState>>,
     door: Arc<tokio::sync::watch::Sender<bool>>,
 }
 
 #[derive(Default)]
-struct Inside {
+struct DeliveryState {
     /// The operations whose acts were started.
     started: Vec<OperationKey>,
     /// The parcels that arrived.
@@ -60,12 +60,12 @@ struct Inside {
     progress: BTreeMap<String, Vec<Progress>>,
 }
 
-impl Yard {
+impl DeliveredParcels {
     pub fn new(style: Style) -> Self {
         Self { style, inner: Arc::default(), door: Arc::new(tokio::sync::watch::Sender::new(false)) }
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+    fn inside(&self) -> MutexGuard<'_, DeliveryState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -128,7 +128,7 @@ impl Act for Carry<'_> {
         self.intent.clone()
     }
 
-    async fn start(&self, id: &OperationKey) -> Ending {
+    async fn start(&self, id: &OperationKey) -> CallOutcome {
         let (yard, parcel) = (&self.porter.yard, &self.intent.target.name);
         yard.start(id);
         if let Some(look) = &self.porter.look {
@@ -138,35 +138,35 @@ impl Act for Carry<'_> {
             Style::Prompt => {}
             Style::Slow => self.pass.clock().sleep(Duration::from_millis(20)).await,
             Style::Held => drop(yard.door.subscribe().wait_for(|open| *open).await),
-            Style::Vanishes => return Ending::Unknown("the porter did not come back".to_owned()),
+            Style::Vanishes => return CallOutcome::Unknown("the porter did not come back".to_owned()),
         }
         yard.end(id, parcel);
-        Ending::Done(format!("{parcel} is in the yard"))
+        CallOutcome::Done(format!("{parcel} is in the yard"))
     }
 
-    async fn probe(&self, id: &OperationKey) -> Probed {
+    async fn probe(&self, id: &OperationKey) -> ProbeResult {
         let inside = self.porter.yard.inside();
         let started = inside.started.contains(id);
         match self.porter.yard.style {
-            _ if inside.ended.contains(id) => Probed::Succeeded("the yard has it".to_owned()),
-            Style::Vanishes if started => Probed::CannotKnow("the yard keeps no list".to_owned()),
+            _ if inside.ended.contains(id) => ProbeResult::Succeeded("the yard has it".to_owned()),
+            Style::Vanishes if started => ProbeResult::Unknowable("the yard keeps no list".to_owned()),
             // Two drivers without a lease: the other one may be just about to start.
-            Style::Slow => Probed::StillRunning,
-            _ if started => Probed::StillRunning,
-            _ => Probed::NeverStarted,
+            Style::Slow => ProbeResult::StillRunning,
+            _ if started => ProbeResult::StillRunning,
+            _ => ProbeResult::NeverStarted,
         }
     }
 }
 
 /// What an act does besides carrying.
-pub type Look = Arc<dyn Fn(OperationKey) -> futures::future::BoxFuture<'static, ()> + Send + Sync>;
+pub type ActHook = Arc<dyn Fn(OperationKey) -> futures::future::BoxFuture<'static, ()> + Send + Sync>;
 
 /// Has every ConfigMap with its label carried to the yard.
 struct Porter {
-    parcels: Cache<Whole<ConfigMap>>,
+    parcels: Cache<FullObject<ConfigMap>>,
     journal: Journal,
-    yard: Yard,
-    look: Option<Look>,
+    yard: DeliveredParcels,
+    look: Option<ActHook>,
 }
 
 impl Porter {
@@ -182,8 +182,8 @@ impl Controller for Porter {
     const NAME: &'static str = "porter";
     const BUDGET: Budget = Journal::BUDGET;
 
-    type Found = Arc<Whole<ConfigMap>>;
-    type Valid = Arc<Whole<ConfigMap>>;
+    type Found = Arc<FullObject<ConfigMap>>;
+    type Valid = Arc<FullObject<ConfigMap>>;
     type Decision = ();
     type Done = Option<Progress>;
     type DereferenceError = Infallible;
@@ -229,7 +229,7 @@ impl Controller for Porter {
     }
 
     async fn report(&self, pass: &Pass, _: &Self::Found, outcome: Outcome<'_, Self>) -> Result<Next, Infallible> {
-        let Outcome::Done { done: Some(progress), .. } = outcome else { return Ok(Next::Rest) };
+        let Outcome::Done { done: Some(progress), .. } = outcome else { return Ok(Next::AwaitChange) };
         let mut inside = self.yard.inside();
         inside.progress.entry(pass.key().name.to_string()).or_default().push(progress.clone());
         Ok(match progress {
@@ -262,8 +262,8 @@ impl Drop for Running {
 }
 
 /// A server with a namespace, and what is needed to look at it.
-pub struct Shop {
-    world: Arc<World>,
+pub struct JournalFixture {
+    world: Arc<TestEnv>,
     pub clock: Clock,
 }
 
@@ -271,7 +271,7 @@ pub struct Shop {
 #[derive(Default)]
 pub struct Extras {
     between: Option<Box<dyn FnOnce(Client) -> Client + Send>>,
-    look: Option<Look>,
+    look: Option<ActHook>,
     identity: Option<String>,
 }
 
@@ -282,12 +282,12 @@ impl Extras {
     }
 
     /// Something that its acts do besides.
-    pub fn look(look: Look) -> Self {
+    pub fn look(look: ActHook) -> Self {
         Self { look: Some(look), ..Self::default() }
     }
 
     /// As [`Extras::look`], besides what was given before.
-    pub fn and_look(mut self, look: Look) -> Self {
+    pub fn and_look(mut self, look: ActHook) -> Self {
         self.look = Some(look);
         self
     }
@@ -299,9 +299,9 @@ impl Extras {
     }
 }
 
-impl Shop {
-    pub async fn new(ground: &Ground) -> Self {
-        let world = World::new(ground, &fleetwright_api::crds()).await.expect("a world");
+impl JournalFixture {
+    pub async fn new(test_server: &TestServer) -> Self {
+        let world = TestEnv::new(test_server, &fleetwright_api::crds()).await.expect("a world");
         Self { world: Arc::new(world), clock: Clock::system() }
     }
 
@@ -313,12 +313,12 @@ impl Shop {
     }
 
     /// Starts an operator of that name.
-    pub fn start(&self, name: &str, yard: &Yard) -> Running {
+    pub fn start(&self, name: &str, yard: &DeliveredParcels) -> Running {
         self.start_with(name, yard, Extras::default())
     }
 
-    /// As [`Shop::start`], with extras.
-    pub fn start_with(&self, name: &str, yard: &Yard, extras: Extras) -> Running {
+    /// As [`JournalFixture::start`], with extras.
+    pub fn start_with(&self, name: &str, yard: &DeliveredParcels, extras: Extras) -> Running {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let (world, clock) = (self.world.clone(), self.clock.clone());
@@ -341,7 +341,7 @@ impl Shop {
                 Settings { clock, lease, metrics: counted, strict_budgets: true, ..Settings::new(&name, client) };
             let mut operator = Operator::new(settings);
             let parcels = Source::new(Api::namespaced(operator.client(), &namespace)).labels(&format!("porter={name}"));
-            let parcels: Cache<Whole<ConfigMap>> = operator.cache(parcels);
+            let parcels: Cache<FullObject<ConfigMap>> = operator.cache(parcels);
             let journal = Journal::add(&mut operator, &namespace, ());
             let porter = Porter { parcels: parcels.clone(), journal: journal.clone(), yard, look };
             let options = Options {

@@ -18,7 +18,7 @@ use fleetwright_kit::{
     Budget, Cache, Clock, Controller, Idle, Key, Next, Operator, Options, Outcome, Pass, PassRecord, Random, Remedy,
     Settings, Source, StepError, View,
 };
-use fleetwright_lab::{Kind, Target, define};
+use fleetwright_lab::{ServerKind, Target, define};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ObjectReference};
 use kube::api::{ObjectMeta, PostParams};
@@ -113,19 +113,19 @@ impl StepError for Unknown {
 
     fn remedy(&self) -> Remedy {
         match self {
-            Self::Recipient(_) => Remedy::Person,
+            Self::Recipient(_) => Remedy::NeedsPerson,
             Self::Dog(_) => Remedy::Retry,
         }
     }
 }
 
 /// Called with the pass before it acts, so that a test can interfere.
-pub type Meddle = Arc<dyn Fn(&Pass) -> futures::future::BoxFuture<'static, ()> + Send + Sync>;
+pub type BeforeActHook = Arc<dyn Fn(&Pass) -> futures::future::BoxFuture<'static, ()> + Send + Sync>;
 
 pub struct Postman {
     pub parcels: Cache<ParcelView>,
     pub addresses: Cache<Address>,
-    pub meddle: Option<Meddle>,
+    pub meddle: Option<BeforeActHook>,
 }
 
 pub struct Found {
@@ -200,21 +200,21 @@ impl Controller for Postman {
         };
         let (version, current) = (&found.parcel.version, &found.parcel.status);
         pass.writer().apply_status(&self.parcels, pass.key(), version, current, desired).await?;
-        Ok(Next::Rest)
+        Ok(Next::AwaitChange)
     }
 }
 
 /// A server, and a namespace on it.
-pub struct World {
+pub struct PostmanServer {
     pub client: Client,
     pub namespace: String,
     server: Arc<Target>,
 }
 
-impl World {
+impl PostmanServer {
     /// A new embedded server.
     pub async fn embedded() -> Result<Self> {
-        Self::on(Arc::new(Target::start(Kind::Embedded).await?), "post").await
+        Self::on(Arc::new(Target::start(ServerKind::Embedded).await?), "post").await
     }
 
     /// A namespace of its own on a running server.
@@ -271,7 +271,7 @@ impl World {
         self.run_with(self.settings(), Options::default(), None)
     }
 
-    pub fn run_with(&self, mut settings: Settings, options: Options, meddle: Option<Meddle>) -> Running {
+    pub fn run_with(&self, mut settings: Settings, options: Options, meddle: Option<BeforeActHook>) -> Running {
         let records: Arc<Mutex<Vec<PassRecord>>> = Arc::default();
         let kept = records.clone();
         settings.on_pass = Some(Arc::new(move |record| kept.lock().unwrap().push(record.clone())));
@@ -340,14 +340,14 @@ impl Running {
 
 /// A door between an operator and its server, which a test opens and closes.
 #[derive(Clone, Default)]
-pub struct Door {
+pub struct ConnectionSwitch {
     refuses: Arc<Mutex<Option<Refuses>>>,
     pub refused: Arc<AtomicU32>,
 }
 
 type Refuses = Box<dyn Fn(&http::Request<Body>) -> Option<u16> + Send>;
 
-impl Door {
+impl ConnectionSwitch {
     /// Answers the requests for which `with` gives an HTTP status itself.
     pub fn refuse(&self, with: impl Fn(&http::Request<Body>) -> Option<u16> + Send + 'static) {
         *self.refuses.lock().unwrap() = Some(Box::new(with));

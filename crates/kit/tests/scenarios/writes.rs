@@ -14,22 +14,22 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::postman::{Meddle, Running, World, eventually};
+use crate::postman::{BeforeActHook, PostmanServer, Running, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_mean_the_same_on_embedded() -> Result<()> {
-    all(&World::embedded().await?).await
+    all(&PostmanServer::embedded().await?).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_mean_the_same_on_real() -> Result<()> {
     let server = Arc::new(Target::real().await?);
-    let result = all(&World::on(server.clone(), "writes").await?).await;
+    let result = all(&PostmanServer::on(server.clone(), "writes").await?).await;
     Arc::into_inner(server).context("somebody still holds the server")?.stop(result.is_err()).await;
     result
 }
 
-async fn all(world: &World) -> Result<()> {
+async fn all(world: &PostmanServer) -> Result<()> {
     world.address("anna", "Main Street 1").await?;
     world.parcel("one", "anna").await?;
     let release = Arc::new(Notify::new());
@@ -42,10 +42,10 @@ async fn all(world: &World) -> Result<()> {
 }
 
 /// The postman's own, after it has done its work. It does not come to the parcel `held` until it is released.
-async fn writer(world: &World, release: Arc<Notify>) -> Result<(Writer, Running)> {
+async fn writer(world: &PostmanServer, release: Arc<Notify>) -> Result<(Writer, Running)> {
     let found: Arc<Mutex<Option<Writer>>> = Arc::default();
     let give = found.clone();
-    let meddle: Meddle = Arc::new(move |pass| {
+    let meddle: BeforeActHook = Arc::new(move |pass| {
         *give.lock().unwrap() = Some(pass.writer().clone());
         let held = (&*pass.key().name == "held").then(|| release.clone());
         async move {
@@ -62,7 +62,7 @@ async fn writer(world: &World, release: Arc<Notify>) -> Result<(Writer, Running)
     Ok((writer, running))
 }
 
-async fn patches(world: &World, writer: &Writer, running: &Running) -> Result<()> {
+async fn patches(world: &PostmanServer, writer: &Writer, running: &Running) -> Result<()> {
     let (key, cache) = (world.key("anna"), &running.addresses);
     let patch = async |patch: Value| writer.json_patch(cache, &key, patch).await;
     let replace = |address: &str| json!({"op": "replace", "path": "/data/address", "value": address});
@@ -89,7 +89,7 @@ async fn patches(world: &World, writer: &Writer, running: &Running) -> Result<()
     Ok(())
 }
 
-async fn statuses(world: &World, writer: &Writer, running: &Running) -> Result<()> {
+async fn statuses(world: &PostmanServer, writer: &Writer, running: &Running) -> Result<()> {
     world.parcel("held", "anna").await?;
     let (key, cache) = (world.key("held"), &running.parcels);
     let remark = Patch::Merge(json!({"status": {"remark": "fragile"}}));
@@ -124,7 +124,7 @@ async fn statuses(world: &World, writer: &Writer, running: &Running) -> Result<(
     Ok(())
 }
 
-async fn creates_and_deletes(world: &World, writer: &Writer, running: &Running) -> Result<()> {
+async fn creates_and_deletes(world: &PostmanServer, writer: &Writer, running: &Running) -> Result<()> {
     let cache = &running.addresses;
     let map = |namespace: &str, name: &str| ConfigMap {
         metadata: ObjectMeta { name: Some(name.into()), namespace: Some(namespace.into()), ..ObjectMeta::default() },
@@ -197,7 +197,7 @@ impl View for StrictView {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_cannot_be_read_does_not_hide_the_others() -> Result<()> {
-    let world = World::embedded().await?;
+    let world = PostmanServer::embedded().await?;
     let broken = json!({"data": {"telephone": "1"}});
     world.address("anna", "Main Street 1").await?;
     world.address("early", "x").await?;

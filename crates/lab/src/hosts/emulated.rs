@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::command::{aside, call};
-use super::host::{last_words, seed, ssh, wait_for_sshd};
+use super::host::{seed, ssh, wait_for_sshd, with_console_tail};
 use super::supervisor::Supervisor;
 use super::template::{digest as key, once};
-use super::{Network, Repository, Template, means};
+use super::{Network, Repository, Template, requirements};
 use crate::binaries::cache;
 
 /// Emulation on a busy machine.
@@ -119,7 +119,7 @@ mkfs.ext4 -q -F -L root -d "$folder/mnt/all" "$folder/disk.ext4" 3g
 
 /// An emulated machine: Debian with a kernel of its own. Dropping it ends it and leaves nothing.
 #[derive(Debug)]
-pub struct Emulated {
+pub struct EmulatedMachine {
     inner: Arc<Mutex<Inner>>,
 }
 
@@ -171,14 +171,14 @@ impl Kernels {
     }
 }
 
-impl Emulated {
+impl EmulatedMachine {
     /// Boots one and waits for its sshd.
     ///
     /// # Errors
     /// When this machine cannot emulate, or it does not boot: the error has the end of what it said on its console.
     pub async fn start(network: &Network, name: &str) -> Result<Self> {
         for program in ["qemu-system-x86_64", "debugfs", "mkfs.ext4", "e2fsck", "dpkg-deb"] {
-            if !means::installed(program) {
+            if !requirements::installed(program) {
                 bail!("cannot emulate a machine: the program {program} is missing");
             }
         }
@@ -259,18 +259,18 @@ impl Emulated {
         self.with(|inner| inner.tell("off")).await
     }
 
-    /// Boots it after it was shut down or [`Emulated::cut_power`], and waits for its sshd.
+    /// Boots it after it was shut down or [`EmulatedMachine::cut_power`], and waits for its sshd.
     pub async fn power_on(&self) -> Result<()> {
         self.with(Inner::boot).await
     }
 
     /// Takes it off the network; it runs on.
-    pub async fn cut(&self) -> Result<()> {
+    pub async fn disconnect(&self) -> Result<()> {
         self.with(|inner| call("ip", ["link", "set", &inner.tap, "down"]).map(drop)).await
     }
 
     /// Puts it back on the network.
-    pub async fn mend(&self) -> Result<()> {
+    pub async fn reconnect(&self) -> Result<()> {
         self.with(|inner| call("ip", ["link", "set", &inner.tap, "up"]).map(drop)).await
     }
 
@@ -321,7 +321,7 @@ impl Inner {
     fn boot(&mut self) -> Result<()> {
         self.tell("on")?;
         wait_for_sshd(self.address, BOOT)
-            .map_err(|error| last_words(&self.folder.join("serial.log"), error.context(self.name.clone())))
+            .map_err(|error| with_console_tail(&self.folder.join("serial.log"), error.context(self.name.clone())))
     }
 }
 

@@ -5,7 +5,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::{Emulated, Host, Kernels, Published, Site, archives, images, shipped};
+use super::{EmulatedMachine, Host, Kernels, Published, Site, archives, images, shipped};
 
 /// The Secret with the key that opens all hosts.
 const KEY: &str = "lab-ssh";
@@ -14,7 +14,7 @@ const POOL: &str = "lab";
 
 /// A host, as a Machine names it.
 #[derive(Clone, Debug)]
-pub struct Described {
+pub struct HostDescription {
     /// Its name.
     pub name: String,
     /// Its address.
@@ -25,14 +25,14 @@ pub struct Described {
     pub number: u8,
 }
 
-impl Described {
+impl HostDescription {
     /// A host.
     pub fn host(host: &Host, number: u8) -> Self {
         Self { name: host.name(), address: host.address().to_string(), host_key: host.host_key(), number }
     }
 
     /// An emulated machine.
-    pub fn emulated(machine: &Emulated, number: u8) -> Self {
+    pub fn emulated(machine: &EmulatedMachine, number: u8) -> Self {
         Self { name: machine.name(), address: machine.address().to_string(), host_key: machine.host_key(), number }
     }
 

@@ -216,12 +216,12 @@ impl Host {
     }
 
     /// Takes it off the network; it runs on.
-    pub async fn cut(&self) -> Result<()> {
+    pub async fn disconnect(&self) -> Result<()> {
         self.with(|inner| call("ip", ["link", "set", &inner.link, "down"]).map(drop)).await
     }
 
     /// Puts it back on the network.
-    pub async fn mend(&self) -> Result<()> {
+    pub async fn reconnect(&self) -> Result<()> {
         self.with(|inner| call("ip", ["link", "set", &inner.link, "up"]).map(drop)).await
     }
 
@@ -348,7 +348,7 @@ impl Inner {
         let deadline = Instant::now() + BOOT;
         while self.leader().is_none() {
             if Instant::now() > deadline {
-                return Err(self.last_words(anyhow!("{} does not boot", self.wanted.name)));
+                return Err(self.with_console_tail(anyhow!("{} does not boot", self.wanted.name)));
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -356,11 +356,12 @@ impl Inner {
     }
 
     fn wait_for_sshd(&self) -> Result<()> {
-        wait_for_sshd(self.address, BOOT).map_err(|error| self.last_words(error.context(self.wanted.name.clone())))
+        wait_for_sshd(self.address, BOOT)
+            .map_err(|error| self.with_console_tail(error.context(self.wanted.name.clone())))
     }
 
-    fn last_words(&self, error: anyhow::Error) -> anyhow::Error {
-        last_words(&self.folder.join("console.log"), error)
+    fn with_console_tail(&self, error: anyhow::Error) -> anyhow::Error {
+        with_console_tail(&self.folder.join("console.log"), error)
     }
 
     /// The first process of the host, as this machine numbers it; none if it is off.
@@ -445,7 +446,7 @@ pub(crate) fn wait_for_sshd(address: Ipv4Addr, within: Duration) -> Result<()> {
 }
 
 /// The end of what was said on a console, with an error.
-pub(crate) fn last_words(console: &Path, error: anyhow::Error) -> anyhow::Error {
+pub(crate) fn with_console_tail(console: &Path, error: anyhow::Error) -> anyhow::Error {
     let said = fs::read(console).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
     let lines: Vec<_> = said.lines().collect();

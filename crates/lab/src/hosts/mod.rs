@@ -11,7 +11,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Needs root, namespaces and some programs: [`means`] tells what is missing.
+//! Needs root, namespaces and some programs: [`missing_requirements`] tells what is missing.
 //!
 //! Guarantees: processes, mounts, network namespaces, links, bridges and cgroups are gone when their owner is dropped, when the test panics,
 //! and when its process is killed, even with SIGKILL. What an even worse end left behind is removed by the next [`Network::start`].
@@ -24,27 +24,27 @@ mod emulated;
 mod fleet;
 mod host;
 pub mod images;
-mod means;
 pub(crate) mod modules;
 mod network;
 mod reaper;
 mod repository;
+mod requirements;
 mod server;
 mod site;
 mod supervisor;
 pub(crate) mod template;
 mod tree;
 
-pub use emulated::{Emulated, Kernels};
-pub use fleet::{Described, apply, package};
+pub use emulated::{EmulatedMachine, Kernels};
+pub use fleet::{HostDescription, apply, package};
 pub use host::{Host, HostBuilder};
 pub use images::Image;
-pub use means::{means, require};
 pub use modules::build_all;
 pub use network::Network;
 pub use repository::{Deb, Repository};
+pub use requirements::{missing_requirements, require};
 pub use server::{Misbehaviour, PackageServer, Published};
-pub(crate) use site::Ground;
+pub(crate) use site::SiteBase;
 pub use site::{KUBELETS, Site, shipped};
 pub use template::Template;
 pub use tree::{Entry, Tree};

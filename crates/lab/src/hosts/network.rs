@@ -14,7 +14,7 @@ use std::{env, thread};
 use anyhow::{Context, Result, bail};
 
 use super::command::{aside, call};
-use super::{means, reaper};
+use super::{reaper, requirements};
 
 /// Networks of this process so far: part of their names.
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -50,7 +50,7 @@ impl Network {
     }
 
     fn made() -> Result<Self> {
-        means::require()?;
+        requirements::require()?;
         reaper::reap();
         let bridge = format!("fw{}n{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = env::temp_dir().join(format!("fleetwright-hosts-{}-{bridge}", process::id()));

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::command::{aside, call};
 use super::server::{PackageServer, Published};
 use super::template::{digest as key, mirror, once};
-use super::{Template, means};
+use super::{Template, requirements};
 use crate::binaries::cache;
 
 /// A package of a [`Repository`].
@@ -92,7 +92,7 @@ impl Repository {
     }
 
     fn made(template: &Template, packages: &[&str]) -> Result<Self> {
-        means::require()?;
+        requirements::require()?;
         let base = template.folder().to_string_lossy();
         let parts: Vec<_> = [&*base].into_iter().chain(packages.iter().copied()).collect();
         let folder = cache()?.join("hosts").join(format!("apt-{}", key(&parts)));

@@ -39,7 +39,7 @@ impl Site {
     /// # Errors
     /// When this machine cannot run hosts, or something cannot be had.
     pub async fn start() -> Result<Self> {
-        let ground = Ground::prepare().await?;
+        let ground = SiteBase::prepare().await?;
         let plane = ground.plane(DEFAULT_MINOR).await?;
         Ok(ground.under(plane))
     }
@@ -122,7 +122,7 @@ impl Site {
 }
 
 /// All of a site but its control plane: what a host can boot on while the control plane starts.
-pub(crate) struct Ground {
+pub(crate) struct SiteBase {
     pub(crate) network: Network,
     pub(crate) template: Template,
     pub(crate) repository: Repository,
@@ -133,7 +133,7 @@ pub(crate) struct Ground {
     images: Published,
 }
 
-impl Ground {
+impl SiteBase {
     pub(crate) async fn prepare() -> Result<Self> {
         let network = Network::start().await?;
         let template = Template::debian().await?;

@@ -10,7 +10,7 @@ use aws_lc_rs::digest::{Context as Sum, SHA256};
 
 use super::command::{aside, call};
 use super::tree::hex;
-use super::{Repository, means};
+use super::{Repository, requirements};
 use crate::binaries::cache;
 
 const SUITE: &str = "bookworm";
@@ -103,7 +103,7 @@ impl Template {
     }
 
     fn made() -> Result<Self> {
-        means::require()?;
+        requirements::require()?;
         let digest = digest(&[SUITE, PACKAGES, FINISH]);
         let folder = cache()?.join("hosts").join(format!("debian-{SUITE}-{digest}"));
         once(&folder, |unfinished| {

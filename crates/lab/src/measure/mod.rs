@@ -1,16 +1,16 @@
 //! What benchmarks need: the two servers and other parts as processes of their own, what /proc and an operator's metrics tell of them, on what machine it was
 //! measured, and the numbers for people and programs.
 
+mod bench_process;
+mod format_number;
 pub mod machine;
-mod page;
-mod part;
+mod metrics_endpoint;
 pub mod process;
 mod rows;
 mod servers;
-mod shown;
 
-pub use page::{Calls, Page};
-pub use part::Part;
+pub use bench_process::BenchProcess;
+pub use format_number::format_number;
+pub use metrics_endpoint::{Calls, MetricsEndpoint};
 pub use rows::{Row, Rows, write};
-pub use servers::{Server, Usage, fleetwright};
-pub use shown::shown;
+pub use servers::{MeasuredServer, Usage, fleetwright};

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::shown;
+use super::format_number;
 
 /// One line of a table.
 pub struct Row {
@@ -20,7 +20,7 @@ pub struct Row {
 impl Row {
     /// Its number and unit, as people read them.
     pub fn told(&self) -> String {
-        format!("{} {}", shown(self.value), self.unit).trim_end().to_owned()
+        format!("{} {}", format_number(self.value), self.unit).trim_end().to_owned()
     }
 }
 

@@ -10,7 +10,7 @@ use kube::Client;
 
 use super::process;
 use crate::plane::client;
-use crate::{ControlPlane, Kind};
+use crate::{ControlPlane, ServerKind};
 
 const READY: Duration = Duration::from_secs(60);
 
@@ -22,7 +22,7 @@ const NEEDED: [&str; 3] =
 const SUPERVISOR: &str = r#"exec 3<&0; "$@" </dev/null 3<&- & child=$!; read -r _ <&3; kill $child; wait $child"#;
 
 /// A running server.
-pub struct Server {
+pub struct MeasuredServer {
     client: Client,
     kubeconfig: String,
     /// The API server and, for the real one, etcd.
@@ -51,12 +51,12 @@ pub struct Usage {
     cpu: Duration,
 }
 
-impl Server {
+impl MeasuredServer {
     /// Starts one of the two, with nothing but an API server and its store.
-    pub async fn start(kind: Kind) -> Result<Self> {
+    pub async fn start(kind: ServerKind) -> Result<Self> {
         match kind {
-            Kind::Embedded => embedded().await,
-            Kind::Real => real().await,
+            ServerKind::Embedded => embedded().await,
+            ServerKind::Real => real().await,
         }
     }
 
@@ -93,25 +93,32 @@ impl Server {
     }
 }
 
-async fn real() -> Result<Server> {
+async fn real() -> Result<MeasuredServer> {
     let names = ["kube-apiserver", "etcd"];
     let before = names.map(process::descendants);
     let started = Instant::now();
     let plane = ControlPlane::builder().start().await?;
     let ready = started.elapsed();
-    let pids = names.into_iter().zip(before).map(|(name, before)| newcomer(name, &before?)).collect::<Result<_>>()?;
+    let pids =
+        names.into_iter().zip(before).map(|(name, before)| new_process(name, &before?)).collect::<Result<_>>()?;
     let kubeconfig = plane.kubeconfig();
-    Ok(Server { client: client(&kubeconfig).await?, kubeconfig, pids, ready, _process: Running::Real(Box::new(plane)) })
+    Ok(MeasuredServer {
+        client: client(&kubeconfig).await?,
+        kubeconfig,
+        pids,
+        ready,
+        _process: Running::Real(Box::new(plane)),
+    })
 }
 
 /// The process of that name that was not there before.
-fn newcomer(name: &str, before: &[u32]) -> Result<u32> {
+fn new_process(name: &str, before: &[u32]) -> Result<u32> {
     let new: Vec<_> = process::descendants(name)?.into_iter().filter(|pid| !before.contains(pid)).collect();
     let [pid] = new[..] else { bail!("expected one new process {name}, found {}", new.len()) };
     Ok(pid)
 }
 
-async fn embedded() -> Result<Server> {
+async fn embedded() -> Result<MeasuredServer> {
     let binary = tokio::task::spawn_blocking(fleetwright).await??;
     let before = process::descendants("fleetwright")?;
     let folder = tempfile::tempdir()?;
@@ -127,7 +134,7 @@ async fn embedded() -> Result<Server> {
         .spawn()
         .with_context(|| format!("cannot start {}", binary.display()))?;
     let process = Running::Embedded { supervisor, _folder: folder };
-    let kubeconfig = written(&kubeconfig, started).await?;
+    let kubeconfig = wait_for_file(&kubeconfig, started).await?;
     let client = client(&kubeconfig).await?;
     for path in NEEDED {
         loop {
@@ -140,12 +147,12 @@ async fn embedded() -> Result<Server> {
         }
     }
     let ready = started.elapsed();
-    let pid = newcomer("fleetwright", &before)?;
-    Ok(Server { client, kubeconfig, pids: vec![pid], ready, _process: process })
+    let pid = new_process("fleetwright", &before)?;
+    Ok(MeasuredServer { client, kubeconfig, pids: vec![pid], ready, _process: process })
 }
 
 /// The kubeconfig appears when the server is ready to serve.
-async fn written(path: &Path, started: Instant) -> Result<String> {
+async fn wait_for_file(path: &Path, started: Instant) -> Result<String> {
     loop {
         match std::fs::read_to_string(path) {
             Ok(text) => return Ok(text),

@@ -47,7 +47,7 @@ use self::store::Store;
 use self::volumes::Volumes;
 pub use self::workers::Workers;
 use crate::hosts::command::{aside, call};
-use crate::hosts::{Ground, Host, Image, Site, apply, images};
+use crate::hosts::{Host, Image, Site, SiteBase, apply, images};
 use crate::{Binaries, DEFAULT_MINOR};
 
 /// Where names are asked for.
@@ -98,7 +98,7 @@ impl Meta {
     pub async fn start(options: Options) -> Result<Self> {
         let begun = Instant::now();
         let said = |what: &str| eprintln!("lab: {what} after {:.1} s", begun.elapsed().as_secs_f64());
-        let ground = Ground::prepare().await?;
+        let ground = SiteBase::prepare().await?;
         let images = wanted(&options).await?;
         let names = images.iter().map(|image| image.name().to_owned()).collect();
         said("network and packages are there");

@@ -8,7 +8,7 @@ use fleetwright_pki::Leaf;
 
 use super::store::{Store, TAKE};
 use super::{DNS, DOMAIN};
-use crate::hosts::{Ground, Host, Image, images};
+use crate::hosts::{Host, Image, SiteBase, images};
 use crate::{Binaries, ControlPlane};
 
 /// What the node is called.
@@ -108,7 +108,7 @@ pub(crate) fn pods(bridge: Ipv4Addr) -> String {
 }
 
 /// Boots the host: containerd runs, with the images, and nothing else yet.
-pub(crate) async fn boot(ground: &Ground, minor: &str, images: Vec<Image>) -> Result<(Host, Store)> {
+pub(crate) async fn boot(ground: &SiteBase, minor: &str, images: Vec<Image>) -> Result<(Host, Store)> {
     let template = ground.template.with(&ground.repository).await?;
     let store = Store::with(&template, images).await?;
     let binaries = Binaries::find(minor)?;

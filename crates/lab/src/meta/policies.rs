@@ -115,7 +115,7 @@ async fn load(client: &Client, node: &Host, loaded: &str) -> Result<String> {
 }
 
 /// A pod that has an address of its own.
-struct Place<'a> {
+struct PodAddress<'a> {
     ip: &'a str,
     namespace: String,
     labels: &'a BTreeMap<String, String>,
@@ -200,17 +200,17 @@ impl Chains {
     }
 }
 
-fn place(pod: &Pod) -> Option<Place<'_>> {
+fn place(pod: &Pod) -> Option<PodAddress<'_>> {
     let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
     // The address of one that ended is given to another.
     let ended = ["Succeeded", "Failed"].contains(&status.phase.as_deref().unwrap_or_default());
     let ip = status.pod_ip.as_deref().filter(|ip| ip.parse::<std::net::Ipv4Addr>().is_ok())?;
     let own = spec.host_network != Some(true) && !ended;
-    own.then(|| Place { ip, namespace: pod.namespace().unwrap_or_default(), labels: pod.labels() })
+    own.then(|| PodAddress { ip, namespace: pod.namespace().unwrap_or_default(), labels: pod.labels() })
 }
 
 /// Whether a policy is for that pod in that direction.
-fn isolates(policy: &NetworkPolicy, place: &Place<'_>, egress: bool) -> bool {
+fn isolates(policy: &NetworkPolicy, place: &PodAddress<'_>, egress: bool) -> bool {
     let Some(spec) = &policy.spec else { return false };
     let wanted = if egress { "Egress" } else { "Ingress" };
     let types = match &spec.policy_types {
@@ -248,7 +248,7 @@ fn allowed(policy: &NetworkPolicy, egress: bool) -> Vec<Rule<'_>> {
 fn sources(
     peers: &[NetworkPolicyPeer],
     inside: &str,
-    places: &[Place<'_>],
+    places: &[PodAddress<'_>],
     namespaces: &BTreeMap<String, &BTreeMap<String, String>>,
 ) -> Vec<Addresses> {
     let all = |network: &str| Addresses { network: network.to_owned(), except: Vec::new() };
@@ -263,11 +263,12 @@ fn sources(
             }
             continue;
         }
-        let there = |place: &&Place<'_>| match &peer.namespace_selector {
+        let there = |place: &&PodAddress<'_>| match &peer.namespace_selector {
             Some(selector) => namespaces.get(&place.namespace).is_some_and(|labels| selects(selector, labels)),
             None => place.namespace == inside,
         };
-        let selected = |place: &&Place<'_>| peer.pod_selector.as_ref().is_none_or(|one| selects(one, place.labels));
+        let selected =
+            |place: &&PodAddress<'_>| peer.pod_selector.as_ref().is_none_or(|one| selects(one, place.labels));
         found.extend(places.iter().filter(there).filter(selected).map(|place| all(&format!("{}/32", place.ip))));
     }
     found

@@ -66,10 +66,10 @@ async fn a_host_is_rebooted_switched_off_cut_off_and_installed_anew_on_hosts() -
     host.power_on().await?;
     assert_eq!(host.ssh("cat /etc/mine").await?, "mine\n");
 
-    host.cut().await?;
+    host.disconnect().await?;
     assert!(host.ssh("true").await.is_err(), "it answers though it is cut off");
     assert_eq!(host.run("cat /etc/mine").await?, "mine\n", "it runs on");
-    host.mend().await?;
+    host.reconnect().await?;
     host.ssh("true").await?;
 
     host.fill_disk(100_000).await?;

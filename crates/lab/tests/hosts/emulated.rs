@@ -1,13 +1,13 @@
 //! An emulated machine boots what is on its own disk.
 
 use anyhow::Result;
-use fleetwright_lab::hosts::{Emulated, Kernels, Network};
+use fleetwright_lab::hosts::{EmulatedMachine, Kernels, Network};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_emulated_machine_comes_back_with_the_kernel_that_its_links_name_on_hosts() -> Result<()> {
     let network = Network::start().await?;
     let kernels = Kernels::find().await?;
-    let machine = Emulated::start(&network, "emulated").await?;
+    let machine = EmulatedMachine::start(&network, "emulated").await?;
     let first = Kernels::release(&kernels.first);
     assert_eq!(machine.kernel().await?, first);
     // The same kernel by another link, and parameters that the disk brings: nothing but the disk says what is booted.

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use anyhow::Result;
 use fleetwright_lab::Binaries;
 use fleetwright_lab::hosts::images;
-use fleetwright_pki::{Authority, Identity, Leaf, Pair, ServiceAccountKey, Usage, kubeconfig};
+use fleetwright_pki::{Authority, Identity, Leaf, LeafUsage, PemPair, ServiceAccountKey, kubeconfig};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ pub(crate) struct Business {
     minor: String,
     ca: Authority,
     etcd_ca: Authority,
-    admin: Pair,
+    admin: PemPair,
     node: Ipv4Addr,
 }
 
@@ -60,12 +60,12 @@ impl Business {
             [format!("kube-apiserver.{NAMESPACE}.svc"), "kubernetes.default.svc".to_owned()],
             [[10, 97, 0, 1].into(), self.node.into()],
         ))?;
-        let member = |usages: Vec<Usage>| {
+        let member = |usages: Vec<LeafUsage>| {
             let names = [format!("etcd.{NAMESPACE}.svc"), format!("etcd-0.etcd.{NAMESPACE}.svc")];
             self.etcd_ca.issue(Leaf { usages, ..Leaf::server("etcd", names, []) })
         };
-        let both = vec![Usage::Server, Usage::Client];
-        let pair = |name: &str, pair: Pair, ca: &Authority| {
+        let both = vec![LeafUsage::Server, LeafUsage::Client];
+        let pair = |name: &str, pair: PemPair, ca: &Authority| {
             secret(name, json!({ "tls.crt": pair.cert_pem, "tls.key": pair.key_pem, "ca.crt": ca.cert_pem() }))
         };
         Ok(vec![

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
-use fleetwright_lab::measure::{self, machine, shown};
+use fleetwright_lab::measure::{self, format_number, machine};
 use serde_json::{Value, json};
 
 use ansible::Ansible;
@@ -211,9 +211,14 @@ fn report(options: &Options, machine: &Value, (mine, whole, look): (&Rows, &Rows
     for (what, unit, ours, theirs, more_is_better) in rows {
         let ratio = if more_is_better { ours / theirs } else { theirs / ours };
         if options.alone {
-            println!("| {what} | {unit} | {} | – | – |", shown(ours));
+            println!("| {what} | {unit} | {} | – | – |", format_number(ours));
         } else {
-            println!("| {what} | {unit} | {} | {} | {}× |", shown(ours), shown(theirs), shown(ratio));
+            println!(
+                "| {what} | {unit} | {} | {} | {}× |",
+                format_number(ours),
+                format_number(theirs),
+                format_number(ratio)
+            );
         }
         values.push(json!({"what": what, "unit": unit, "fleetwright": ours, "ansible": theirs, "ratio": ratio}));
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use fleetwright_lab::measure::process;
-use fleetwright_transport::{Helpers, Hop, Limits, Link, Login, Route, Ssh, Transport as _, Trust};
+use fleetwright_transport::{Helpers, Hop, Link, Login, Route, Ssh, Transport as _, TransportLimits, Trust};
 use fleetwright_wire::{Answer, Apply, Claim, Observe, Outcome, Package, Request, Step};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
@@ -102,7 +102,7 @@ pub async fn drive(file: &Path) -> Result<()> {
                 machine: format!("bench-{number}"),
                 host,
                 jumps: vec![],
-                limits: Limits { login: Duration::from_secs(60), ..Limits::default() },
+                limits: TransportLimits { login: Duration::from_secs(60), ..TransportLimits::default() },
             };
             Target { number, route: Arc::new(route), packages: work.packages(&format!("bench-{number}")) }
         })

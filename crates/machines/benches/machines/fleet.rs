@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use fleetwright_api::{Machine, MachinePackageVersion, Phase};
 use fleetwright_lab::define;
-use fleetwright_lab::measure::Server;
+use fleetwright_lab::measure::MeasuredServer;
 use fleetwright_sim::demo;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
@@ -30,12 +30,12 @@ pub(crate) struct Fleet {
     size: usize,
     /// The version of the component that changes.
     version: usize,
-    seen: Arc<Seen>,
+    seen: Arc<ObservedMachines>,
     watching: JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct ObservedMachines {
     /// The generation with which each machine was Ready.
     ready: Mutex<HashMap<String, i64>>,
     changed: tokio::sync::Notify,
@@ -109,7 +109,7 @@ fn references(sysctl: usize) -> Value {
 
 impl Fleet {
     /// The kinds, a namespace, package versions, and no machine.
-    pub(crate) async fn new(server: &Server) -> Result<Self> {
+    pub(crate) async fn new(server: &MeasuredServer) -> Result<Self> {
         let client = server.client();
         define(&client, &fleetwright_api::crds()).await?;
         let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": NAMESPACE } }))?;
@@ -134,7 +134,7 @@ impl Fleet {
             let packages: Api<MachinePackageVersion> = Api::namespaced(client.clone(), NAMESPACE);
             packages.create(&PostParams::default(), &package).await.with_context(|| format!("creating {name}"))?;
         }
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(ObservedMachines::default());
         let watching = tokio::spawn(watch(client.clone(), seen.clone()));
         Ok(Self { client, size: 0, version: 1, seen, watching })
     }
@@ -210,7 +210,7 @@ impl Fleet {
 }
 
 /// Notes which machines are Ready.
-async fn watch(client: Client, seen: Arc<Seen>) {
+async fn watch(client: Client, seen: Arc<ObservedMachines>) {
     let machines: Api<Machine> = Api::namespaced(client, NAMESPACE);
     let mut events = std::pin::pin!(watcher(machines, watcher::Config::default().streaming_lists()));
     while let Some(event) = events.next().await {

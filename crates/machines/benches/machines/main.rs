@@ -16,8 +16,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use fleetwright_lab::Kind;
-use fleetwright_lab::measure::{Rows, Server, machine, write};
+use fleetwright_lab::ServerKind;
+use fleetwright_lab::measure::{MeasuredServer, Rows, machine, write};
 use serde_json::json;
 
 use crate::fleet::Fleet;
@@ -89,7 +89,7 @@ const RARELY: u64 = 6 * 3600;
 async fn measure(options: &Options) -> Result<Rows> {
     let mut rows = Rows::default();
     let count = options.machines as f64;
-    let server = Server::start(Kind::Embedded).await?;
+    let server = MeasuredServer::start(ServerKind::Embedded).await?;
     let hosts = Hosts::start().await?;
     let mut fleet = Fleet::new(&server).await?;
 
@@ -117,7 +117,7 @@ async fn measure(options: &Options) -> Result<Rows> {
 
     let (small, large) = {
         eprintln!("bench: a fleet of 10 machines beside it");
-        let server_of_ten = Server::start(Kind::Embedded).await?;
+        let server_of_ten = MeasuredServer::start(ServerKind::Embedded).await?;
         let hosts_of_ten = Hosts::start().await?;
         let mut ten = Fleet::new(&server_of_ten).await?;
         ten.grow_to(10).await?;

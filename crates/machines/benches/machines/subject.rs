@@ -6,20 +6,20 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use fleetwright_lab::measure::{Calls, Page, Part, Server};
+use fleetwright_lab::measure::{BenchProcess, Calls, MeasuredServer, MetricsEndpoint};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use crate::hosts::{Hello, Stats, line};
 
-fn start(arguments: &[&str]) -> Result<Part> {
-    Part::start(Command::new(std::env::current_exe()?).args(arguments))
+fn start(arguments: &[&str]) -> Result<BenchProcess> {
+    BenchProcess::start(Command::new(std::env::current_exe()?).args(arguments))
 }
 
 /// The simulated hosts.
 pub(crate) struct Hosts {
-    _process: Part,
+    _process: BenchProcess,
     folder: TempDir,
 }
 
@@ -61,15 +61,15 @@ impl Hosts {
 
 /// The operator.
 pub(crate) struct Subject {
-    process: Part,
+    process: BenchProcess,
     started: Instant,
-    page: Page,
+    page: MetricsEndpoint,
     _folder: TempDir,
 }
 
 impl Subject {
     /// Looks at each host once in so many seconds.
-    pub(crate) async fn start(server: &Server, hosts: &Hosts, check_every: u64) -> Result<Self> {
+    pub(crate) async fn start(server: &MeasuredServer, hosts: &Hosts, check_every: u64) -> Result<Self> {
         let metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let folder = tempfile::tempdir()?;
         let kubeconfig = folder.path().join("kubeconfig");
@@ -78,7 +78,7 @@ impl Subject {
         let (kubeconfig, listen) = (kubeconfig.display().to_string(), metrics.to_string());
         let started = Instant::now();
         let process = start(&["operator", &kubeconfig, &socket, &listen, &check_every.to_string()])?;
-        Ok(Self { process, started, page: Page::at(metrics), _folder: folder })
+        Ok(Self { process, started, page: MetricsEndpoint::at(metrics), _folder: folder })
     }
 
     /// Waits until it has seen all machines.

@@ -8,8 +8,8 @@
 //! - a host that is slow, hung or gone takes up one place for so long and nothing else: others do not queue behind it;
 //! - a host about which nothing is asked has no task and no timer, only its state and perhaps a connection.
 
-mod bound;
 mod pool;
+mod size_limits;
 #[cfg(test)]
 mod tests;
 mod visit;
@@ -60,7 +60,7 @@ impl Default for Limits {
 
 /// Where a host stands, for the limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct HostLocation {
     /// Its zone.
     pub zone: Option<Arc<str>>,
     /// Its rack.
@@ -114,7 +114,7 @@ pub enum Task {
 #[derive(Clone, Debug, Default)]
 pub struct HostState {
     /// What is under way.
-    pub doing: Option<Doing>,
+    pub doing: Option<HostTask>,
     /// The last observation, and when it came.
     pub seen: Option<(Timestamp, Arc<Observation>)>,
     /// What became of the last step that was run, refused or asked after.
@@ -133,7 +133,7 @@ pub struct HostState {
 
 /// What is under way with a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Doing {
+pub struct HostTask {
     /// What, for people.
     pub what: String,
     /// The step's id, if it is one.
@@ -152,14 +152,14 @@ pub struct Unreachable {
     /// How often it was tried.
     pub attempts: u32,
     /// Why.
-    pub why: Why,
+    pub why: UnreachableCause,
     /// Not tried before. Nobody wakes the machine then: who wants to try asks again at that time.
     pub not_before: Timestamp,
 }
 
 /// Why a host is not reached, or stopped answering.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum UnreachableCause {
     /// No connection.
     Reach(ReachError),
     /// The connection was lost in the middle, or the answer came late or made no sense. What was asked for may have happened.
@@ -169,13 +169,13 @@ pub enum Why {
 /// The hosts of one operator. Cheap to clone; when the last clone is gone, nothing is under way any more.
 #[derive(Clone)]
 pub struct Hosts {
-    owner: Arc<Guard>,
+    owner: Arc<StopOnDrop>,
 }
 
 /// Ends what is under way with the last [`Hosts`].
-struct Guard(Arc<pool::Pool>);
+struct StopOnDrop(Arc<pool::Pool>);
 
-impl Drop for Guard {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -183,7 +183,7 @@ impl Drop for Guard {
 
 /// How many hosts are in which state, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct HostCounts {
     /// Visited now.
     pub visited: usize,
     /// Waiting for their turn.
@@ -208,12 +208,12 @@ impl Hosts {
         waker: Waker,
         random: Random,
     ) -> Self {
-        Self { owner: Arc::new(Guard(Arc::new(pool::Pool::new(transport, limits, clock, waker, random)))) }
+        Self { owner: Arc::new(StopOnDrop(Arc::new(pool::Pool::new(transport, limits, clock, waker, random)))) }
     }
 
     /// Hands a task over. Answers false, and does nothing, if one is under way with that host, or if its time has not come
     /// ([`Unreachable::not_before`]). Another route than the one that failed is tried at once.
-    pub fn ask(&self, key: &Key, route: Arc<Route>, place: Place, task: Task) -> bool {
+    pub fn ask(&self, key: &Key, route: Arc<Route>, place: HostLocation, task: Task) -> bool {
         self.owner.0.ask(key, route, place, task)
     }
 
@@ -238,7 +238,7 @@ impl Hosts {
     }
 
     /// How many hosts are in which state.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> HostCounts {
         self.owner.0.counts()
     }
 }

@@ -11,10 +11,10 @@ use jiff::Timestamp;
 use tokio::task::AbortHandle;
 
 use super::visit::{self, Visit};
-use super::{Counts, Doing, HostState, Limits, Place, Task, Unreachable, Why, bound};
+use super::{HostCounts, HostLocation, HostState, HostTask, Limits, Task, Unreachable, UnreachableCause, size_limits};
 
 /// A machine is woken at most this often because its step tells how far it is.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+const PROGRESS_WAKE_INTERVAL: Duration = Duration::from_secs(10);
 /// A share of each wait before the next try: hosts that went away together do not come back together.
 const JITTER: f64 = 0.25;
 
@@ -25,19 +25,19 @@ pub(super) struct Pool {
     pub(super) limits: Limits,
     waker: Waker,
     random: Random,
-    table: Mutex<Table>,
+    table: Mutex<PoolState>,
 }
 
 #[derive(Default)]
-struct Table {
+struct PoolState {
     closed: bool,
     hosts: HashMap<Key, Host>,
     /// Who waits for a place: a queue for each rack, so that a full one keeps nobody else waiting.
-    waiting: BTreeMap<Place, VecDeque<Waiting>>,
+    waiting: BTreeMap<HostLocation, VecDeque<WaitingVisit>>,
     waits: usize,
     /// The rack whose turn it was last.
-    turn: Option<Place>,
-    taken: Taken,
+    turn: Option<HostLocation>,
+    taken: UsedSlots,
     visits: u64,
     /// Kept connections by when they were last used, and a number for those used at the same time.
     idle: BTreeMap<(Duration, u64), Key>,
@@ -48,8 +48,8 @@ struct Table {
 #[derive(Default)]
 struct Host {
     state: HostState,
-    visit: Option<Ongoing>,
-    kept: Option<Kept>,
+    visit: Option<OngoingVisit>,
+    kept: Option<KeptConnection>,
     /// The route that did not work.
     failed: Option<Arc<Route>>,
     /// When its machine was last woken by progress.
@@ -57,7 +57,7 @@ struct Host {
 }
 
 /// A visit that waits or goes on.
-struct Ongoing {
+struct OngoingVisit {
     number: u64,
     /// For a place.
     waits: bool,
@@ -65,20 +65,20 @@ struct Ongoing {
 }
 
 /// A visit that has its place.
-struct Ready {
+struct ReadyVisit {
     key: Key,
     number: u64,
     visit: Visit,
     task: Task,
 }
 
-struct Kept {
+struct KeptConnection {
     link: Box<dyn Link>,
     route: Arc<Route>,
     since: (Duration, u64),
 }
 
-struct Waiting {
+struct WaitingVisit {
     key: Key,
     number: u64,
     route: Arc<Route>,
@@ -87,15 +87,15 @@ struct Waiting {
 
 /// Places that are taken.
 #[derive(Default)]
-struct Taken {
+struct UsedSlots {
     overall: usize,
     zones: HashMap<Arc<str>, usize>,
     /// By zone, too: two zones may call their racks alike.
-    racks: HashMap<Place, usize>,
+    racks: HashMap<HostLocation, usize>,
 }
 
-impl Taken {
-    fn room(&self, place: &Place, limits: &Limits) -> bool {
+impl UsedSlots {
+    fn has_capacity(&self, place: &HostLocation, limits: &Limits) -> bool {
         let zone = place.zone.as_ref().and_then(|zone| self.zones.get(zone)).copied().unwrap_or(0);
         let rack = self.racks.get(place).copied().unwrap_or(0);
         self.overall < limits.overall.max(1)
@@ -103,7 +103,7 @@ impl Taken {
             && (place.rack.is_none() || rack < limits.rack.max(1))
     }
 
-    fn take(&mut self, place: &Place) {
+    fn take(&mut self, place: &HostLocation) {
         self.overall += 1;
         if let Some(zone) = &place.zone {
             *self.zones.entry(zone.clone()).or_default() += 1;
@@ -113,7 +113,7 @@ impl Taken {
         }
     }
 
-    fn give_back(&mut self, place: &Place) {
+    fn give_back(&mut self, place: &HostLocation) {
         self.overall = self.overall.saturating_sub(1);
         if let Some(zone) = &place.zone {
             less(&mut self.zones, zone);
@@ -134,11 +134,11 @@ fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
 }
 
 /// What a visit found out.
-pub(super) enum Learnt {
+pub(super) enum VisitResult {
     /// The host answered.
     Answer(Answer),
     /// It did not.
-    Not(Why),
+    Unreachable(UnreachableCause),
 }
 
 impl Pool {
@@ -152,19 +152,25 @@ impl Pool {
         Self { transport, clock, limits, waker, random, table: Mutex::default() }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, PoolState> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn ask(self: &Arc<Self>, key: &Key, route: Arc<Route>, place: Place, task: Task) -> bool {
+    pub(super) fn ask(self: &Arc<Self>, key: &Key, route: Arc<Route>, place: HostLocation, task: Task) -> bool {
         let taken = self.take(key, route, place, task);
         let asked = taken.is_some();
-        self.launch(taken.unwrap_or_default());
+        self.spawn_visits(taken.unwrap_or_default());
         asked
     }
 
     /// Puts the task into its queue, and takes out those that have a place now. None if the host cannot be asked.
-    fn take(self: &Arc<Self>, key: &Key, route: Arc<Route>, place: Place, task: Task) -> Option<Vec<Ready>> {
+    fn take(
+        self: &Arc<Self>,
+        key: &Key,
+        route: Arc<Route>,
+        place: HostLocation,
+        task: Task,
+    ) -> Option<Vec<ReadyVisit>> {
         let mut table = self.table();
         let table = &mut *table;
         let host = table.hosts.entry(key.clone()).or_default();
@@ -175,23 +181,24 @@ impl Pool {
         }
         table.visits += 1;
         let number = table.visits;
-        let (what, id) = visit::told(&task);
-        host.visit = Some(Ongoing { number, waits: true, task: None });
-        host.state.doing = Some(Doing { what, id, since: None, message: String::new() });
+        let (what, id) = visit::describe_task(&task);
+        host.visit = Some(OngoingVisit { number, waits: true, task: None });
+        host.state.doing = Some(HostTask { what, id, since: None, message: String::new() });
         host.told = None;
         table.waits += 1;
-        table.waiting.entry(place).or_default().push_back(Waiting { key: key.clone(), number, route, task });
+        table.waiting.entry(place).or_default().push_back(WaitingVisit { key: key.clone(), number, route, task });
         Some(self.ready(table))
     }
 
     /// Gives places to those who can have one, racks in turn.
-    fn ready(self: &Arc<Self>, table: &mut Table) -> Vec<Ready> {
+    fn ready(self: &Arc<Self>, table: &mut PoolState) -> Vec<ReadyVisit> {
         let mut ready = Vec::new();
         while table.waits > 0 && table.taken.overall < self.limits.overall.max(1) {
             let after = table.turn.take();
             let later = table.waiting.keys().filter(|place| after.as_ref().is_none_or(|after| *place > after));
             let first = table.waiting.keys().filter(|place| after.as_ref().is_some_and(|after| *place <= after));
-            let Some(place) = later.chain(first).find(|place| table.taken.room(place, &self.limits)).cloned() else {
+            let Some(place) = later.chain(first).find(|place| table.taken.has_capacity(place, &self.limits)).cloned()
+            else {
                 table.turn = after;
                 break;
             };
@@ -209,8 +216,8 @@ impl Pool {
         ready
     }
 
-    fn visit(self: &Arc<Self>, table: &mut Table, place: Place, next: Waiting) -> Option<Ready> {
-        let Waiting { key, number, route, task } = next;
+    fn visit(self: &Arc<Self>, table: &mut PoolState, place: HostLocation, next: WaitingVisit) -> Option<ReadyVisit> {
+        let WaitingVisit { key, number, route, task } = next;
         let host = table.hosts.get_mut(&key)?;
         let ongoing = host.visit.as_mut().filter(|ongoing| ongoing.number == number)?;
         let link = host.kept.take().and_then(|kept| {
@@ -223,14 +230,14 @@ impl Pool {
             doing.since = Some(self.clock.now());
         }
         let visit = Visit::new(self.clone(), key.clone(), number, route, place, link);
-        Some(Ready { key, number, visit, task })
+        Some(ReadyVisit { key, number, visit, task })
     }
 
     /// Sends them off. Not with the lock held: a runtime that is shutting down drops what it is given at once, and with it the visit.
-    fn launch(&self, ready: Vec<Ready>) {
-        for Ready { key, number, visit, task } in ready {
+    fn spawn_visits(&self, ready: Vec<ReadyVisit>) {
+        for ReadyVisit { key, number, visit, task } in ready {
             let running = tokio::spawn(visit.run(task)).abort_handle();
-            let kept = self.learn(&key, number, |host| {
+            let kept = self.update_host(&key, number, |host| {
                 if let Some(ongoing) = &mut host.visit {
                     ongoing.task = Some(running.clone());
                 }
@@ -243,17 +250,17 @@ impl Pool {
     }
 
     /// Somebody else may go.
-    pub(super) fn give_back(self: &Arc<Self>, place: &Place) {
+    pub(super) fn give_back(self: &Arc<Self>, place: &HostLocation) {
         let ready = {
             let mut table = self.table();
             table.taken.give_back(place);
             if table.closed { Vec::new() } else { self.ready(&mut table) }
         };
-        self.launch(ready);
+        self.spawn_visits(ready);
     }
 
     /// Changes what is known of the host of a visit, unless it was forgotten meanwhile.
-    fn learn<T>(&self, key: &Key, number: u64, change: impl FnOnce(&mut Host) -> T) -> Option<T> {
+    fn update_host<T>(&self, key: &Key, number: u64, change: impl FnOnce(&mut Host) -> T) -> Option<T> {
         let mut table = self.table();
         let host = table.hosts.get_mut(key)?;
         let ours = host.visit.as_ref().is_some_and(|ongoing| ongoing.number == number);
@@ -263,7 +270,7 @@ impl Pool {
     /// The host answered: it is reached.
     pub(super) fn answered(&self, key: &Key, number: u64, answer: Answer, host_key: &str) {
         let now = self.clock.now();
-        self.learn(key, number, |host| {
+        self.update_host(key, number, |host| {
             host.state.unreachable = None;
             host.failed = None;
             if host.state.host_key.as_deref() != Some(host_key) {
@@ -271,11 +278,11 @@ impl Pool {
             }
             match answer {
                 Answer::Observed(seen) => {
-                    host.state.seen = Some((now, Arc::new(bound::observation(*seen))));
+                    host.state.seen = Some((now, Arc::new(size_limits::observation(*seen))));
                     host.state.refused = None;
                 }
                 Answer::Ended(record) | Answer::Recalled(Some(record)) => {
-                    host.state.step = Some(bound::record(record));
+                    host.state.step = Some(size_limits::record(record));
                     (host.state.cleaned, host.state.released) = (false, false);
                     host.state.refused = None;
                 }
@@ -285,7 +292,7 @@ impl Pool {
                 }
                 Answer::Released => (host.state.released, host.state.refused) = (true, None),
                 Answer::Adopted(_) | Answer::Claimed(_) => host.state.refused = None,
-                Answer::Failed(failure) => host.state.refused = Some((now, bound::failure(failure))),
+                Answer::Failed(failure) => host.state.refused = Some((now, size_limits::failure(failure))),
                 Answer::Progress(_) | Answer::Recalled(None) | Answer::Log(_) => {}
             }
         });
@@ -294,15 +301,15 @@ impl Pool {
     /// The step tells how far it is. Wakes the machine, but rarely.
     pub(super) fn progress(&self, key: &Key, number: u64, progress: Progress) {
         let Progress { mut doing } = progress;
-        bound::line(&mut doing);
+        size_limits::line(&mut doing);
         let now = self.clock.monotonic();
-        let wake = self.learn(key, number, |host| {
+        let wake = self.update_host(key, number, |host| {
             let Some(state) = &mut host.state.doing else { return false };
             if state.message == doing {
                 return false;
             }
             state.message = doing;
-            let due = host.told.is_none_or(|told| now.saturating_sub(told) >= TOLD_EVERY);
+            let due = host.told.is_none_or(|told| now.saturating_sub(told) >= PROGRESS_WAKE_INTERVAL);
             if due {
                 host.told = Some(now);
             }
@@ -314,13 +321,13 @@ impl Pool {
     }
 
     /// The visit is over. `link` is kept if it can be used again.
-    pub(super) fn over(
+    pub(super) fn visit_ended(
         self: &Arc<Self>,
         key: &Key,
         number: u64,
         route: Arc<Route>,
         link: Option<Box<dyn Link>>,
-        why: Option<Why>,
+        why: Option<UnreachableCause>,
     ) {
         let mut dropped = Vec::new();
         {
@@ -341,13 +348,13 @@ impl Pool {
                 host.failed = Some(route);
                 dropped.extend(link);
             } else if let Some(link) = link.filter(|link| link.open() && self.limits.idle_links > 0) {
-                host.kept = Some(Kept { link, route, since });
+                host.kept = Some(KeptConnection { link, route, since });
                 table.idle.insert(since, key.clone());
                 while table.idle.len() > self.limits.idle_links {
                     dropped.extend(table.oldest());
                 }
                 if table.sweeper.is_none() {
-                    table.sweeper = Some(tokio::spawn(sweep(Arc::downgrade(self))).abort_handle());
+                    table.sweeper = Some(tokio::spawn(close_idle_connections(Arc::downgrade(self))).abort_handle());
                 }
             }
         }
@@ -356,7 +363,7 @@ impl Pool {
         self.waker.wake(key.clone());
     }
 
-    fn unreachable(&self, before: Option<&Unreachable>, why: Why) -> Unreachable {
+    fn unreachable(&self, before: Option<&Unreachable>, why: UnreachableCause) -> Unreachable {
         let now = self.clock.now();
         let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
         let Limits { backoff, longest_backoff, .. } = self.limits;
@@ -396,7 +403,7 @@ impl Pool {
         let Some(host) = table.hosts.get_mut(key) else { return };
         if host.visit.as_ref().is_some_and(|ongoing| ongoing.waits) {
             (host.visit, host.state.doing) = (None, None);
-            table.unqueue(key);
+            table.remove_from_queue(key);
         }
     }
 
@@ -408,7 +415,7 @@ impl Pool {
                 table.idle.remove(&kept.since);
             }
             if host.visit.as_ref().is_some_and(|ongoing| ongoing.waits) {
-                table.unqueue(key);
+                table.remove_from_queue(key);
             }
             host
         };
@@ -417,10 +424,10 @@ impl Pool {
         }
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> HostCounts {
         let table = self.table();
         let ongoing = table.hosts.values().filter_map(|host| host.visit.as_ref());
-        Counts {
+        HostCounts {
             visited: ongoing.filter(|ongoing| !ongoing.waits).count(),
             waiting: table.waits,
             idle_links: table.idle.len(),
@@ -465,9 +472,9 @@ impl Pool {
     }
 }
 
-impl Table {
+impl PoolState {
     /// Takes the task of a host out of its queue.
-    fn unqueue(&mut self, key: &Key) {
+    fn remove_from_queue(&mut self, key: &Key) {
         self.waiting.retain(|_, queue| {
             queue.retain(|waiting| waiting.key != *key);
             !queue.is_empty()
@@ -483,7 +490,7 @@ impl Table {
 }
 
 /// One task for all kept connections; ends when there are none.
-async fn sweep(pool: std::sync::Weak<Pool>) {
+async fn close_idle_connections(pool: std::sync::Weak<Pool>) {
     loop {
         let Some(here) = pool.upgrade() else { return };
         let Some(wait) = here.close_idle() else { return };
@@ -494,7 +501,7 @@ async fn sweep(pool: std::sync::Weak<Pool>) {
 }
 
 /// Whether a kept connection is the one that `route` would give. The key that was seen first is pinned after the first visit.
-fn serves(kept: &Kept, route: &Arc<Route>) -> bool {
+fn serves(kept: &KeptConnection, route: &Arc<Route>) -> bool {
     if Arc::ptr_eq(&kept.route, route) || *kept.route == **route {
         return true;
     }
@@ -511,9 +518,9 @@ fn same_key(one: &str, other: &str) -> bool {
     one.split_whitespace().take(2).eq(other.split_whitespace().take(2))
 }
 
-fn by_hand(why: &Why) -> bool {
+fn by_hand(why: &UnreachableCause) -> bool {
     match why {
-        Why::Reach(error) => !matches!(error, ReachError::Unreachable(_) | ReachError::NoHelper(_)),
-        Why::Lost(_) => false,
+        UnreachableCause::Reach(error) => !matches!(error, ReachError::Unreachable(_) | ReachError::NoHelper(_)),
+        UnreachableCause::Lost(_) => false,
     }
 }

@@ -14,11 +14,11 @@ use fleetwright_wire::{
 };
 use futures::future::BoxFuture;
 
-use super::{HostState, Hosts, Limits, Place, Task, Why};
+use super::{HostLocation, HostState, Hosts, Limits, Task, UnreachableCause};
 
 /// How hosts behave, by address.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Manner {
+enum HostBehavior {
     #[default]
     Fine,
     /// Nobody answers for that long, then it is given up.
@@ -36,13 +36,13 @@ enum Manner {
 }
 
 #[derive(Clone)]
-struct Town {
+struct TestHosts {
     inner: Arc<Inner>,
 }
 
 struct Inner {
     clock: Clock,
-    manners: Mutex<HashMap<String, Manner>>,
+    manners: Mutex<HashMap<String, HostBehavior>>,
     key: Mutex<String>,
     /// Addresses of connections, in order.
     connects: Mutex<Vec<String>>,
@@ -54,7 +54,7 @@ struct Inner {
     cut: AtomicUsize,
 }
 
-impl Town {
+impl TestHosts {
     fn new() -> Self {
         let clock = Clock::manual("2030-01-01T00:00:00Z".parse().unwrap());
         let inner = Inner {
@@ -75,11 +75,11 @@ impl Town {
         &self.inner.clock
     }
 
-    fn behave(&self, address: &str, manner: Manner) {
+    fn behave(&self, address: &str, manner: HostBehavior) {
         self.inner.manners.lock().unwrap().insert(address.into(), manner);
     }
 
-    fn manner(&self, address: &str) -> Manner {
+    fn manner(&self, address: &str) -> HostBehavior {
         self.inner.manners.lock().unwrap().get(address).copied().unwrap_or_default()
     }
 
@@ -132,7 +132,7 @@ impl Town {
     }
 }
 
-impl Transport for Town {
+impl Transport for TestHosts {
     fn connect(&self, route: Arc<Route>) -> BoxFuture<'_, Result<Box<dyn Link>, ReachError>> {
         Box::pin(async move {
             let address = route.host.address.clone();
@@ -142,12 +142,12 @@ impl Transport for Town {
                 connects.len()
             };
             match self.manner(&address) {
-                Manner::Gone(after) => {
+                HostBehavior::Gone(after) => {
                     let _busy = Busy::new(&self.inner);
                     self.clock().sleep(after).await;
                     return Err(ReachError::Unreachable(format!("{address}: no route")));
                 }
-                Manner::Panics => panic!("a transport that breaks"),
+                HostBehavior::Panics => panic!("a transport that breaks"),
                 _ => {}
             }
             let found = self.inner.key.lock().unwrap().clone();
@@ -180,7 +180,7 @@ impl Drop for Busy<'_> {
 }
 
 struct Wire {
-    town: Town,
+    town: TestHosts,
     address: String,
     number: usize,
     key: String,
@@ -207,18 +207,18 @@ impl Link for Wire {
             }
             town.inner.asked.fetch_add(1, Ordering::SeqCst);
             match town.manner(&self.address) {
-                Manner::Hangs => {
+                HostBehavior::Hangs => {
                     town.clock().sleep(within).await;
-                    return Err(LinkError::Late(within));
+                    return Err(LinkError::TimedOut(within));
                 }
-                Manner::Slow(time) if matches!(request, Request::Apply(_)) => {
+                HostBehavior::Slow(time) if matches!(request, Request::Apply(_)) => {
                     for part in 1..=60 {
                         tell(Progress { doing: format!("part {part} of 60") });
                         town.clock().sleep(time / 60).await;
                     }
                 }
-                Manner::Lies => return Ok(Answer::Cleaned),
-                Manner::Refuses => {
+                HostBehavior::Lies => return Ok(Answer::Cleaned),
+                HostBehavior::Refuses => {
                     return Ok(Answer::Failed(Failure { kind: FailureKind::Fenced, message: "a newer one".into() }));
                 }
                 _ => {}
@@ -277,16 +277,16 @@ fn route(name: &str, trust: Trust) -> Arc<Route> {
             trust,
         },
         jumps: Vec::new(),
-        limits: transport::Limits::default(),
+        limits: transport::TransportLimits::default(),
     })
 }
 
-fn ask(hosts: &Hosts, name: &str, place: Place, task: Task) -> bool {
+fn ask(hosts: &Hosts, name: &str, place: HostLocation, task: Task) -> bool {
     hosts.ask(&key(name), route(name, Trust::FirstUse), place, task)
 }
 
 fn look(hosts: &Hosts, name: &str) -> bool {
-    ask(hosts, name, Place::default(), Task::Observe(Observe::default()))
+    ask(hosts, name, HostLocation::default(), Task::Observe(Observe::default()))
 }
 
 fn step(id: &str) -> Task {
@@ -294,13 +294,13 @@ fn step(id: &str) -> Task {
     Task::Apply { apply: Box::new(apply), then: Observe::default() }
 }
 
-fn place(zone: &str, rack: &str) -> Place {
-    Place { zone: Some(zone.into()), rack: Some(rack.into()) }
+fn place(zone: &str, rack: &str) -> HostLocation {
+    HostLocation { zone: Some(zone.into()), rack: Some(rack.into()) }
 }
 
 #[tokio::test]
 async fn a_host_is_looked_at_and_its_connection_kept() {
-    let town = Town::new();
+    let town = TestHosts::new();
     let (hosts, _) = town.hosts(Limits::default());
     assert!(look(&hosts, "a"));
     assert!(!look(&hosts, "a"), "one visit at a time");
@@ -309,7 +309,7 @@ async fn a_host_is_looked_at_and_its_connection_kept() {
     assert_eq!(seen.host_key.as_deref(), Some("ssh-ed25519 AAAA"));
     // The key that was seen is pinned from then on: that is the same connection.
     let pinned = route("a", Trust::Keys(vec!["ssh-ed25519 AAAA root@a".into(), "ssh-rsa BBBB".into()]));
-    assert!(hosts.ask(&key("a"), pinned, Place::default(), step("s-1")));
+    assert!(hosts.ask(&key("a"), pinned, HostLocation::default(), step("s-1")));
     let seen = town.done(&hosts, &key("a")).await;
     assert_eq!(seen.step.unwrap().id, "s-1");
     assert_eq!((town.connects(), town.links()), (1, 1));
@@ -318,14 +318,14 @@ async fn a_host_is_looked_at_and_its_connection_kept() {
         host: Hop { port: 2222, ..route("a", Trust::FirstUse).host.clone() },
         ..(*route("a", Trust::FirstUse)).clone()
     };
-    assert!(hosts.ask(&key("a"), Arc::new(other), Place::default(), Task::Observe(Observe::default())));
+    assert!(hosts.ask(&key("a"), Arc::new(other), HostLocation::default(), Task::Observe(Observe::default())));
     town.done(&hosts, &key("a")).await;
     assert_eq!((town.connects(), town.links()), (2, 1));
 }
 
 #[tokio::test]
 async fn a_connection_that_nobody_uses_is_closed_and_the_oldest_goes_first() {
-    let town = Town::new();
+    let town = TestHosts::new();
     let (hosts, _) = town.hosts(Limits { idle_links: 2, ..Limits::default() });
     for name in ["a", "b", "c"] {
         look(&hosts, name);
@@ -344,12 +344,12 @@ async fn a_connection_that_nobody_uses_is_closed_and_the_oldest_goes_first() {
 
 #[tokio::test]
 async fn a_kept_connection_that_is_gone_is_made_anew_without_a_word() {
-    let town = Town::new();
+    let town = TestHosts::new();
     let (hosts, _) = town.hosts(Limits::default());
     look(&hosts, "a");
     town.done(&hosts, &key("a")).await;
     town.cut();
-    ask(&hosts, "a", Place::default(), step("s-1"));
+    ask(&hosts, "a", HostLocation::default(), step("s-1"));
     let seen = town.done(&hosts, &key("a")).await;
     assert_eq!(seen.unreachable, None);
     assert_eq!(seen.step.unwrap().id, "s-1");
@@ -358,15 +358,15 @@ async fn a_kept_connection_that_is_gone_is_made_anew_without_a_word() {
 
 #[tokio::test]
 async fn a_host_that_is_gone_is_tried_ever_more_rarely_until_somebody_hurries() {
-    let town = Town::new();
+    let town = TestHosts::new();
     let (hosts, _) = town.hosts(Limits::default());
-    town.behave("a", Manner::Gone(Duration::from_secs(10)));
+    town.behave("a", HostBehavior::Gone(Duration::from_secs(10)));
     let mut waits = Vec::new();
     for attempt in 1..=12 {
         assert!(look(&hosts, "a"));
         let gone = town.done(&hosts, &key("a")).await.unreachable.unwrap();
         assert_eq!(gone.attempts, attempt);
-        assert!(matches!(gone.why, Why::Reach(ReachError::Unreachable(_))));
+        assert!(matches!(gone.why, UnreachableCause::Reach(ReachError::Unreachable(_))));
         assert!(!look(&hosts, "a"), "its time has not come");
         let wait = Duration::try_from(gone.not_before.duration_since(town.clock().now())).unwrap();
         waits.push(wait);
@@ -379,7 +379,7 @@ async fn a_host_that_is_gone_is_tried_ever_more_rarely_until_somebody_hurries() 
 
     look(&hosts, "a");
     town.done(&hosts, &key("a")).await;
-    town.behave("a", Manner::Fine);
+    town.behave("a", HostBehavior::Fine);
     assert!(!look(&hosts, "a"));
     hosts.hurry(&key("a"));
     let gone = hosts.state(&key("a")).unreachable.unwrap();
@@ -390,31 +390,31 @@ async fn a_host_that_is_gone_is_tried_ever_more_rarely_until_somebody_hurries() 
 
 #[tokio::test]
 async fn another_route_than_the_one_that_failed_is_tried_at_once() {
-    let town = Town::new();
+    let town = TestHosts::new();
     let (hosts, _) = town.hosts(Limits::default());
     let (old, new) =
         (route("a", Trust::Keys(vec!["old".into()])), route("a", Trust::Keys(vec!["ssh-ed25519 AAAA".into()])));
     let observe = || Task::Observe(Observe::default());
-    assert!(hosts.ask(&key("a"), old.clone(), Place::default(), observe()));
+    assert!(hosts.ask(&key("a"), old.clone(), HostLocation::default(), observe()));
     let gone = town.done(&hosts, &key("a")).await.unreachable.unwrap();
-    assert!(matches!(gone.why, Why::Reach(ReachError::HostKeyChanged { known: 1, .. })), "{gone:?}");
+    assert!(matches!(gone.why, UnreachableCause::Reach(ReachError::HostKeyChanged { known: 1, .. })), "{gone:?}");
     let wait = Duration::try_from(gone.not_before.duration_since(town.clock().now())).unwrap();
     assert!(wait > Duration::from_secs(20), "only a person can help: {wait:?}");
-    assert!(!hosts.ask(&key("a"), old, Place::default(), observe()));
-    assert!(hosts.ask(&key("a"), new, Place::default(), observe()));
+    assert!(!hosts.ask(&key("a"), old, HostLocation::default(), observe()));
+    assert!(hosts.ask(&key("a"), new, HostLocation::default(), observe()));
     assert_eq!(town.done(&hosts, &key("a")).await.unreachable, None);
 }
 
 #[tokio::test]
 async fn hosts_that_hang_cost_the_others_nothing() {
-    let town = Town::new();
+    let town = TestHosts::new();
     let limits = Limits { overall: 4, zone: 3, rack: 2, ..Limits::default() };
     let (hosts, _) = town.hosts(limits);
     // A whole rack hangs in the middle of a step, a whole zone does not answer.
     for n in 0..20 {
-        town.behave(&format!("hung-{n}"), Manner::Hangs);
+        town.behave(&format!("hung-{n}"), HostBehavior::Hangs);
         assert!(ask(&hosts, &format!("hung-{n}"), place("z1", "r1"), step(&format!("s-{n}"))));
-        town.behave(&format!("gone-{n}"), Manner::Gone(Duration::from_secs(10)));
+        town.behave(&format!("gone-{n}"), HostBehavior::Gone(Duration::from_secs(10)));
         assert!(ask(&hosts, &format!("gone-{n}"), place("z2", &format!("r{n}")), step(&format!("s-{n}"))));
     }
     let fine: Vec<String> = (0..50).map(|n| format!("fine-{n}")).collect();
@@ -426,19 +426,19 @@ async fn hosts_that_hang_cost_the_others_nothing() {
     assert!(passed <= Duration::from_secs(120), "they waited for {passed:?}: a hung step may take 630 s");
     // And the hung ones end, too.
     town.until("the end of all", || async { hosts.counts().visited + hosts.counts().waiting == 0 }).await;
-    assert!(matches!(hosts.state(&key("hung-7")).unreachable.unwrap().why, Why::Lost(_)));
+    assert!(matches!(hosts.state(&key("hung-7")).unreachable.unwrap().why, UnreachableCause::Lost(_)));
     assert_eq!(hosts.counts().unreachable, 40);
 }
 
 #[tokio::test]
 async fn no_more_hosts_than_allowed_are_visited_at_the_same_time() {
-    let town = Town::new();
+    let town = TestHosts::new();
     let limits = Limits { overall: 10, zone: 6, rack: 2, ..Limits::default() };
     let (hosts, _) = town.hosts(limits);
     let mut names = Vec::new();
     for (zone, rack, n) in (0..90).map(|n| (n % 3, n % 9, n)) {
         let name = format!("m-{n}");
-        town.behave(&name, Manner::Gone(Duration::from_secs(5)));
+        town.behave(&name, HostBehavior::Gone(Duration::from_secs(5)));
         ask(&hosts, &name, place(&format!("z{zone}"), &format!("r{rack}")), Task::Observe(Observe::default()));
         names.push(name);
     }
@@ -457,10 +457,10 @@ async fn no_more_hosts_than_allowed_are_visited_at_the_same_time() {
 
 #[tokio::test]
 async fn a_long_step_tells_how_far_it_is_and_lets_others_go_first() {
-    let town = Town::new();
+    let town = TestHosts::new();
     let (hosts, _) = town.hosts(Limits { overall: 1, ..Limits::default() });
-    town.behave("a", Manner::Slow(Duration::from_secs(300)));
-    ask(&hosts, "a", Place::default(), step("s-1"));
+    town.behave("a", HostBehavior::Slow(Duration::from_secs(300)));
+    ask(&hosts, "a", HostLocation::default(), step("s-1"));
     look(&hosts, "b");
     assert_eq!(hosts.state(&key("b")).doing.unwrap().since, None, "it waits for its turn");
     town.until("b was seen", || async { hosts.state(&key("b")).seen.is_some() }).await;
@@ -475,18 +475,18 @@ async fn a_long_step_tells_how_far_it_is_and_lets_others_go_first() {
 
 #[tokio::test]
 async fn who_answers_something_else_is_not_believed() {
-    let town = Town::new();
+    let town = TestHosts::new();
     let (hosts, _) = town.hosts(Limits::default());
-    town.behave("a", Manner::Lies);
-    ask(&hosts, "a", Place::default(), step("s-1"));
+    town.behave("a", HostBehavior::Lies);
+    ask(&hosts, "a", HostLocation::default(), step("s-1"));
     let seen = town.done(&hosts, &key("a")).await;
     assert!(!seen.cleaned && seen.step.is_none() && seen.seen.is_none());
-    let Why::Lost(why) = seen.unreachable.unwrap().why else { panic!("it was reached") };
+    let UnreachableCause::Lost(why) = seen.unreachable.unwrap().why else { panic!("it was reached") };
     assert!(why.contains("invalid"), "{why}");
     assert_eq!(town.links(), 0, "nothing more is asked over that connection");
 
-    town.behave("b", Manner::Refuses);
-    ask(&hosts, "b", Place::default(), step("s-1"));
+    town.behave("b", HostBehavior::Refuses);
+    ask(&hosts, "b", HostLocation::default(), step("s-1"));
     let seen = town.done(&hosts, &key("b")).await;
     assert_eq!(seen.refused.unwrap().1.kind, FailureKind::Fenced);
     assert!(seen.unreachable.is_none() && seen.seen.is_none(), "a host that says no is reached, and not looked at");
@@ -494,14 +494,14 @@ async fn who_answers_something_else_is_not_believed() {
 
 #[tokio::test]
 async fn a_host_is_cleaned_and_nothing_of_it_is_believed_any_more() {
-    let town = Town::new();
+    let town = TestHosts::new();
     let (hosts, _) = town.hosts(Limits::default());
-    ask(&hosts, "a", Place::default(), step("s-1"));
+    ask(&hosts, "a", HostLocation::default(), step("s-1"));
     town.done(&hosts, &key("a")).await;
-    ask(&hosts, "a", Place::default(), Task::Refuse { id: "s-2".into(), claim: Claim::default() });
+    ask(&hosts, "a", HostLocation::default(), Task::Refuse { id: "s-2".into(), claim: Claim::default() });
     let seen = town.done(&hosts, &key("a")).await;
     assert_eq!(seen.step.unwrap().outcome, Outcome::Refused);
-    ask(&hosts, "a", Place::default(), Task::Clean { claim: Claim::default() });
+    ask(&hosts, "a", HostLocation::default(), Task::Clean { claim: Claim::default() });
     let seen = town.done(&hosts, &key("a")).await;
     assert!(seen.cleaned && seen.seen.is_none() && seen.step.is_none());
     assert_eq!(town.links(), 0, "the helper is gone, and so is the connection to it");
@@ -511,9 +511,9 @@ async fn a_host_is_cleaned_and_nothing_of_it_is_believed_any_more() {
 
 #[tokio::test]
 async fn forgotten_and_dropped_hosts_leave_nothing_running() {
-    let town = Town::new();
+    let town = TestHosts::new();
     let (hosts, _) = town.hosts(Limits { overall: 1, ..Limits::default() });
-    town.behave("a", Manner::Hangs);
+    town.behave("a", HostBehavior::Hangs);
     look(&hosts, "a");
     look(&hosts, "b");
     look(&hosts, "c");
@@ -537,11 +537,11 @@ async fn forgotten_and_dropped_hosts_leave_nothing_running() {
 
 #[tokio::test]
 async fn a_step_that_waits_for_its_turn_can_be_recalled_and_one_that_runs_goes_on() {
-    let town = Town::new();
+    let town = TestHosts::new();
     let (hosts, _) = town.hosts(Limits { overall: 1, ..Limits::default() });
-    town.behave("a", Manner::Slow(Duration::from_secs(10)));
-    ask(&hosts, "a", Place::default(), step("s-1"));
-    ask(&hosts, "b", Place::default(), step("s-2"));
+    town.behave("a", HostBehavior::Slow(Duration::from_secs(10)));
+    ask(&hosts, "a", HostLocation::default(), step("s-1"));
+    ask(&hosts, "b", HostLocation::default(), step("s-2"));
     look(&hosts, "c");
     town.now().await;
     hosts.recall(&key("a"));
@@ -556,9 +556,9 @@ async fn a_step_that_waits_for_its_turn_can_be_recalled_and_one_that_runs_goes_o
 
 #[tokio::test]
 async fn a_transport_that_breaks_ends_one_visit_only() {
-    let town = Town::new();
+    let town = TestHosts::new();
     let (hosts, _) = town.hosts(Limits { overall: 1, ..Limits::default() });
-    town.behave("a", Manner::Panics);
+    town.behave("a", HostBehavior::Panics);
     look(&hosts, "a");
     look(&hosts, "b");
     town.until("b was seen", || async { hosts.state(&key("b")).seen.is_some() }).await;
@@ -567,12 +567,12 @@ async fn a_transport_that_breaks_ends_one_visit_only() {
 
 #[test]
 fn a_runtime_that_shuts_down_in_the_middle_is_no_trouble() {
-    let town = Town::new();
+    let town = TestHosts::new();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let hosts = runtime.block_on(async {
         let (hosts, _) = town.hosts(Limits { overall: 3, ..Limits::default() });
         for n in 0..20 {
-            town.behave(&format!("m-{n}"), Manner::Hangs);
+            town.behave(&format!("m-{n}"), HostBehavior::Hangs);
             look(&hosts, &format!("m-{n}"));
         }
         town.now().await;

@@ -7,8 +7,8 @@ use fleetwright_kit::Key;
 use fleetwright_transport::{Link, LinkError, Route};
 use fleetwright_wire::{Answer, Apply, Claim, Progress, Request, Step, Verb};
 
-use super::pool::{Learnt, Pool};
-use super::{Place, Task, Why};
+use super::pool::{Pool, VisitResult};
+use super::{HostLocation, Task, UnreachableCause};
 
 /// How long looking may take. Health checks may run commands.
 const OBSERVE_WITHIN: Duration = Duration::from_secs(120);
@@ -26,12 +26,12 @@ pub(super) struct Visit {
     number: u64,
     route: Arc<Route>,
     /// None once it was given back.
-    place: Option<Place>,
+    place: Option<HostLocation>,
     link: Option<Box<dyn Link>>,
     /// The connection was there before: that it is gone by now says nothing of the host.
     reused: bool,
     /// How it ended; none if nobody said.
-    end: Option<Option<Why>>,
+    end: Option<Option<UnreachableCause>>,
 }
 
 impl Visit {
@@ -40,7 +40,7 @@ impl Visit {
         key: Key,
         number: u64,
         route: Arc<Route>,
-        place: Place,
+        place: HostLocation,
         link: Option<Box<dyn Link>>,
     ) -> Self {
         let reused = link.is_some();
@@ -60,7 +60,7 @@ impl Visit {
         self.end = Some(why);
     }
 
-    async fn apply(&mut self, apply: Box<Apply>, then: fleetwright_wire::Observe) -> Result<(), Why> {
+    async fn apply(&mut self, apply: Box<Apply>, then: fleetwright_wire::Observe) -> Result<(), UnreachableCause> {
         let within = Duration::from_secs(apply.within).saturating_add(SLACK);
         if self.ask(&Request::Apply(apply), within).await? {
             self.ask(&Request::Observe(Box::new(then)), OBSERVE_WITHIN).await?;
@@ -69,14 +69,14 @@ impl Visit {
     }
 
     /// Gets the owner mark, and looks at the host.
-    async fn own(&mut self, request: Request) -> Result<(), Why> {
+    async fn own(&mut self, request: Request) -> Result<(), UnreachableCause> {
         if self.ask(&request, SHORT_WITHIN).await? {
             self.ask(&Request::Observe(Box::default()), OBSERVE_WITHIN).await?;
         }
         Ok(())
     }
 
-    async fn clean(&mut self, claim: Claim) -> Result<(), Why> {
+    async fn clean(&mut self, claim: Claim) -> Result<(), UnreachableCause> {
         self.ask(&Request::Clean { claim }, SHORT_WITHIN).await?;
         // The helper is gone with everything else: who comes again brings it again.
         self.link = None;
@@ -84,25 +84,25 @@ impl Visit {
     }
 
     /// Asks, keeps the answer, and says whether the host did what was asked.
-    async fn ask(&mut self, request: &Request, within: Duration) -> Result<bool, Why> {
+    async fn ask(&mut self, request: &Request, within: Duration) -> Result<bool, UnreachableCause> {
         loop {
             let learnt = match self.connect().await {
                 Ok(()) => self.once(request, within).await,
-                Err(why) => Learnt::Not(why),
+                Err(why) => VisitResult::Unreachable(why),
             };
             match learnt {
-                Learnt::Answer(answer) => {
+                VisitResult::Answer(answer) => {
                     let done = !matches!(answer, Answer::Failed(_));
                     let host_key = self.link.as_ref().map(|link| link.host_key().to_owned()).unwrap_or_default();
                     self.pool.answered(&self.key, self.number, answer, &host_key);
                     return Ok(done);
                 }
                 // A kept connection may have ended long ago. Asking again is safe: the id of a step runs once.
-                Learnt::Not(Why::Lost(_)) if self.reused => {
+                VisitResult::Unreachable(UnreachableCause::Lost(_)) if self.reused => {
                     self.link = None;
                     self.reused = false;
                 }
-                Learnt::Not(why) => {
+                VisitResult::Unreachable(why) => {
                     self.link = None;
                     return Err(why);
                 }
@@ -110,7 +110,7 @@ impl Visit {
         }
     }
 
-    async fn connect(&mut self) -> Result<(), Why> {
+    async fn connect(&mut self) -> Result<(), UnreachableCause> {
         if self.link.is_some() {
             return Ok(());
         }
@@ -120,19 +120,21 @@ impl Visit {
         let most = (limits.connect + limits.login).saturating_mul(hops) + limits.deliver + CONNECT_SLACK;
         let pool = self.pool.clone();
         let connected = tokio::select! {
-            connected = pool.transport.connect(self.route.clone()) => connected.map_err(Why::Reach)?,
+            connected = pool.transport.connect(self.route.clone()) => connected.map_err(UnreachableCause::Reach)?,
             () = pool.clock.sleep(most) => {
                 let address = &self.route.host.address;
-                return Err(Why::Lost(format!("timed out connecting to {address} after {most:?}")));
+                return Err(UnreachableCause::Lost(format!("timed out connecting to {address} after {most:?}")));
             }
         };
         self.link = Some(connected);
         Ok(())
     }
 
-    async fn once(&mut self, request: &Request, within: Duration) -> Learnt {
+    async fn once(&mut self, request: &Request, within: Duration) -> VisitResult {
         let pool = self.pool.clone();
-        let Some(link) = self.link.take() else { return Learnt::Not(Why::Lost("no connection to the host".into())) };
+        let Some(link) = self.link.take() else {
+            return VisitResult::Unreachable(UnreachableCause::Lost("no connection to the host".into()));
+        };
         let tell = {
             let (pool, key, number) = (pool.clone(), self.key.clone(), self.number);
             move |progress: Progress| pool.progress(&key, number, progress)
@@ -145,22 +147,22 @@ impl Visit {
                 tokio::select! {
                     biased;
                     answer = &mut answer => break answer,
-                    () = &mut late => break Err(LinkError::Late(within)),
+                    () = &mut late => break Err(LinkError::TimedOut(within)),
                     () = &mut long, if self.place.is_some() => self.give_back(),
                 }
             }
         };
         self.link = Some(link);
         match answer {
-            Ok(answer) if answers(request, &answer) => Learnt::Answer(answer),
+            Ok(answer) if answers(request, &answer) => VisitResult::Answer(answer),
             Ok(_) => {
-                let nonsense = LinkError::Nonsense("the answer does not match the request".to_owned());
-                Learnt::Not(Why::Lost(nonsense.to_string()))
+                let nonsense = LinkError::InvalidAnswer("the answer does not match the request".to_owned());
+                VisitResult::Unreachable(UnreachableCause::Lost(nonsense.to_string()))
             }
             Err(error) => {
                 // Only a connection that was lost may have been lost before.
                 self.reused &= matches!(error, LinkError::Lost(_));
-                Learnt::Not(Why::Lost(error.to_string()))
+                VisitResult::Unreachable(UnreachableCause::Lost(error.to_string()))
             }
         }
     }
@@ -174,8 +176,8 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        let why = self.end.take().unwrap_or_else(|| Some(Why::Lost("the connection was aborted".into())));
-        self.pool.over(&self.key, self.number, self.route.clone(), self.link.take(), why);
+        let why = self.end.take().unwrap_or_else(|| Some(UnreachableCause::Lost("the connection was aborted".into())));
+        self.pool.visit_ended(&self.key, self.number, self.route.clone(), self.link.take(), why);
         self.give_back();
     }
 }
@@ -196,7 +198,7 @@ fn answers(request: &Request, answer: &Answer) -> bool {
 }
 
 /// What a task is, for people, and the id of its step.
-pub(super) fn told(task: &Task) -> (String, Option<String>) {
+pub(super) fn describe_task(task: &Task) -> (String, Option<String>) {
     match task {
         Task::Observe(_) => ("observe".to_owned(), None),
         Task::Apply { apply, .. } => (step(&apply.step), Some(apply.id.clone())),

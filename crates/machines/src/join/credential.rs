@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 
 use super::token_key;
-use crate::drain::Unseen;
+use crate::drain::ReadError;
 use crate::view::{NodeView, ThinNode};
 
 /// Where bootstrap tokens are.
@@ -22,7 +22,7 @@ pub const TOKENS_NAMESPACE: &str = "kube-system";
 /// How long a token is valid.
 pub const LIFETIME: Duration = Duration::from_secs(15 * 60);
 /// One that is valid for less than this is not given away any more: installing a kubelet takes its time.
-const LEFT: Duration = Duration::from_secs(5 * 60);
+const MIN_REMAINING_LIFETIME: Duration = Duration::from_secs(5 * 60);
 /// Label of a token's Secret: the namespace of the machine.
 const NAMESPACE: &str = "fleetwright.io/namespace";
 
@@ -49,7 +49,7 @@ pub enum JoinError {
     ForeignNode(String),
     /// Nobody can say whether the name is free.
     #[error("the bootstrap token: {0}")]
-    Unseen(#[from] Unseen),
+    ReadFailed(#[from] ReadError),
     /// Its name is taken again and again.
     #[error("the bootstrap token: Secret {0} was created by another client at the same time")]
     Taken(String),
@@ -61,22 +61,22 @@ impl StepError for JoinError {
             Self::NoValue { .. } => "ClusterValueMissing",
             Self::Token(error) => error.reason(),
             Self::ForeignNode(_) => "NodeNotBound",
-            Self::Unseen(error) => error.reason(),
+            Self::ReadFailed(error) => error.reason(),
             Self::Taken(_) => "BootstrapTokenConflict",
         }
     }
 
     fn remedy(&self) -> Remedy {
         match self {
-            Self::NoValue { .. } => Remedy::Person,
+            Self::NoValue { .. } => Remedy::NeedsPerson,
             // A refusal may be mended by a role, which nobody watches.
             Self::Token(error) => match error.remedy() {
-                Remedy::Person => Remedy::Wait(Duration::from_secs(60)),
+                Remedy::NeedsPerson => Remedy::Wait(Duration::from_secs(60)),
                 remedy => remedy,
             },
             // The cache of Nodes catches up, and the machine says why it waits.
             Self::ForeignNode(_) => Remedy::Wait(Duration::from_secs(5)),
-            Self::Unseen(error) => error.remedy(),
+            Self::ReadFailed(error) => error.remedy(),
             Self::Taken(_) => Remedy::Retry,
         }
     }
@@ -85,11 +85,11 @@ impl StepError for JoinError {
 /// The bootstrap tokens that this process created. Cheap to clone. A restart loses them: the next join gets a new token, and the lost one expires.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    given: Arc<Mutex<Given>>,
+    given: Arc<Mutex<IssuedTokens>>,
 }
 
 #[derive(Default)]
-struct Given {
+struct IssuedTokens {
     /// By the uids of machines.
     tokens: HashMap<String, Token>,
     /// The ids of those that were deleted, and when.
@@ -144,7 +144,7 @@ impl Credentials {
     /// Asks the API server, since a cache may lag behind: no token is given for the name of a Node that is not the machine's own.
     async fn name_is_free(&self, pass: &Pass, (name, bound): (&str, Option<&str>)) -> Result<(), JoinError> {
         let node = Api::<ThinNode>::all(pass.client()).get_opt(name).await;
-        let node = node.map_err(|error| Unseen::of(format!("Node {name}"), &error))?;
+        let node = node.map_err(|error| ReadError::of(format!("Node {name}"), &error))?;
         match node.map(NodeView::of) {
             Some(node) if bound != Some(&*node.uid) => Err(JoinError::ForeignNode(name.to_owned())),
             _ => Ok(()),
@@ -154,7 +154,7 @@ impl Credentials {
     async fn token(&self, pass: &Pass, uid: &str, step: &str) -> Result<String, JoinError> {
         let before = self.given().tokens.get(uid).cloned();
         if let Some(Token { id, secret, until, step: of }) = &before
-            && *until > pass.now() + LEFT
+            && *until > pass.now() + MIN_REMAINING_LIFETIME
             && of == step
         {
             return Ok(format!("{id}.{secret}"));
@@ -201,7 +201,7 @@ impl Credentials {
         self.given().tokens.get(uid).map(|token| token.id.clone())
     }
 
-    fn given(&self) -> MutexGuard<'_, Given> {
+    fn given(&self) -> MutexGuard<'_, IssuedTokens> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,7 +7,7 @@
 //! Guarantees: no Secret of kube-system is ever read; what was approved or denied is never changed; a token is deleted when its Node exists
 //! or its machine is deleted; neither a token nor a certificate is given for the name of a Node that is not bound to the machine.
 
-mod api;
+mod api_addresses;
 mod credential;
 mod requests;
 mod tokens;
@@ -21,10 +21,10 @@ use kube::Api;
 pub use credential::{Credentials, JoinError, LIFETIME, TOKENS_NAMESPACE};
 use requests::Requests;
 use tokens::Tokens;
-use view::{BY_REQUESTOR, Eyes, RequestView};
+use view::{BY_REQUESTOR, JoinCaches, RequestView};
 
-use crate::look::{machines, maps};
-use crate::view::{MachineView, MapView, NodeView};
+use crate::observe::{machines, maps};
+use crate::view::{ConfigMapView, MachineView, NodeView};
 
 /// Adds the caches and controllers that let the machines of one namespace join.
 pub fn add(operator: &mut Operator, namespace: &str, credentials: &Credentials) {
@@ -42,26 +42,26 @@ pub(crate) fn add_on(
     credentials: &Credentials,
     machines: &Cache<MachineView>,
     nodes: &Cache<NodeView>,
-    maps: &Cache<MapView>,
-) -> Eyes {
+    maps: &Cache<ConfigMapView>,
+) -> JoinCaches {
     let options = Options::default();
     let requests = Source::new(Api::all(operator.client()));
-    let eyes = Eyes {
+    let caches = JoinCaches {
         namespace: namespace.into(),
         machines: machines.clone(),
         nodes: nodes.clone(),
         requests: operator.cache(requests.index(BY_REQUESTOR, |_, request: &RequestView| request.requestors())),
         maps: maps.clone(),
     };
-    let (for_machine, for_node) = (eyes.clone(), eyes.clone());
+    let (for_machine, for_node) = (caches.clone(), caches.clone());
     let _ = operator
-        .controller(Requests { eyes: eyes.clone(), credentials: credentials.clone() }, options)
-        .on(&eyes.requests, |change| vec![change.key.clone()])
-        .on(&eyes.machines, move |change| {
+        .controller(Requests { caches: caches.clone(), credentials: credentials.clone() }, options)
+        .on(&caches.requests, |change| vec![change.key.clone()])
+        .on(&caches.machines, move |change| {
             let machine = change.new.or(change.old);
             machine.map(|machine| for_machine.requests_of(machine)).unwrap_or_default()
         })
-        .on(&eyes.nodes, move |change| {
+        .on(&caches.nodes, move |change| {
             // What a kubelet reports of itself decides nothing about its own certificates.
             if change.old.map(|node| &node.uid) == change.new.map(|node| &node.uid) {
                 return Vec::new();
@@ -70,12 +70,12 @@ pub(crate) fn add_on(
         });
     // Only machines that go are looked at: for all others there is nothing to do.
     let _ = operator
-        .controller(Tokens { machines: eyes.machines.clone(), credentials: credentials.clone() }, options)
-        .on(&eyes.machines, |change| {
+        .controller(Tokens { machines: caches.machines.clone(), credentials: credentials.clone() }, options)
+        .on(&caches.machines, |change| {
             let going = change.new.is_some_and(|machine| machine.0.metadata.deletion_timestamp.is_some());
             if going || change.new.is_none() { vec![change.key.clone()] } else { Vec::new() }
         });
-    eyes
+    caches
 }
 
 /// The most calls that a pass of each controller makes.
@@ -101,7 +101,7 @@ pub fn rules() -> Rules {
     signers.resource_names = Some(vec![CLIENT_SIGNER.to_owned(), SERVING_SIGNER.to_owned()]);
     // Where the API server is: kubelets get no certificate for that.
     let named = |group, resource| PolicyRule {
-        resource_names: Some(vec![api::SERVICE.to_owned()]),
+        resource_names: Some(vec![api_addresses::SERVICE.to_owned()]),
         ..rule(group, &[resource], &["get"])
     };
     Rules {

@@ -8,8 +8,8 @@ use fleetwright_api::Machine;
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, View, WriteError};
 use fleetwright_plan::join::{
-    ApiAddresses, Around, Asked, Binding, CLIENT_SIGNER, Joiner, Requestor, SERVING_SIGNER, Verdict, decide, reserved,
-    token_of,
+    ApiAddresses, Binding, CLIENT_SIGNER, JoinContext, JoiningMachine, Requestor, SERVING_SIGNER, SigningDecision,
+    SigningRequest, decide, reserved, token_of,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -17,10 +17,10 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Api;
 use serde_json::{Value, json};
 
-use super::view::{Answered, Eyes, MATCHES, RequestView};
-use super::{Credentials, LIFETIME, api};
-use crate::drain::Unseen;
-use crate::look::{BY_NODE, BY_UID};
+use super::view::{JoinCaches, MATCHES, RequestAnswer, RequestView};
+use super::{Credentials, LIFETIME, api_addresses};
+use crate::drain::ReadError;
+use crate::observe::{BY_NODE, BY_UID};
 use crate::view::{NodeView, ThinNode};
 
 /// For so long after a request was made a token may still be there; after that it ended by itself.
@@ -28,7 +28,7 @@ const MAY_BE_VALID: Duration = Duration::from_secs(LIFETIME.as_secs() + 60);
 
 /// Answers requests.
 pub struct Requests {
-    pub eyes: Eyes,
+    pub caches: JoinCaches,
     pub credentials: Credentials,
 }
 
@@ -37,7 +37,7 @@ pub struct Requests {
 pub struct Found {
     request: Arc<RequestView>,
     requestor: Requestor,
-    machine: Option<Joiner>,
+    machine: Option<JoiningMachine>,
     rivals: Vec<String>,
     /// The Node of the machine's name.
     node: Binding,
@@ -49,9 +49,9 @@ pub struct Found {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Nothing.
-    Rest,
+    Nothing,
     /// Answer the request.
-    Answer(Verdict),
+    Answer(SigningDecision),
     /// The Node is there: the token with that id, which this was asked with, has done its work.
     Withdraw(String),
 }
@@ -59,14 +59,14 @@ pub enum Decision {
 impl Controller for Requests {
     const NAME: &'static str = "join";
     /// Reads: where the API server is, for a serving certificate; or whether a Node of that name exists, for the first client certificate.
-    const BUDGET: Budget = Budget { reads: api::READS, writes: 1 };
+    const BUDGET: Budget = Budget { reads: api_addresses::READS, writes: 1 };
 
     type Found = Found;
     type Valid = Found;
     type Decision = Decision;
     type Done = ();
 
-    type DereferenceError = Unseen;
+    type DereferenceError = ReadError;
     type ValidateError = Infallible;
     type ActError = WriteError;
     type ReportError = Infallible;
@@ -75,14 +75,14 @@ impl Controller for Requests {
         reference::<CertificateSigningRequest>(key, found.map(|found| &*found.request.uid))
     }
 
-    async fn dereference(&self, pass: &Pass) -> Result<Option<Found>, Unseen> {
-        let Some(request) = self.eyes.requests.get(pass.key()) else { return Ok(None) };
+    async fn dereference(&self, pass: &Pass) -> Result<Option<Found>, ReadError> {
+        let Some(request) = self.caches.requests.get(pass.key()) else { return Ok(None) };
         let ours = [CLIENT_SIGNER, SERVING_SIGNER].contains(&&*request.signer);
-        if !ours || request.answered == Answered::Refused {
+        if !ours || request.answered == RequestAnswer::Refused {
             return Ok(None);
         }
-        let requestor = Requestor::of(&request.username, &request.groups, &self.eyes.namespace);
-        let machines = &self.eyes.machines;
+        let requestor = Requestor::of(&request.username, &request.groups, &self.caches.namespace);
+        let machines = &self.caches.machines;
         let candidates = match &requestor {
             Requestor::Token { uid } => machines.by(BY_UID, uid),
             Requestor::Node { name } => machines.by(BY_NODE, name),
@@ -96,10 +96,10 @@ impl Controller for Requests {
             node: Binding::Missing,
             api: ApiAddresses::default(),
         };
-        let pending = found.request.answered == Answered::NotYet;
+        let pending = found.request.answered == RequestAnswer::NotYet;
         for (_, candidate) in candidates {
-            let certified = self.eyes.certified(&candidate);
-            let mut node = self.eyes.nodes.get(&Key::cluster(candidate.node()));
+            let certified = self.caches.certified(&candidate);
+            let mut node = self.caches.nodes.get(&Key::cluster(candidate.node()));
             if node.is_none() && pending && found.request.signer == CLIENT_SIGNER {
                 // A cache may lag behind, and the name of a Node that exists is not given away.
                 node = live_node(pass, candidate.node()).await?;
@@ -118,7 +118,7 @@ impl Controller for Requests {
             let others = machines.by(BY_NODE, &machine.node).into_iter().map(|(_, other)| other.joiner(None));
             found.rivals = others.filter(|other| other.uid != machine.uid).map(|other| other.name).collect();
             if pending && found.request.signer == SERVING_SIGNER {
-                found.api = api::addresses(pass, &self.eyes).await?;
+                found.api = api_addresses::addresses(pass, &self.caches).await?;
             }
         }
         Ok(Some(found))
@@ -130,10 +130,10 @@ impl Controller for Requests {
 
     fn decide(&self, found: &Found, now: Timestamp) -> Decision {
         let request = &found.request;
-        if request.answered == Answered::NotYet {
-            let asked = Asked { signer: &request.signer, usages: &request.usages, request: &request.pem };
-            let other = |name: &str| found.machine.as_ref().and_then(|machine| self.eyes.other(name, machine));
-            let around = Around {
+        if request.answered == RequestAnswer::NotYet {
+            let asked = SigningRequest { signer: &request.signer, usages: &request.usages, request: &request.pem };
+            let other = |name: &str| found.machine.as_ref().and_then(|machine| self.caches.other(name, machine));
+            let around = JoinContext {
                 machine: found.machine.as_ref(),
                 rivals: &found.rivals,
                 node: &found.node,
@@ -145,9 +145,9 @@ impl Controller for Requests {
         match &found.requestor {
             Requestor::Token { .. } if request.signed && found.node != Binding::Missing && recent.is_some() => {
                 let id = token_of(&request.username).filter(|id| !self.credentials.is_withdrawn(id));
-                id.map_or(Decision::Rest, |id| Decision::Withdraw(id.to_owned()))
+                id.map_or(Decision::Nothing, |id| Decision::Withdraw(id.to_owned()))
             }
-            _ => Decision::Rest,
+            _ => Decision::Nothing,
         }
     }
 
@@ -157,36 +157,42 @@ impl Controller for Requests {
                 self.credentials.withdraw(pass, id).await?;
                 return Ok(());
             }
-            Decision::Answer(Verdict::Approved { message }) => condition("Approved", MATCHES, message, pass.now()),
-            Decision::Answer(Verdict::Denied { reason, message }) => condition("Denied", reason, message, pass.now()),
-            Decision::Answer(Verdict::LeftAlone | Verdict::Waits { .. }) | Decision::Rest => return Ok(()),
+            Decision::Answer(SigningDecision::Approved { message }) => {
+                condition("Approved", MATCHES, message, pass.now())
+            }
+            Decision::Answer(SigningDecision::Denied { reason, message }) => {
+                condition("Denied", reason, message, pass.now())
+            }
+            Decision::Answer(SigningDecision::Ignored | SigningDecision::Waits { .. }) | Decision::Nothing => {
+                return Ok(());
+            }
         };
         let patch = json!({"status": {"conditions": [condition]}});
-        let requests = &self.eyes.requests;
+        let requests = &self.caches.requests;
         pass.writer().merge_subresource(requests, pass.key(), "approval", &found.request.version, patch).await
     }
 
     async fn report(&self, pass: &Pass, found: &Found, outcome: Outcome<'_, Self>) -> Result<Next, Infallible> {
         if let Outcome::Done { decision: Decision::Answer(verdict), .. } = outcome {
-            self.tell(pass, found, verdict).await;
+            self.publish(pass, found, verdict).await;
         }
-        Ok(Next::Rest)
+        Ok(Next::AwaitChange)
     }
 }
 
 impl Requests {
-    async fn tell(&self, pass: &Pass, found: &Found, verdict: &Verdict) {
+    async fn publish(&self, pass: &Pass, found: &Found, verdict: &SigningDecision) {
         let (level, reason, message) = match verdict {
-            Verdict::LeftAlone => return,
-            Verdict::Approved { message } => (Level::Normal, "CertificateApproved", message.clone()),
-            Verdict::Waits { message } => (Level::Warning, "CertificatePending", message.clone()),
-            Verdict::Denied { reason, message } => {
+            SigningDecision::Ignored => return,
+            SigningDecision::Approved { message } => (Level::Normal, "CertificateApproved", message.clone()),
+            SigningDecision::Waits { message } => (Level::Warning, "CertificatePending", message.clone()),
+            SigningDecision::Denied { reason, message } => {
                 (Level::Warning, "CertificateDenied", format!("{reason}: {message}"))
             }
         };
         let name = &pass.key().name;
         if let Some(machine) = &found.machine {
-            let about = reference::<Machine>(&Key::new(&self.eyes.namespace, &machine.name), Some(&machine.uid));
+            let about = reference::<Machine>(&Key::new(&self.caches.namespace, &machine.name), Some(&machine.uid));
             let by = &found.request.username;
             let told = format!("CertificateSigningRequest {name} of {by}: {message}");
             pass.events().publish(&about, level, reason, &told, &found.request.uid).await;
@@ -199,9 +205,9 @@ impl Requests {
     }
 }
 
-async fn live_node(pass: &Pass, name: &str) -> Result<Option<Arc<NodeView>>, Unseen> {
+async fn live_node(pass: &Pass, name: &str) -> Result<Option<Arc<NodeView>>, ReadError> {
     let node = Api::<ThinNode>::all(pass.client()).get_opt(name).await;
-    let node = node.map_err(|error| Unseen::of(format!("Node {name}"), &error))?;
+    let node = node.map_err(|error| ReadError::of(format!("Node {name}"), &error))?;
     Ok(node.map(|node| Arc::new(NodeView::of(node))))
 }
 

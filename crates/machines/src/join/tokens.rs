@@ -54,6 +54,6 @@ impl Controller for Tokens {
     }
 
     async fn report(&self, _: &Pass, _: &String, _: Outcome<'_, Self>) -> Result<Next, Infallible> {
-        Ok(Next::Rest)
+        Ok(Next::AwaitChange)
     }
 }

@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use fleetwright_kit::{Cache, Key, Source, View};
-use fleetwright_plan::join::{Binding, CLIENT_SIGNER, Joiner, LONGEST_REQUEST, Requestor, SERVING_SIGNER};
+use fleetwright_plan::join::{Binding, CLIENT_SIGNER, JoiningMachine, LONGEST_REQUEST, Requestor, SERVING_SIGNER};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::{Api, Client};
 
-use crate::look::{BY_ADDRESS, BY_NODE, BY_UID};
-use crate::view::{MachineView, MapView, NodeView};
+use crate::observe::{BY_ADDRESS, BY_NODE, BY_UID};
+use crate::view::{ConfigMapView, MachineView, NodeView};
 
 /// The reason of approvals of ours.
 pub const MATCHES: &str = "MachineMatches";
@@ -22,16 +22,16 @@ pub const BY_REQUESTOR: &str = "requestor";
 
 /// The caches.
 #[derive(Clone)]
-pub struct Eyes {
+pub struct JoinCaches {
     pub namespace: Arc<str>,
     pub machines: Cache<MachineView>,
     pub nodes: Cache<NodeView>,
     pub requests: Cache<RequestView>,
     /// ConfigMaps of the machines' namespace, of which `cluster-values` is read.
-    pub maps: Cache<MapView>,
+    pub maps: Cache<ConfigMapView>,
 }
 
-impl Eyes {
+impl JoinCaches {
     /// The requests that may be that machine's.
     pub fn requests_of(&self, machine: &MachineView) -> Vec<Key> {
         let uid = machine.0.metadata.uid.as_deref().unwrap_or_default();
@@ -79,7 +79,7 @@ impl Eyes {
     /// certificates of others back. For the same reason what a younger Machine that has not joined declares is not kept from one that has.
     /// Two of the same second are of the same age: neither gets what the other one declares. The name of a Machine's Node is its own from the
     /// beginning: who joined before and declares that name later does not get it.
-    pub fn other(&self, name: &str, machine: &Joiner) -> Option<String> {
+    pub fn other(&self, name: &str, machine: &JoiningMachine) -> Option<String> {
         let name = address(name);
         let machines = self.machines.by(BY_ADDRESS, &name).into_iter().chain(self.machines.by(BY_NODE, &name));
         let own = self.machines.by(BY_UID, &machine.uid).into_iter().next().map(|(_, own)| own);
@@ -155,7 +155,7 @@ pub struct RequestView {
     pub usages: Vec<String>,
     /// The request itself, up to one byte more than is read, which tells that it is too long; empty once it is answered, and if others sign.
     pub pem: Vec<u8>,
-    pub answered: Answered,
+    pub answered: RequestAnswer,
     /// We approved it.
     pub matched: bool,
     /// It was signed.
@@ -164,7 +164,7 @@ pub struct RequestView {
 
 /// Whether somebody answered a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answered {
+pub enum RequestAnswer {
     NotYet,
     Approved,
     Refused,
@@ -178,12 +178,12 @@ impl View for RequestView {
         let conditions = status.conditions.unwrap_or_default();
         let has = |type_: &str| conditions.iter().any(|condition| condition.type_ == type_);
         let answered = match (has("Denied") || has("Failed"), has("Approved")) {
-            (true, _) => Answered::Refused,
-            (false, true) => Answered::Approved,
-            (false, false) => Answered::NotYet,
+            (true, _) => RequestAnswer::Refused,
+            (false, true) => RequestAnswer::Approved,
+            (false, false) => RequestAnswer::NotYet,
         };
         let ours = [CLIENT_SIGNER, SERVING_SIGNER].contains(&&*request.spec.signer_name);
-        let mut pem = if ours && answered == Answered::NotYet { request.spec.request.0 } else { Vec::new() };
+        let mut pem = if ours && answered == RequestAnswer::NotYet { request.spec.request.0 } else { Vec::new() };
         // Anybody who may ask for certificates can fill the API server with them.
         pem.truncate(LONGEST_REQUEST + 1);
         pem.shrink_to_fit();
@@ -197,7 +197,7 @@ impl View for RequestView {
             usages: request.spec.usages.unwrap_or_default(),
             pem,
             answered,
-            matched: answered == Answered::Approved
+            matched: answered == RequestAnswer::Approved
                 && conditions.iter().any(|one| one.type_ == "Approved" && one.reason.as_deref() == Some(MATCHES)),
             signed: status.certificate.is_some_and(|certificate| !certificate.0.is_empty()),
         }
@@ -207,7 +207,7 @@ impl View for RequestView {
 impl RequestView {
     /// By what a machine finds its requests: those that still need something.
     pub fn requestors(&self) -> Vec<String> {
-        if self.answered == Answered::Refused {
+        if self.answered == RequestAnswer::Refused {
             return Vec::new();
         }
         self.groups.iter().cloned().chain([self.username.clone()]).collect()

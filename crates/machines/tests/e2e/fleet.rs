@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use fleetwright_api::{Component, ComponentState, Machine, Status, crds_json};
 use fleetwright_lab::Process;
-use fleetwright_lab::hosts::{Described, Site, apply};
+use fleetwright_lab::hosts::{HostDescription, Site, apply};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -78,7 +78,7 @@ impl Fleet {
         eprintln!("[{:>4} s] {what}", self.begun.elapsed().as_secs());
     }
 
-    pub(crate) async fn add(&self, host: &Described, packages: &[(String, String)]) -> Result<()> {
+    pub(crate) async fn add(&self, host: &HostDescription, packages: &[(String, String)]) -> Result<()> {
         apply(&self.client, &[host.machine(NAMESPACE, packages)]).await
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fleetwright_api::{Machine, Status, condition, names};
-use fleetwright_lab::hosts::{Described, Emulated, Kernels, apply};
+use fleetwright_lab::hosts::{EmulatedMachine, HostDescription, Kernels, apply};
 use serde_json::json;
 
 use crate::NAMESPACE;
@@ -13,7 +13,7 @@ use crate::fleet::{Fleet, is_true, ready_in};
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kernel_is_installed_booted_and_seen_to_run_on_hosts() -> Result<()> {
     let mut fleet = Fleet::start().await?;
-    let machine = Emulated::start(&fleet.site.network, "emulated").await?;
+    let machine = EmulatedMachine::start(&fleet.site.network, "emulated").await?;
     let told = story(&mut fleet, &machine).await;
     if told.is_err() {
         fleet.keep_logs();
@@ -21,7 +21,7 @@ async fn a_kernel_is_installed_booted_and_seen_to_run_on_hosts() -> Result<()> {
     told
 }
 
-async fn story(fleet: &mut Fleet, machine: &Emulated) -> Result<()> {
+async fn story(fleet: &mut Fleet, machine: &EmulatedMachine) -> Result<()> {
     let kernels = Kernels::find().await?;
     let wanted = Kernels::release(&kernels.second);
     let before = machine.boot_id().await?;
@@ -29,7 +29,7 @@ async fn story(fleet: &mut Fleet, machine: &Emulated) -> Result<()> {
     let package = fleet.site.kernel_package(&kernels, &kernels.second, NAMESPACE)?;
     let name = package["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     apply(&fleet.client, &[package]).await?;
-    let mut declared = Described::emulated(machine, 0).machine(NAMESPACE, &[("kernel".to_owned(), name)]);
+    let mut declared = HostDescription::emulated(machine, 0).machine(NAMESPACE, &[("kernel".to_owned(), name)]);
     declared["spec"]["hardware"]["serial"] = json!("SN-another");
     apply(&fleet.client, &[declared.clone()]).await?;
     is_the_wrong_host(fleet, machine).await?;
@@ -52,7 +52,7 @@ async fn story(fleet: &mut Fleet, machine: &Emulated) -> Result<()> {
 }
 
 /// The serial number that is declared is another one than the firmware's: nothing is done to the host.
-async fn is_the_wrong_host(fleet: &mut Fleet, machine: &Emulated) -> Result<()> {
+async fn is_the_wrong_host(fleet: &mut Fleet, machine: &EmulatedMachine) -> Result<()> {
     let all = "ls -A /boot /lib/modules; readlink /vmlinuz; dpkg-query -W; ls /var/lib/fleetwright/owner.json 2>/dev/null || true";
     let (before, boot) = (machine.ssh(all).await?, machine.boot_id().await?);
     let said = |machine: &Machine| {

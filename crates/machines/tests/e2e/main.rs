@@ -2,11 +2,11 @@
 //!
 //! Run by `make e2e`, which builds what they need: `fleetwright`, its helper, Kubernetes.
 
-mod ends;
 mod fleet;
 mod kernel;
 mod packages;
 mod story;
+mod timeouts;
 
 use std::path::PathBuf;
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use fleetwright_api::{Machine, MachinePackageVersion};
-use fleetwright_lab::hosts::{Described, Host, Site, Tree};
-use fleetwright_plan::package::{Lookup, NoSecret, Rendered, Values, render};
-use fleetwright_transport::{Helpers, Hop, Limits, Link, Login, Route, Ssh, Transport as _, Trust};
+use fleetwright_lab::hosts::{Host, HostDescription, Site, Tree};
+use fleetwright_plan::package::{Lookup, Rendered, SecretUnavailable, Values, render};
+use fleetwright_transport::{Helpers, Hop, Link, Login, Route, Ssh, Transport as _, TransportLimits, Trust};
 use fleetwright_wire::{
     Answer, Apply, Claim, Content, FailureKind, Observation, Observe, Outcome, Owner, Request, Step,
 };
@@ -35,13 +35,13 @@ const PASSING: [&str; 8] = [
 ];
 
 /// What a host is like.
-pub(crate) struct Shape {
+pub(crate) struct HostProfile {
     tree: Tree,
     packages: String,
     units: String,
 }
 
-impl Shape {
+impl HostProfile {
     pub(crate) async fn of(host: &Host) -> Result<Self> {
         let packages = r"dpkg-query -W -f '${Package} ${Version} ${Status}\n'; apt-mark showauto; apt-mark showhold";
         let units = "systemctl list-unit-files --no-legend --no-pager; systemctl --failed --no-legend --no-pager";
@@ -64,8 +64,8 @@ impl Shape {
 struct Nothing;
 
 impl Lookup for Nothing {
-    fn secret(&self, _: &str, _: &str, _: &str) -> Result<Vec<u8>, NoSecret> {
-        Err(NoSecret::Missing)
+    fn secret(&self, _: &str, _: &str, _: &str) -> Result<Vec<u8>, SecretUnavailable> {
+        Err(SecretUnavailable::Missing)
     }
 
     fn config_map(&self, _: &str, _: &str) -> Option<Vec<u8>> {
@@ -86,8 +86,8 @@ async fn shipped_packages_make_a_node_and_leave_a_clean_host_on_hosts() -> Resul
 
 async fn by_hand(site: &Site, host: &Host) -> Result<()> {
     host.run("apt-get update -qq").await?;
-    let before = Shape::of(host).await?;
-    let described = Described::host(host, 0);
+    let before = HostProfile::of(host).await?;
+    let described = HostDescription::host(host, 0);
     let wanted = site.worker("1.37.1")?;
     let machine: Machine = serde_json::from_value(described.machine(NAMESPACE, &wanted))?;
     let link = connect(site, host).await?;
@@ -125,7 +125,7 @@ async fn by_hand(site: &Site, host: &Host) -> Result<()> {
     let cleaned = ask(&*link, Request::Clean { claim: claim("by-hand", epoch, fence) }).await?;
     assert_eq!(cleaned, Answer::Cleaned);
     drop(link);
-    before.assert_same(&Shape::of(host).await?);
+    before.assert_same(&HostProfile::of(host).await?);
     Ok(())
 }
 
@@ -141,7 +141,7 @@ async fn connect(site: &Site, host: &Host) -> Result<Box<dyn Link>> {
             trust: Trust::Keys(vec![host.host_key()]),
         },
         jumps: Vec::new(),
-        limits: Limits::default(),
+        limits: TransportLimits::default(),
     };
     transport.connect(Arc::new(route)).await.context("the host is not reached")
 }

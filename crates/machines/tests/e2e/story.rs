@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fleetwright_api::{ComponentState, Machine, Operation, Status, condition, names};
-use fleetwright_lab::hosts::{Described, Host, apply, archives, shipped};
+use fleetwright_lab::hosts::{Host, HostDescription, apply, archives, shipped};
 use kube::Api;
 use kube::api::DeleteParams;
 use tokio::try_join;
 
 use crate::fleet::{Fleet, component, is_true, ready_in};
-use crate::packages::Shape;
+use crate::packages::HostProfile;
 use crate::{NAMESPACE, built};
 
 const HOSTS: [&str; 3] = ["host-1", "host-2", "host-3"];
@@ -38,7 +38,7 @@ async fn story(fleet: &mut Fleet, hosts: &[Host; 3]) -> Result<()> {
     for host in hosts {
         host.run("apt-get update -qq").await?;
     }
-    let bare = Shape::of(&hosts[2]).await?;
+    let bare = HostProfile::of(&hosts[2]).await?;
 
     fleet.chapter("three bare hosts become nodes");
     become_nodes(fleet, hosts).await?;
@@ -63,7 +63,7 @@ async fn story(fleet: &mut Fleet, hosts: &[Host; 3]) -> Result<()> {
 async fn become_nodes(fleet: &mut Fleet, hosts: &[Host; 3]) -> Result<()> {
     let packages = fleet.site.worker(OLD)?;
     for (number, host) in (0..).zip(hosts) {
-        fleet.add(&Described::host(host, number), &packages).await?;
+        fleet.add(&HostDescription::host(host, number), &packages).await?;
     }
     for name in HOSTS {
         let machine = fleet
@@ -243,7 +243,7 @@ async fn others_change_nothing(fleet: &mut Fleet, host: &Host) -> Result<()> {
     let epoch = machine.status.and_then(|status| status.host_owner).context("the host has an owner")?.epoch;
 
     // It declares nothing: if the host were its own, it would lose everything.
-    fleet.add(&Described { name: "twin".to_owned(), ..Described::host(host, 3) }, &[]).await?;
+    fleet.add(&HostDescription { name: "twin".to_owned(), ..HostDescription::host(host, 3) }, &[]).await?;
     fleet.until("twin", "to say whose its address is", |twin| is_not_owned(twin, "AddressInUse")).await?;
     let machines = fleet.machines();
     machines.delete("twin", &DeleteParams::default()).await?;
@@ -335,7 +335,7 @@ async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
     fleet.until(&host.name(), "to be as declared", |machine| ready_in(machine, "kubelet", OLD)).await.map(drop)
 }
 
-async fn leaves_clean(fleet: &mut Fleet, host: &Host, bare: &Shape) -> Result<()> {
+async fn leaves_clean(fleet: &mut Fleet, host: &Host, bare: &HostProfile) -> Result<()> {
     let name = host.name();
     // Pods that nobody would start again keep a machine from leaving; a person takes them away first.
     for pod in fleet.pods().list(&Default::default()).await? {
@@ -349,7 +349,7 @@ async fn leaves_clean(fleet: &mut Fleet, host: &Host, bare: &Shape) -> Result<()
         .eventually("the machine to be gone", || async { Ok(machines.get_opt(&name).await?.is_none().then_some(())) })
         .await?;
     ensure!(fleet.nodes().get_opt(&name).await?.is_none(), "its Node is still there");
-    bare.assert_same(&Shape::of(host).await?);
+    bare.assert_same(&HostProfile::of(host).await?);
     ensure!(
         host.run("ps -eo comm").await?.lines().all(|name| !name.contains("kubelet") && !name.contains("containerd"))
     );

@@ -6,39 +6,39 @@
 mod site;
 mod stories;
 
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use fleetwright_machines::join;
 use fleetwright_rig::rights::{CLUSTER, rights};
-use site::Site;
+use site::JoinSite;
 
 #[tokio::test]
 async fn a_kubelet_with_its_token_gets_a_certificate_for_its_own_name() {
-    Site::run(Kind::Embedded, stories::a_machine_joins).await;
+    JoinSite::run(ServerKind::Embedded, stories::a_machine_joins).await;
 }
 
 #[tokio::test]
 async fn a_token_is_of_no_use_for_anything_else() {
-    Site::run(Kind::Embedded, stories::a_token_is_for_one_thing).await;
+    JoinSite::run(ServerKind::Embedded, stories::a_token_is_for_one_thing).await;
 }
 
 #[tokio::test]
 async fn a_token_is_given_again_while_it_is_valid_and_refused_when_it_ended() {
-    Site::run(Kind::Embedded, stories::tokens_end).await;
+    JoinSite::run(ServerKind::Embedded, stories::tokens_end).await;
 }
 
 #[tokio::test]
 async fn a_machine_that_goes_joins_no_more() {
-    Site::run(Kind::Embedded, stories::a_deleted_machine_does_not_join).await;
+    JoinSite::run(ServerKind::Embedded, stories::a_deleted_machine_does_not_join).await;
 }
 
 #[tokio::test]
 async fn a_paused_machine_waits_for_its_certificate() {
-    Site::run(Kind::Embedded, stories::a_paused_machine_waits).await;
+    JoinSite::run(ServerKind::Embedded, stories::a_paused_machine_waits).await;
 }
 
 #[tokio::test]
 async fn a_node_gets_serving_certificates_for_what_it_is() {
-    Site::run(Kind::Embedded, stories::a_node_serves_under_its_own_names).await;
+    JoinSite::run(ServerKind::Embedded, stories::a_node_serves_under_its_own_names).await;
 }
 
 /// The other rights of joining are taken away in the scenarios.
@@ -49,44 +49,44 @@ async fn each_right_for_serving_certificates_that_is_taken_away_is_missed() {
     needed.retain(|right| resources.contains(&right.resource.as_str()));
     assert_eq!(needed.len(), resources.len(), "{needed:#?}");
     for right in &needed {
-        let body = async |site: &Site| stories::a_missing_right_is_named(site, right).await;
-        Site::run_without(Kind::Embedded, Some(right), body).await;
+        let body = async |site: &JoinSite| stories::a_missing_right_is_named(site, right).await;
+        JoinSite::run_without(ServerKind::Embedded, Some(right), body).await;
     }
 }
 
 #[tokio::test]
 async fn requests_of_others_are_left_alone() {
-    Site::run(Kind::Embedded, stories::others_are_left_alone).await;
+    JoinSite::run(ServerKind::Embedded, stories::others_are_left_alone).await;
 }
 
 #[tokio::test]
 async fn without_the_cluster_s_values_it_is_said_what_is_missing() {
-    Site::run(Kind::Embedded, stories::missing_values_are_named).await;
+    JoinSite::run(ServerKind::Embedded, stories::missing_values_are_named).await;
 }
 
 #[tokio::test]
 async fn names_of_the_api_server_and_of_others_are_refused_though_a_machine_declares_them() {
-    Site::run(Kind::Embedded, stories::reserved_names_are_refused_though_declared).await;
+    JoinSite::run(ServerKind::Embedded, stories::reserved_names_are_refused_though_declared).await;
 }
 
 #[tokio::test]
 async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back() {
-    Site::run(Kind::Embedded, stories::a_younger_machine_that_has_not_joined_keeps_no_certificate_back).await;
+    JoinSite::run(ServerKind::Embedded, stories::a_younger_machine_that_has_not_joined_keeps_no_certificate_back).await;
 }
 
 #[tokio::test]
 async fn a_machine_named_after_a_foreign_node_gets_neither_token_nor_certificate() {
-    Site::run(Kind::Embedded, stories::the_name_of_a_foreign_node_is_not_given_away).await;
+    JoinSite::run(ServerKind::Embedded, stories::the_name_of_a_foreign_node_is_not_given_away).await;
 }
 
 #[tokio::test]
 async fn a_node_that_registers_again_keeps_its_certificates() {
-    Site::run(Kind::Embedded, stories::a_node_that_registers_again_keeps_its_certificates).await;
+    JoinSite::run(ServerKind::Embedded, stories::a_node_that_registers_again_keeps_its_certificates).await;
 }
 
 #[tokio::test]
 async fn machines_join_the_same_on_real() {
-    Site::run(Kind::Real, async |site| {
+    JoinSite::run(ServerKind::Real, async |site| {
         stories::a_machine_joins(site).await;
         stories::a_token_is_for_one_thing(site).await;
         stories::tokens_end(site).await;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use fleetwright_api::{Machine, MachineSpec, crds};
 use fleetwright_kit::events::reference;
 use fleetwright_kit::{
-    Budget, Cache, Change, Controller, Key, Next, Operator, Options, Outcome, Pass, Settings, Source, Whole,
+    Budget, Cache, Change, Controller, FullObject, Key, Next, Operator, Options, Outcome, Pass, Settings, Source,
 };
-use fleetwright_lab::{Kind, Target, define};
+use fleetwright_lab::{ServerKind, Target, define};
 use fleetwright_machines::join::{self, Credentials, JoinError};
 use fleetwright_pki::Identity;
 use fleetwright_plan::join::BOOTSTRAPPERS;
@@ -29,10 +29,10 @@ const OPERATOR: &str = "join-operator";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Machines, and the operator that lets them join.
-pub struct Site {
+pub struct JoinSite {
     pub target: Target,
     pub admin: Client,
-    given: Given,
+    given: IssuedCredentials,
     values: Arc<Mutex<BTreeMap<String, String>>>,
     running: tokio::sync::Mutex<Running>,
 }
@@ -44,24 +44,30 @@ struct Running {
 }
 
 impl Running {
-    async fn start(target: &Target, values: &Arc<Mutex<BTreeMap<String, String>>>, given: &Given) -> Self {
+    async fn start(target: &Target, values: &Arc<Mutex<BTreeMap<String, String>>>, given: &IssuedCredentials) -> Self {
         let client = target.client_as(OPERATOR, &[]).await.expect("a client");
         let mut settings = Settings::new(OPERATOR, client);
         settings.strict_budgets = true;
         let mut operator = Operator::new(settings);
         let credentials = Credentials::new();
         join::add(&mut operator, NAMESPACE, &credentials);
-        let machines: Cache<Whole<Machine>> =
+        let machines: Cache<FullObject<Machine>> =
             operator.cache(Source::new(Api::namespaced(operator.client(), NAMESPACE)));
-        let giver = Giver { machines: machines.clone(), credentials, values: values.clone(), given: given.clone() };
+        let giver = CredentialRequester {
+            machines: machines.clone(),
+            credentials,
+            values: values.clone(),
+            given: given.clone(),
+        };
         // A Node that was bound, which is written into the status, is no reason for another credential.
-        let _ = operator.controller(giver, Options::default()).on(&machines, |change: &Change<'_, Whole<Machine>>| {
-            let asked = |machine: &Arc<Whole<Machine>>| {
-                let meta = &machine.0.metadata;
-                (meta.generation, meta.labels.clone(), meta.annotations.clone(), meta.deletion_timestamp.clone())
-            };
-            if change.old.map(asked) == change.new.map(asked) { Vec::new() } else { vec![change.key.clone()] }
-        });
+        let _ =
+            operator.controller(giver, Options::default()).on(&machines, |change: &Change<'_, FullObject<Machine>>| {
+                let asked = |machine: &Arc<FullObject<Machine>>| {
+                    let meta = &machine.0.metadata;
+                    (meta.generation, meta.labels.clone(), meta.annotations.clone(), meta.deletion_timestamp.clone())
+                };
+                if change.old.map(asked) == change.new.map(asked) { Vec::new() } else { vec![change.key.clone()] }
+            });
         let (stop, mut stopped) = watch::channel(false);
         let operator = tokio::spawn(async move {
             let stop = async move {
@@ -79,22 +85,22 @@ impl Running {
 }
 
 /// What was given to each machine, the newest last: a kubeconfig, or why not.
-type Given = Arc<Mutex<HashMap<String, Vec<Result<String, String>>>>>;
+type IssuedCredentials = Arc<Mutex<HashMap<String, Vec<Result<String, String>>>>>;
 
-impl Site {
+impl JoinSite {
     /// Starts one, and stops it after the body.
-    pub async fn run(kind: Kind, body: impl AsyncFnOnce(&Self)) {
+    pub async fn run(kind: ServerKind, body: impl AsyncFnOnce(&Self)) {
         Self::run_without(kind, None, body).await;
     }
 
     /// The same with an operator that lacks one of its rights in the whole cluster.
-    pub async fn run_without(kind: Kind, missing: Option<&Right>, body: impl AsyncFnOnce(&Self)) {
+    pub async fn run_without(kind: ServerKind, missing: Option<&Right>, body: impl AsyncFnOnce(&Self)) {
         let target = Target::start(kind).await.expect("the server starts");
         let admin = target.admin();
         prepare(&admin, missing).await;
         let values = [("server", target.url()), ("caBundle", target.ca_pem().to_owned())];
         let values = Arc::new(Mutex::new(values.map(|(key, value)| (key.to_owned(), value)).into()));
-        let given = Given::default();
+        let given = IssuedCredentials::default();
         let running = tokio::sync::Mutex::new(Running::start(&target, &values, &given).await);
         let site = Self { target, admin, given, values, running };
         body(&site).await;
@@ -184,13 +190,13 @@ impl Site {
     }
 
     /// Asks for a certificate and waits until somebody answered.
-    pub async fn ask(&self, client: &Client, asked: &Asked) -> Answer {
+    pub async fn ask(&self, client: &Client, asked: &KubeletRequest) -> RequestOutcome {
         let name = self.file(client, asked).await;
         self.answer(&name).await
     }
 
     /// Asks for a certificate. The authenticator of kube-apiserver reads tokens from a cache of Secrets: it may not know a new one for a moment.
-    pub async fn file(&self, client: &Client, asked: &Asked) -> String {
+    pub async fn file(&self, client: &Client, asked: &KubeletRequest) -> String {
         eventually("a client that is known", async || match self.try_file(client, asked).await {
             Err(kube::Error::Api(status)) if status.code == 401 => None,
             answer => Some(answer.expect("requests may be made")),
@@ -199,7 +205,7 @@ impl Site {
     }
 
     /// Asks for a certificate, which the server may refuse.
-    pub async fn try_file(&self, client: &Client, asked: &Asked) -> kube::Result<String> {
+    pub async fn try_file(&self, client: &Client, asked: &KubeletRequest) -> kube::Result<String> {
         let api: Api<CertificateSigningRequest> = Api::all(client.clone());
         Ok(api.create(&PostParams::default(), &asked.request()).await?.name_any())
     }
@@ -208,17 +214,17 @@ impl Site {
         Api::all(self.admin.clone()).get(name).await.expect("the request")
     }
 
-    pub async fn answer(&self, name: &str) -> Answer {
+    pub async fn answer(&self, name: &str) -> RequestOutcome {
         eventually(&format!("an answer to {name}"), async || {
             let status = self.request(name).await.status?;
             let condition = status.conditions?.into_iter().next()?;
             if condition.type_ == "Denied" {
                 let reason = condition.reason.unwrap_or_default();
-                return Some(Answer::Denied { reason, message: condition.message.unwrap_or_default() });
+                return Some(RequestOutcome::Denied { reason, message: condition.message.unwrap_or_default() });
             }
             assert_eq!(condition.type_, "Approved", "{condition:?}");
             let certificate = status.certificate.filter(|certificate| !certificate.0.is_empty())?;
-            Some(Answer::Signed(String::from_utf8(certificate.0).expect("PEM")))
+            Some(RequestOutcome::Signed(String::from_utf8(certificate.0).expect("PEM")))
         })
         .await
     }
@@ -269,12 +275,12 @@ impl Site {
 
 /// What became of a request.
 #[derive(Debug)]
-pub enum Answer {
+pub enum RequestOutcome {
     Signed(String),
     Denied { reason: String, message: String },
 }
 
-impl Answer {
+impl RequestOutcome {
     pub fn certificate(self) -> String {
         match self {
             Self::Signed(certificate) => certificate,
@@ -288,7 +294,7 @@ impl Answer {
 }
 
 /// What a kubelet asks for.
-pub struct Asked {
+pub struct KubeletRequest {
     pub signer: &'static str,
     pub usages: Vec<&'static str>,
     pub node: String,
@@ -296,7 +302,7 @@ pub struct Asked {
     pub key: rcgen::KeyPair,
 }
 
-impl Asked {
+impl KubeletRequest {
     pub fn client(node: &str) -> Self {
         Self {
             signer: "kubernetes.io/kube-apiserver-client-kubelet",
@@ -335,19 +341,19 @@ impl Asked {
 }
 
 /// Asks for credentials, as the controller of machines does.
-struct Giver {
-    machines: Cache<Whole<Machine>>,
+struct CredentialRequester {
+    machines: Cache<FullObject<Machine>>,
     credentials: Credentials,
     values: Arc<Mutex<BTreeMap<String, String>>>,
-    given: Given,
+    given: IssuedCredentials,
 }
 
-impl Controller for Giver {
+impl Controller for CredentialRequester {
     const NAME: &'static str = "giver";
     const BUDGET: Budget = Budget { reads: 1, writes: 3 };
 
-    type Found = Arc<Whole<Machine>>;
-    type Valid = Arc<Whole<Machine>>;
+    type Found = Arc<FullObject<Machine>>;
+    type Valid = Arc<FullObject<Machine>>;
     type Decision = ();
     type Done = ();
     type DereferenceError = Infallible;
@@ -382,7 +388,7 @@ impl Controller for Giver {
     }
 
     async fn report(&self, _: &Pass, _: &Self::Found, _: Outcome<'_, Self>) -> Result<Next, Infallible> {
-        Ok(Next::Rest)
+        Ok(Next::AwaitChange)
     }
 }
 

@@ -1,4 +1,4 @@
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use fleetwright_pki::Identity;
 use fleetwright_plan::join::{BOOTSTRAPPERS, token_group};
 use fleetwright_rig::rights::Right;
@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Error, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::site::{Answer, Asked, NAMESPACE, Site, eventually};
+use crate::site::{JoinSite, KubeletRequest, NAMESPACE, RequestOutcome, eventually};
 
 fn node(name: &str) -> Node {
     serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
@@ -23,16 +23,16 @@ fn code<T: std::fmt::Debug>(answer: kube::Result<T>) -> u16 {
 }
 
 /// Joins: the client of the node, with its first certificate.
-async fn join(site: &Site, name: &str) -> Client {
+async fn join(site: &JoinSite, name: &str) -> Client {
     let bootstrap = site.with_token(&site.kubeconfig(name).await).await;
-    let asked = Asked::client(name);
+    let asked = KubeletRequest::client(name);
     let certificate = site.ask(&bootstrap, &asked).await.certificate();
     let key = asked.key.serialize_pem();
     let identity = Identity::Certificate { cert_pem: &certificate, key_pem: &key };
     site.target.client_with(identity).await.expect("a client")
 }
 
-pub async fn a_machine_joins(site: &Site) {
+pub async fn a_machine_joins(site: &JoinSite) {
     site.machine("host-17", "10.0.0.17").await;
     let client = join(site, "host-17").await;
     site.told("host-17", "CertificateApproved", "client certificate of Machine host-17").await;
@@ -54,7 +54,7 @@ pub async fn a_machine_joins(site: &Site) {
 
     eventually("the token goes", async || site.tokens("host-17").await.is_empty().then_some(())).await;
     // A new certificate it asks for itself.
-    site.ask(&client, &Asked::client("host-17")).await.certificate();
+    site.ask(&client, &KubeletRequest::client("host-17")).await.certificate();
 
     // With other authorities the kubelet joins again: its first request, which was answered before, does not delete the new token, also if the operator restarts in
     // between and reads that request again.
@@ -68,7 +68,7 @@ pub async fn a_machine_joins(site: &Site) {
     site.bind("host-18", "Joined").await;
     eventually("the token of another goes", async || site.tokens("host-18").await.is_empty().then_some(())).await;
     let token = site.with_token(&kubeconfig).await;
-    site.ask(&token, &Asked::client("host-17")).await.certificate();
+    site.ask(&token, &KubeletRequest::client("host-17")).await.certificate();
     let config: Value = serde_json::from_str(&kubeconfig).expect("a kubeconfig");
     let used = config["users"][0]["user"]["token"].as_str().and_then(|token| token.split_once('.')).expect("a token").0;
     let used = format!("bootstrap-token-{used}");
@@ -76,20 +76,25 @@ pub async fn a_machine_joins(site: &Site) {
     eventually("the token goes again", gone).await;
 }
 
-pub async fn a_token_is_for_one_thing(site: &Site) {
+pub async fn a_token_is_for_one_thing(site: &JoinSite) {
     site.machine("liar", "10.0.1.1").await;
     site.machine("victim", "10.0.1.2").await;
     let token = site.with_token(&site.kubeconfig("liar").await).await;
 
-    site.ask(&token, &Asked::client("victim")).await.is_denied("InvalidSubject");
+    site.ask(&token, &KubeletRequest::client("victim")).await.is_denied("InvalidSubject");
     site.told("liar", "CertificateDenied", "InvalidSubject").await;
-    let both = Asked { usages: vec!["digital signature", "client auth", "server auth"], ..Asked::client("liar") };
+    let both = KubeletRequest {
+        usages: vec!["digital signature", "client auth", "server auth"],
+        ..KubeletRequest::client("liar")
+    };
     let refused = site.file(&token, &both).await;
     site.answer(&refused).await.is_denied("InvalidUsages");
     site.told("liar", "CertificateDenied", "InvalidUsages").await;
     site.told_of_request(&refused, "CertificateDenied", "InvalidUsages").await;
-    site.ask(&token, &Asked { names: vec!["liar"], ..Asked::client("liar") }).await.is_denied("InvalidSubjectAltNames");
-    site.ask(&token, &Asked::serving("liar", &["liar"])).await.is_denied("SignerNotAllowed");
+    site.ask(&token, &KubeletRequest { names: vec!["liar"], ..KubeletRequest::client("liar") })
+        .await
+        .is_denied("InvalidSubjectAltNames");
+    site.ask(&token, &KubeletRequest::serving("liar", &["liar"])).await.is_denied("SignerNotAllowed");
 
     // Nor does it open any other door.
     let list = ListParams::default();
@@ -98,7 +103,7 @@ pub async fn a_token_is_for_one_thing(site: &Site) {
     assert_eq!(code(Api::<Node>::all(token.clone()).create(&PostParams::default(), &node("liar")).await), 403);
 }
 
-pub async fn tokens_end(site: &Site) {
+pub async fn tokens_end(site: &JoinSite) {
     site.machine("slow", "10.0.2.1").await;
     let first = site.kubeconfig("slow").await;
     assert_eq!(site.again("slow").await, first, "a credential that is valid is given again");
@@ -123,7 +128,7 @@ pub async fn tokens_end(site: &Site) {
     .await;
 }
 
-pub async fn a_deleted_machine_does_not_join(site: &Site) {
+pub async fn a_deleted_machine_does_not_join(site: &JoinSite) {
     let machine = site.machine("gone", "10.0.3.1").await;
     let held = json!({"metadata": {"finalizers": ["example.com/held"]}});
     site.machines().patch("gone", &PatchParams::default(), &Patch::Merge(&held)).await.expect("a patch");
@@ -135,21 +140,21 @@ pub async fn a_deleted_machine_does_not_join(site: &Site) {
     let uid = machine.uid().unwrap_or_default();
     let groups = format!("{BOOTSTRAPPERS},{}", token_group(NAMESPACE, &uid));
     let token = site.forged_token("gone01", &groups).await;
-    site.ask(&token, &Asked::client("gone")).await.is_denied("MachineDeleted");
+    site.ask(&token, &KubeletRequest::client("gone")).await.is_denied("MachineDeleted");
     site.told("gone", "CertificateDenied", "MachineDeleted").await;
     let free = json!({"metadata": {"finalizers": null}});
     site.machines().patch("gone", &PatchParams::default(), &Patch::Merge(&free)).await.expect("a patch");
     eventually("it is gone", async || site.machines().get_opt("gone").await.ok()?.is_none().then_some(())).await;
-    let refused = site.file(&token, &Asked::client("gone")).await;
+    let refused = site.file(&token, &KubeletRequest::client("gone")).await;
     site.answer(&refused).await.is_denied("MachineNotFound");
     site.told_of_request(&refused, "CertificateDenied", "MachineNotFound").await;
 
     // A machine of the same name is another one.
     site.machine("gone", "10.0.3.1").await;
-    site.ask(&token, &Asked::client("gone")).await.is_denied("MachineNotFound");
+    site.ask(&token, &KubeletRequest::client("gone")).await.is_denied("MachineNotFound");
 }
 
-pub async fn a_paused_machine_waits(site: &Site) {
+pub async fn a_paused_machine_waits(site: &JoinSite) {
     site.machine("paused", "10.0.4.1").await;
     let token = site.with_token(&site.kubeconfig("paused").await).await;
     let pause = |paused: bool| json!({"spec": {"paused": paused}});
@@ -157,7 +162,7 @@ pub async fn a_paused_machine_waits(site: &Site) {
     site.machines().patch("paused", &params, &Patch::Merge(&pause(true))).await.expect("a patch");
     // The operator hears of the pause before it hears of the request: it asks for the credential once more, after the change.
     site.again("paused").await;
-    let name = site.file(&token, &Asked::client("paused")).await;
+    let name = site.file(&token, &KubeletRequest::client("paused")).await;
     site.told("paused", "CertificatePending", "spec.paused").await;
     let status = site.request(&name).await.status.unwrap_or_default();
     assert!(status.conditions.unwrap_or_default().is_empty());
@@ -165,7 +170,7 @@ pub async fn a_paused_machine_waits(site: &Site) {
     site.answer(&name).await.certificate();
 }
 
-pub async fn a_node_serves_under_its_own_names(site: &Site) {
+pub async fn a_node_serves_under_its_own_names(site: &JoinSite) {
     site.machine("server", "10.0.5.1").await;
     site.machine("neighbour", "10.0.5.2").await;
     let client = join(site, "server").await;
@@ -177,7 +182,8 @@ pub async fn a_node_serves_under_its_own_names(site: &Site) {
     let addresses = json!({"status": {"addresses": said}});
     nodes.patch_status("server", &PatchParams::default(), &Patch::Merge(&addresses)).await.expect("its own status");
 
-    let certificate = site.ask(&client, &Asked::serving("server", &["server", "10.0.5.1"])).await.certificate();
+    let certificate =
+        site.ask(&client, &KubeletRequest::serving("server", &["server", "10.0.5.1"])).await.certificate();
     assert!(certificate.contains("BEGIN CERTIFICATE"));
     for names in [
         &["192.168.5.1"][..],
@@ -187,7 +193,7 @@ pub async fn a_node_serves_under_its_own_names(site: &Site) {
         &["10.96.0.1"],
         &["server", "localhost"],
     ] {
-        site.ask(&client, &Asked::serving("server", names)).await.is_denied("InvalidSubjectAltNames");
+        site.ask(&client, &KubeletRequest::serving("server", names)).await.is_denied("InvalidSubjectAltNames");
     }
     site.told("server", "CertificateDenied", "kubernetes.default.svc").await;
     site.told("server", "CertificateDenied", "192.168.5.1").await;
@@ -199,23 +205,23 @@ pub async fn a_node_serves_under_its_own_names(site: &Site) {
         site.machines().patch("server", &PatchParams::default(), &Patch::Merge(&declared)).await.expect("a patch");
         // The operator learns of that by a watch of its own.
         eventually("the declared addresses count", async || {
-            let answer = site.ask(&client, &Asked::serving("server", &["server", "192.168.5.1"])).await;
-            (matches!(answer, Answer::Signed(_)) == signed).then_some(())
+            let answer = site.ask(&client, &KubeletRequest::serving("server", &["server", "192.168.5.1"])).await;
+            (matches!(answer, RequestOutcome::Signed(_)) == signed).then_some(())
         })
         .await;
     }
     // A server refuses by itself that a node asks for another's certificate.
-    let refused = site.try_file(&client, &Asked::client("neighbour")).await;
+    let refused = site.try_file(&client, &KubeletRequest::client("neighbour")).await;
     assert!(refused.unwrap_err().to_string().contains("can only create a node CSR with CN=system:node:server"));
 }
 
 /// A Node that is bound asks for a serving certificate, and the operator lacks a right that its decision takes.
-pub async fn a_missing_right_is_named(site: &Site, right: &Right) {
+pub async fn a_missing_right_is_named(site: &JoinSite, right: &Right) {
     site.machine("server", "10.0.5.1").await;
     Api::<Node>::all(site.admin.clone()).create(&PostParams::default(), &node("server")).await.expect("its Node");
     site.bind("server", "Joined").await;
     let kubelet = site.target.client_as("system:node:server", &["system:nodes"]).await.expect("a client");
-    let request = site.file(&kubelet, &Asked::serving("server", &["server", "10.0.5.1"])).await;
+    let request = site.file(&kubelet, &KubeletRequest::serving("server", &["server", "10.0.5.1"])).await;
     let (reason, part) = match right.resource.as_str() {
         "signers" => {
             let signer = "\"kubernetes.io/kubelet-serving\"";
@@ -228,13 +234,13 @@ pub async fn a_missing_right_is_named(site: &Site, right: &Right) {
     assert!(status.conditions.unwrap_or_default().is_empty(), "{right:?}");
 }
 
-pub async fn others_are_left_alone(site: &Site) {
+pub async fn others_are_left_alone(site: &JoinSite) {
     let stranger = site.target.client_as("system:node:stranger", &["system:nodes"]).await.expect("a client");
-    let of_stranger = site.file(&stranger, &Asked::client("stranger")).await;
+    let of_stranger = site.file(&stranger, &KubeletRequest::client("stranger")).await;
     let elsewhere = format!("{BOOTSTRAPPERS},{}", token_group("elsewhere", "0"));
     let token = site.forged_token("other1", &elsewhere).await;
-    let of_other = site.file(&token, &Asked::client("stranger")).await;
-    let of_admin = site.file(&site.admin, &Asked::client("stranger")).await;
+    let of_other = site.file(&token, &KubeletRequest::client("stranger")).await;
+    let of_admin = site.file(&site.admin, &KubeletRequest::client("stranger")).await;
     // What came later was answered; what came before was therefore left alone.
     site.machine("later", "10.0.6.1").await;
     join(site, "later").await;
@@ -244,7 +250,7 @@ pub async fn others_are_left_alone(site: &Site) {
     }
 }
 
-pub async fn missing_values_are_named(site: &Site) {
+pub async fn missing_values_are_named(site: &JoinSite) {
     site.set_value("caBundle", None);
     site.machine("early", "10.0.7.1").await;
     let refusal = site.refusal("early").await;
@@ -254,7 +260,7 @@ pub async fn missing_values_are_named(site: &Site) {
 }
 
 /// The attack: who may write Machines declares addresses of the API server, of Services, and of other Nodes for a host of theirs.
-pub async fn reserved_names_are_refused_though_declared(site: &Site) {
+pub async fn reserved_names_are_refused_though_declared(site: &JoinSite) {
     let all: Api<Node> = Api::all(site.admin.clone());
     all.create(&PostParams::default(), &node("plane-1")).await.expect("a Node of somebody else");
     let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.8.99"}]}});
@@ -283,18 +289,18 @@ pub async fn reserved_names_are_refused_though_declared(site: &Site) {
         "10.0.8.2",
     ];
     // The embedded server has one Service, and no kind that says which network they are of.
-    if site.target.kind() == Kind::Real {
+    if site.target.kind() == ServerKind::Real {
         reserved.push("10.96.7.7");
     }
     let declared: Vec<&str> = ["10.0.8.1"].into_iter().chain(reserved.iter().copied()).collect();
     site.machine_at("grabber", &declared).await;
     let client = join(site, "grabber").await;
     Api::<Node>::all(client.clone()).create(&PostParams::default(), &node("grabber")).await.expect("its own Node");
-    site.ask(&client, &Asked::serving("grabber", &["grabber", "10.0.8.1"])).await.certificate();
+    site.ask(&client, &KubeletRequest::serving("grabber", &["grabber", "10.0.8.1"])).await.certificate();
     for name in reserved {
-        let answer = site.ask(&client, &Asked::serving("grabber", &["grabber", name])).await;
+        let answer = site.ask(&client, &KubeletRequest::serving("grabber", &["grabber", name])).await;
         answer.is_denied("ReservedSubjectAltNames");
-        let Answer::Denied { message, .. } = answer else { unreachable!() };
+        let RequestOutcome::Denied { message, .. } = answer else { unreachable!() };
         assert!(message.contains(&format!("{name} (")), "{message}");
     }
     site.told("grabber", "CertificateDenied", "ReservedSubjectAltNames").await;
@@ -302,19 +308,19 @@ pub async fn reserved_names_are_refused_though_declared(site: &Site) {
 }
 
 /// The attack: who may write Machines declares the address and the name of a machine in service, so that it gets no certificate any more.
-pub async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back(site: &Site) {
+pub async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back(site: &JoinSite) {
     site.machine("first", "10.0.11.1").await;
     let client = join(site, "first").await;
     Api::<Node>::all(client.clone()).create(&PostParams::default(), &node("first")).await.expect("its own Node");
     site.bind("first", "Joined").await;
-    site.ask(&client, &Asked::serving("first", &["first", "10.0.11.1"])).await.certificate();
+    site.ask(&client, &KubeletRequest::serving("first", &["first", "10.0.11.1"])).await.certificate();
     // A second is as far as creation times can be told apart.
     let created = jiff::Timestamp::now().as_second();
     eventually("the second is over", async || (jiff::Timestamp::now().as_second() > created).then_some(())).await;
     site.machine_at("second", &["10.0.11.1", "first"]).await;
     // The operator knows of it: it has a token for it.
     let second = join(site, "second").await;
-    site.ask(&client, &Asked::serving("first", &["first", "10.0.11.1"])).await.certificate();
+    site.ask(&client, &KubeletRequest::serving("first", &["first", "10.0.11.1"])).await.certificate();
     // It does not get what is another's either, before it joined and afterwards.
     for registered in [false, true] {
         if registered {
@@ -322,7 +328,7 @@ pub async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back(sit
             nodes.create(&PostParams::default(), &node("second")).await.expect("its own Node");
         }
         for name in ["10.0.11.1", "first"] {
-            let answer = site.ask(&second, &Asked::serving("second", &["second", name])).await;
+            let answer = site.ask(&second, &KubeletRequest::serving("second", &["second", name])).await;
             answer.is_denied("ReservedSubjectAltNames");
         }
     }
@@ -331,16 +337,16 @@ pub async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back(sit
     site.machines().patch("first", &PatchParams::default(), &Patch::Merge(&declared)).await.expect("a patch");
     site.machine("third", "10.0.11.3").await;
     join(site, "third").await;
-    let answer = site.ask(&client, &Asked::serving("first", &["first", "third"])).await;
+    let answer = site.ask(&client, &KubeletRequest::serving("first", &["first", "third"])).await;
     answer.is_denied("ReservedSubjectAltNames");
     // A Machine that is named after an address has no claim to it.
     site.machine("10.0.11.9", "10.0.11.4").await;
     join(site, "10.0.11.9").await;
-    site.ask(&client, &Asked::serving("first", &["first", "10.0.11.9"])).await.certificate();
+    site.ask(&client, &KubeletRequest::serving("first", &["first", "10.0.11.9"])).await.certificate();
 }
 
 /// The attack: who may write Machines names one after a Node of somebody else, to get its certificate.
-pub async fn the_name_of_a_foreign_node_is_not_given_away(site: &Site) {
+pub async fn the_name_of_a_foreign_node_is_not_given_away(site: &JoinSite) {
     let all: Api<Node> = Api::all(site.admin.clone());
     all.create(&PostParams::default(), &node("plane-2")).await.expect("a Node of somebody else");
     let machine = site.machine("plane-2", "10.0.9.1").await;
@@ -351,11 +357,11 @@ pub async fn the_name_of_a_foreign_node_is_not_given_away(site: &Site) {
     // Were there a token, it would be of no use.
     let groups = format!("{BOOTSTRAPPERS},{}", token_group(NAMESPACE, &machine.uid().unwrap_or_default()));
     let token = site.forged_token("plane2", &groups).await;
-    site.ask(&token, &Asked::client("plane-2")).await.is_denied("NodeNotBound");
+    site.ask(&token, &KubeletRequest::client("plane-2")).await.is_denied("NodeNotBound");
     site.told("plane-2", "CertificateDenied", "NodeNotBound").await;
     // What its own kubelet asks for is left to whoever let it join.
     let kubelet = site.target.client_as("system:node:plane-2", &["system:nodes"]).await.expect("a client");
-    let waits = site.file(&kubelet, &Asked::client("plane-2")).await;
+    let waits = site.file(&kubelet, &KubeletRequest::client("plane-2")).await;
     site.told("plane-2", "CertificatePending", "bind-node plane-2").await;
     assert!(site.request(&waits).await.status.unwrap_or_default().conditions.unwrap_or_default().is_empty());
 
@@ -385,16 +391,16 @@ pub async fn the_name_of_a_foreign_node_is_not_given_away(site: &Site) {
 }
 
 /// A Node that is deleted and that its kubelet registers again is the machine's: the certificate was given to nobody else.
-pub async fn a_node_that_registers_again_keeps_its_certificates(site: &Site) {
+pub async fn a_node_that_registers_again_keeps_its_certificates(site: &JoinSite) {
     site.machine("again", "10.0.10.1").await;
     let client = join(site, "again").await;
     let nodes: Api<Node> = Api::all(client.clone());
     let first = nodes.create(&PostParams::default(), &node("again")).await.expect("its own Node").uid();
     Api::<Node>::all(site.admin.clone()).delete("again", &DeleteParams::default()).await.expect("a delete");
     // Without a Node, as a kubelet that asks before it registers.
-    site.ask(&client, &Asked::serving("again", &["again", "10.0.10.1"])).await.certificate();
+    site.ask(&client, &KubeletRequest::serving("again", &["again", "10.0.10.1"])).await.certificate();
     let second = nodes.create(&PostParams::default(), &node("again")).await.expect("its own Node").uid();
     assert_ne!(first, second);
-    site.ask(&client, &Asked::serving("again", &["again", "10.0.10.1"])).await.certificate();
-    site.ask(&client, &Asked::client("again")).await.certificate();
+    site.ask(&client, &KubeletRequest::serving("again", &["again", "10.0.10.1"])).await.certificate();
+    site.ask(&client, &KubeletRequest::client("again")).await.certificate();
 }

@@ -4,35 +4,37 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use fleetwright_api::{ComponentState, Phase};
+use fleetwright_rig::faults::Fault;
 use fleetwright_rig::scenario::{Disturbance, run, run_in_real_time};
-use fleetwright_rig::trouble::Fault;
-use fleetwright_rig::{Call, Ground, Points, Rates, Side, Stage, Trouble, crash_at_every_call, under_trouble};
+use fleetwright_rig::{
+    Call, CallMatcher, FaultInjector, FaultRates, Harness, Side, TestServer, crash_at_every_call, under_faults,
+};
 use fleetwright_sim::{Fleet, demo};
 use serde_json::json;
 
 use crate::stories::spoil;
-use crate::support::{Allowing, Story, Telling, acts, ensure, in_service, of, seconds, shown};
+use crate::support::{DisruptionBudgets, MachineSteps, Story, acts, ensure, in_service, of, seconds, shown};
 
 /// Two machines are installed; then one is upgraded, with a pod that has to leave.
-async fn an_upgrade(stage: &Stage, fleet: &Fleet) -> Result<()> {
+async fn an_upgrade(harness: &Harness, fleet: &Fleet) -> Result<()> {
     for name in ["a", "b"] {
-        let host = stage.machine(fleet, name, json!({})).await?;
+        let host = harness.machine(fleet, name, json!({})).await?;
         host.set_step(seconds(2));
     }
-    stage.start().await?;
+    harness.start().await?;
     for name in ["a", "b"] {
-        stage.phase(name, Phase::Ready).await?;
+        harness.phase(name, Phase::Ready).await?;
     }
-    stage.pod("a", "web", json!({ "app": "web" })).await?;
-    stage.budget("web", json!({ "app": "web" }), 0).await?;
-    stage.allow("web", 1, None).await?;
-    stage.refer("a", "containerd", "containerd-2.4.2").await?;
-    stage.refer("b", "kubelet", demo::NEWER_KUBELET).await?;
+    harness.pod("a", "web", json!({ "app": "web" })).await?;
+    harness.budget("web", json!({ "app": "web" }), 0).await?;
+    harness.allow("web", 1, None).await?;
+    harness.refer("a", "containerd", "containerd-2.4.2").await?;
+    harness.refer("b", "kubelet", demo::NEWER_KUBELET).await?;
     for name in ["a", "b"] {
-        stage.phase(name, Phase::Ready).await?;
-        stage.opened(name).await?;
+        harness.phase(name, Phase::Ready).await?;
+        harness.opened(name).await?;
     }
-    let left = stage.pods().await?;
+    let left = harness.pods().await?;
     anyhow::ensure!(
         left.is_empty(),
         "the pod had to leave, and is there: {left:?}; done to its host: {:?}",
@@ -42,77 +44,77 @@ async fn an_upgrade(stage: &Stage, fleet: &Fleet) -> Result<()> {
 }
 
 /// A machine in service is upgraded, with a pod that has to leave.
-async fn one_upgrade(stage: &Stage, fleet: &Fleet) -> Result<()> {
-    in_service(stage, fleet, &["a"]).await?;
-    stage.pod("a", "web", json!({ "app": "web" })).await?;
-    stage.budget("web", json!({ "app": "web" }), 0).await?;
-    stage.allow("web", 1, None).await?;
-    stage.crash().arm();
-    stage.refer("a", "containerd", "containerd-2.4.2").await?;
-    stage.phase("a", Phase::Ready).await?;
-    stage.opened("a").await?;
-    ensure(stage.pods().await?.is_empty(), "the pod had to leave")
+async fn one_upgrade(harness: &Harness, fleet: &Fleet) -> Result<()> {
+    in_service(harness, fleet, &["a"]).await?;
+    harness.pod("a", "web", json!({ "app": "web" })).await?;
+    harness.budget("web", json!({ "app": "web" }), 0).await?;
+    harness.allow("web", 1, None).await?;
+    harness.crash().arm();
+    harness.refer("a", "containerd", "containerd-2.4.2").await?;
+    harness.phase("a", Phase::Ready).await?;
+    harness.opened("a").await?;
+    ensure(harness.pods().await?.is_empty(), "the pod had to leave")
 }
 
 /// A machine is installed and deleted again.
-async fn a_short_life(stage: &Stage, fleet: &Fleet) -> Result<()> {
-    in_service(stage, fleet, &["a"]).await?;
-    crate::support::delete(stage, "a").await?;
-    stage.gone("a").await
+async fn a_short_life(harness: &Harness, fleet: &Fleet) -> Result<()> {
+    in_service(harness, fleet, &["a"]).await?;
+    crate::support::delete(harness, "a").await?;
+    harness.gone("a").await
 }
 
 /// A version that does not work is tried, on a host whose answers come at once. The status write whose number is the seed meets a conflict, counted from the upgrade on.
-async fn a_bad_version(stage: &Stage, fleet: &Fleet) -> Result<()> {
-    in_service(stage, fleet, &["a"]).await?;
+async fn a_bad_version(harness: &Harness, fleet: &Fleet) -> Result<()> {
+    in_service(harness, fleet, &["a"]).await?;
     spoil(fleet);
-    if let Some(trouble) = stage.trouble() {
+    if let Some(trouble) = harness.fault_injector() {
         let word = |call: &Call| format!("{} {} {}", call.resource, call.subresource, call.name);
-        let write = Points::nth(Side::Before, word, "machines.fleetwright.io status a", trouble.seed() as usize);
-        trouble.aim(write, Fault::Conflict);
+        let write = CallMatcher::nth(Side::Before, word, "machines.fleetwright.io status a", trouble.seed() as usize);
+        trouble.inject_at(write, Fault::Conflict);
     }
-    stage.refer("a", "kubelet", demo::BAD_KUBELET).await?;
-    let component = stage.component("a", "kubelet", ComponentState::RolledBack).await?;
+    harness.refer("a", "kubelet", demo::BAD_KUBELET).await?;
+    let component = harness.component("a", "kubelet", ComponentState::RolledBack).await?;
     ensure(component.observed.as_deref() == Some("1.36.4"), format!("{component:?}"))?;
-    stage.opened("a").await
+    harness.opened("a").await
 }
 
 /// How often the watch of certificate requests fails: with its backoff, that is for at least two minutes.
 const FAILURES: usize = 7;
 
 /// A kubelet joins. Under trouble the watch of certificate requests is down meanwhile, for longer than the minute in which the package must work.
-async fn a_join(stage: &Stage, fleet: &Fleet) -> Result<()> {
-    let host = stage.machine(fleet, "a", json!({})).await?;
+async fn a_join(harness: &Harness, fleet: &Fleet) -> Result<()> {
+    let host = harness.machine(fleet, "a", json!({})).await?;
     host.set_step(seconds(10));
-    stage.start().await?;
+    harness.start().await?;
     let begun = || async {
         let begun = host.journal().iter().any(|record| record.component.as_deref() == Some("kubelet"));
         if begun { Ok(()) } else { Err("its kubelet is not being installed".to_owned()) }
     };
-    stage.settle("its kubelet is being installed", begun).await?;
-    if let Some(trouble) = stage.trouble() {
-        let mut calls = stage.recorder().calls().into_iter().map(|record| record.call);
+    harness.settle("its kubelet is being installed", begun).await?;
+    if let Some(trouble) = harness.fault_injector() {
+        let mut calls = harness.recorder().calls().into_iter().map(|record| record.call);
         let watch = calls.find(|call| call.resource == "certificatesigningrequests.certificates.k8s.io");
         let watches: Vec<Call> = std::iter::repeat_n(watch.context("requests are not watched")?, FAILURES).collect();
-        let watches = Points::new(Side::After, |call: &Call| call.resource.clone(), &watches);
-        trouble.aim(watches, Fault::ServerError { code: 503, done: false });
+        let watches = CallMatcher::new(Side::After, |call: &Call| call.resource.clone(), &watches);
+        trouble.inject_at(watches, Fault::ServerError { code: 503, done: false });
         // Ends every watch. The operator keeps its lease.
-        trouble.server_gone(stage.clock().now(), seconds(1));
-        stage.linger(seconds(100)).await?;
-        let seen = stage.get("a").await?;
+        trouble.start_outage(harness.clock().now(), seconds(1));
+        harness.run_for(seconds(100)).await?;
+        let seen = harness.get("a").await?;
         let state = of(&seen, "kubelet").map(|found| found.state);
         ensure(state == Some(ComponentState::Installing), shown(&seen))?;
-        let node = stage.nodes().get_opt(&stage.node_name("a")).await?;
+        let node = harness.nodes().get_opt(&harness.node_name("a")).await?;
         ensure(node.is_none(), "the outage does not coincide with the join")?;
-        ensure(stage.lives() == 1, "an operator that starts again counts from then on")?;
+        ensure(harness.starts() == 1, "an operator that starts again counts from then on")?;
     }
-    stage.phase("a", Phase::Ready).await.map(drop)
+    harness.phase("a", Phase::Ready).await.map(drop)
 }
 
-const UPGRADE: Story = Story::new(|stage, fleet| Box::pin(an_upgrade(stage, fleet)));
-const ONE_UPGRADE: Story = Story::new(|stage, fleet| Box::pin(one_upgrade(stage, fleet))).killed_later();
-const BAD_VERSION: Story = Story::new(|stage, fleet| Box::pin(a_bad_version(stage, fleet)));
-const SHORT_LIFE: Story = Story::new(|stage, fleet| Box::pin(a_short_life(stage, fleet)));
-const JOIN: Story = Story::new(|stage, fleet| Box::pin(a_join(stage, fleet)));
+const UPGRADE: Story = Story::new(|harness, fleet| Box::pin(an_upgrade(harness, fleet)));
+const ONE_UPGRADE: Story = Story::new(|harness, fleet| Box::pin(one_upgrade(harness, fleet))).killed_later();
+const BAD_VERSION: Story = Story::new(|harness, fleet| Box::pin(a_bad_version(harness, fleet)));
+const SHORT_LIFE: Story = Story::new(|harness, fleet| Box::pin(a_short_life(harness, fleet)));
+const JOIN: Story = Story::new(|harness, fleet| Box::pin(a_join(harness, fleet)));
 
 /// With these the API server is gone while a kubelet is installed, which once counted against its package. With smaller ones it is gone earlier.
 const GONE_DURING_INSTALLATION: [u64; 2] = [22, 76];
@@ -127,50 +129,51 @@ fn seeds(count: u64) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_killed_at_any_call_of_an_upgrade_doubles_no_step() {
-    crash_at_every_call(ONE_UPGRADE, &Ground::InProcess).await.unwrap().unwrap();
+    crash_at_every_call(ONE_UPGRADE, &TestServer::InProcess).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_killed_at_any_call_of_a_removal_leaves_a_clean_host() {
-    crash_at_every_call(SHORT_LIFE, &Ground::InProcess).await.unwrap().unwrap();
+    crash_at_every_call(SHORT_LIFE, &TestServer::InProcess).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_operators_at_once_double_no_step() {
-    let (one, _) = run(&Arc::new(UPGRADE), &Ground::InProcess, Disturbance::None).await.unwrap();
+    let (one, _) = run(&Arc::new(UPGRADE), &TestServer::InProcess, Disturbance::None).await.unwrap();
     // What they write of the machines contradicts each other until one of them is gone, so that they never come to rest.
-    let (two, _) = run_in_real_time(&Arc::new(UPGRADE.twice()), &Ground::InProcess).await.unwrap();
-    assert_eq!(one.acts, two.acts);
+    let (two, _) = run_in_real_time(&Arc::new(UPGRADE.twice()), &TestServer::InProcess).await.unwrap();
+    assert_eq!(one.side_effects, two.side_effects);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn trouble_with_the_api_server_doubles_no_step() {
-    under_trouble(UPGRADE, &Ground::InProcess, &seeds(8), &Rates::rough()).await.unwrap().unwrap();
+    under_faults(UPGRADE, &TestServer::InProcess, &seeds(8), &FaultRates::mixed()).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_server_that_is_gone_while_a_kubelet_joins_does_not_count_against_the_package() {
-    let (story, ground) = (Arc::new(JOIN), Ground::InProcess);
-    let (expected, _) = run(&story, &ground, Disturbance::None).await.unwrap();
-    let how = Disturbance::Trouble { seed: 1, rates: Rates::calm(), gone: None };
-    let (came, stage) = run(&story, &ground, how).await.unwrap_or_else(|error| panic!("{error:#}"));
+    let (story, test_server) = (Arc::new(JOIN), TestServer::InProcess);
+    let (expected, _) = run(&story, &test_server, Disturbance::None).await.unwrap();
+    let how = Disturbance::Faults { seed: 1, rates: FaultRates::none(), gone: None };
+    let (came, harness) = run(&story, &test_server, how).await.unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(came, expected);
-    let met = stage.trouble().map(Trouble::counts).unwrap_or_default();
+    let met = harness.fault_injector().map(FaultInjector::counts).unwrap_or_default();
     assert_eq!(met.get("5xx"), Some(&FAILURES), "{met:?}");
 }
 
 /// By its status an operator knows later what has to prove itself: one of these writes is that before the step.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_status_that_meets_a_conflict_before_a_step_hides_no_bad_version() {
-    let (story, ground) = (Arc::new(BAD_VERSION), Ground::InProcess);
-    let (expected, _) = run(&story, &ground, Disturbance::None).await.unwrap();
+    let (story, test_server) = (Arc::new(BAD_VERSION), TestServer::InProcess);
+    let (expected, _) = run(&story, &test_server, Disturbance::None).await.unwrap();
     let mut met = 0;
     loop {
-        let how = Disturbance::Trouble { seed: met, rates: Rates::calm(), gone: None };
-        let (came, stage) = run(&story, &ground, how).await.unwrap_or_else(|error| panic!("write {met}: {error:#}"));
+        let how = Disturbance::Faults { seed: met, rates: FaultRates::none(), gone: None };
+        let (came, harness) =
+            run(&story, &test_server, how).await.unwrap_or_else(|error| panic!("write {met}: {error:#}"));
         assert_eq!(came, expected, "after a conflict at write {met}");
         // There are no more writes.
-        if stage.trouble().map(Trouble::counts).unwrap_or_default().is_empty() {
+        if harness.fault_injector().map(FaultInjector::counts).unwrap_or_default().is_empty() {
             break;
         }
         met += 1;

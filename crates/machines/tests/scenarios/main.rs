@@ -2,17 +2,17 @@
 
 mod binding;
 mod disturbed;
-mod ends;
 mod faults;
 mod idle;
 mod owners;
 mod rights;
 mod stories;
 mod support;
+mod timeouts;
 
-use fleetwright_lab::Kind;
-use fleetwright_rig::Ground;
-use support::{Play, tell, tell_all_on};
+use fleetwright_lab::ServerKind;
+use fleetwright_rig::TestServer;
+use support::{StoryFn, tell, tell_all_on};
 
 /// A test for each story on the embedded server, and the list of all.
 macro_rules! stories {
@@ -20,12 +20,12 @@ macro_rules! stories {
         $(
             #[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                tell(&Ground::InProcess, |stage, fleet| Box::pin($room::$name(stage, fleet))).await;
+                tell(&TestServer::InProcess, |harness, fleet| Box::pin($room::$name(harness, fleet))).await;
             }
         )*
 
-        const $list: &[(&str, Play)] =
-            &[$((stringify!($name), |stage, fleet| Box::pin($room::$name(stage, fleet)))),*];
+        const $list: &[(&str, StoryFn)] =
+            &[$((stringify!($name), |harness, fleet| Box::pin($room::$name(harness, fleet)))),*];
     };
 }
 
@@ -43,10 +43,10 @@ stories! { BOTH:
     stories::drift_is_repaired_and_named,
     stories::a_deleted_machine_leaves_a_clean_host,
     stories::nothing_is_done_to_a_paused_machine,
-    ends::a_host_that_never_returns_from_a_reboot_frees_its_place,
-    ends::a_dead_container_runtime_is_repaired_without_a_drain,
-    ends::a_drain_ends_where_pods_cannot,
-    ends::a_pod_without_a_controller_leaves_by_force_and_within_its_grace_period,
+    timeouts::a_host_that_never_returns_from_a_reboot_frees_its_place,
+    timeouts::a_dead_container_runtime_is_repaired_without_a_drain,
+    timeouts::a_drain_ends_where_pods_cannot,
+    timeouts::a_pod_without_a_controller_leaves_by_force_and_within_its_grace_period,
     owners::a_host_of_another_cluster_is_only_looked_at_until_it_is_adopted,
     owners::a_second_machine_with_the_same_address_touches_nothing,
     owners::a_host_that_an_earlier_version_installed_is_claimed_by_its_machine_and_by_no_other,
@@ -65,8 +65,8 @@ stories! { BOTH:
 stories! { EMBEDDED:
     stories::a_rollback_after_a_held_version_restores_the_one_that_worked,
     stories::a_change_taken_back_half_way_leads_back,
-    ends::a_machine_whose_ssh_key_is_deleted_in_a_window_frees_its_place,
-    ends::pods_that_come_while_a_node_was_opened_by_hand_leave_as_well,
+    timeouts::a_machine_whose_ssh_key_is_deleted_in_a_window_frees_its_place,
+    timeouts::pods_that_come_while_a_node_was_opened_by_hand_leave_as_well,
     stories::a_pause_stops_a_step_that_waits_for_its_turn,
     stories::what_needs_a_boot_gets_one_boot_in_its_window,
     stories::drift_is_only_reported_if_that_is_the_policy,
@@ -99,5 +99,5 @@ fn every_story_has_a_name_of_its_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_main_stories_on_real() {
-    tell_all_on(Kind::Real, BOTH).await;
+    tell_all_on(ServerKind::Real, BOTH).await;
 }

@@ -2,12 +2,12 @@
 
 use anyhow::{Context, Result};
 use fleetwright_api::{Machine, Phase, Status, names};
-use fleetwright_rig::Stage;
+use fleetwright_rig::Harness;
 use fleetwright_sim::{Fleet, SimHost, demo};
 use fleetwright_wire::{Answer, Apply, Claim, FailureKind, HOME, Mark, Owner, Package, Request, Step};
 use serde_json::json;
 
-use crate::support::{Telling, acts, delete, ensure, in_service, seconds, shown};
+use crate::support::{MachineSteps, acts, delete, ensure, in_service, seconds, shown};
 
 fn mark(host: &SimHost) -> Option<Mark> {
     match host.ask(Request::Observe(Box::default())) {
@@ -43,33 +43,33 @@ fn refused(host: &SimHost, request: Request, kind: FailureKind) -> Result<()> {
 }
 
 pub async fn a_host_of_another_cluster_is_only_looked_at_until_it_is_adopted(
-    stage: &Stage,
+    harness: &Harness,
     fleet: &Fleet,
 ) -> Result<()> {
     let host = fleet.host("a");
     let Claim { owner, fence, .. } = install_theirs(&host)?;
     let before = host.tree();
 
-    stage.machine(fleet, "a", json!({})).await?;
-    stage.start().await?;
-    let said = stage.says("a", names::HOST_OWNED, Status::False, "HostOwnedByAnother").await?;
+    harness.machine(fleet, "a", json!({})).await?;
+    harness.start().await?;
+    let said = harness.says("a", names::HOST_OWNED, Status::False, "HostOwnedByAnother").await?;
     ensure(said.message.contains("uid-17") && said.message.contains("another-cluster"), &said.message)?;
-    stage.phase("a", Phase::Degraded).await?;
-    stage.linger(seconds(1800)).await?;
+    harness.phase("a", Phase::Degraded).await?;
+    harness.run_for(seconds(1800)).await?;
     ensure(host.tree() == before, "nothing on the host of another is touched")?;
     // An adoption of an earlier epoch is none of this one.
     let adopt = |epoch: i64| json!({ "metadata": { "annotations": { names::ADOPT_HOST: format!("another-cluster/uid-17/{epoch}") } } });
-    stage.patch("a", adopt(2)).await?;
-    stage.linger(seconds(60)).await?;
+    harness.patch("a", adopt(2)).await?;
+    harness.run_for(seconds(60)).await?;
     ensure(host.tree() == before, "another epoch was adopted")?;
     let found =
-        stage.get("a").await?.status.and_then(|status| status.host_owner).context("it says whose the host is")?;
+        harness.get("a").await?.status.and_then(|status| status.host_owner).context("it says whose the host is")?;
     ensure(found.adoption() == "another-cluster/uid-17/1", format!("{found:?}"))?;
 
-    stage.patch("a", adopt(1)).await?;
-    let seen = stage.phase("a", Phase::Ready).await?;
-    stage.says("a", names::HOST_OWNED, Status::True, "Owned").await?;
-    stage.event("HostAdopted", "uid-17").await?;
+    harness.patch("a", adopt(1)).await?;
+    let seen = harness.phase("a", Phase::Ready).await?;
+    harness.says("a", names::HOST_OWNED, Status::True, "Owned").await?;
+    harness.event("HostAdopted", "uid-17").await?;
     let ours = mark(&host).context("it has an owner")?;
     ensure(ours.epoch == 2 && Some(&ours.owner.uid) == seen.metadata.uid.as_ref(), format!("{ours:?}"))?;
     // What was theirs and is not declared here is gone, and they cannot bring it back.
@@ -77,132 +77,132 @@ pub async fn a_host_of_another_cluster_is_only_looked_at_until_it_is_adopted(
     refused(&host, step("theirs-2", again, Step::Reboot), FailureKind::NotOwner)
 }
 
-pub async fn a_second_machine_with_the_same_address_touches_nothing(stage: &Stage, fleet: &Fleet) -> Result<()> {
-    let hosts = in_service(stage, fleet, &["a"]).await?;
+pub async fn a_second_machine_with_the_same_address_touches_nothing(harness: &Harness, fleet: &Fleet) -> Result<()> {
+    let hosts = in_service(harness, fleet, &["a"]).await?;
     let (host, before) = (&hosts[0], acts(&hosts[0]));
     // A second is as far as creation times can be told apart.
-    stage.linger(seconds(2)).await?;
+    harness.run_for(seconds(2)).await?;
     // It declares nothing: without an owner the host would lose everything.
     let same = json!({ "spec": { "addresses": ["a"], "packages": [] } });
-    stage.machine(fleet, "b", same.clone()).await?;
-    let said = stage.says("b", names::HOST_OWNED, Status::False, "AddressInUse").await?;
+    harness.machine(fleet, "b", same.clone()).await?;
+    let said = harness.says("b", names::HOST_OWNED, Status::False, "AddressInUse").await?;
     ensure(said.message.contains("Machine a "), &said.message)?;
-    stage.linger(seconds(1800)).await?;
+    harness.run_for(seconds(1800)).await?;
     ensure(acts(host) == before, format!("{:?}", acts(host)))?;
-    stage.phase("a", Phase::Ready).await?;
-    delete(stage, "b").await?;
-    stage.gone("b").await?;
+    harness.phase("a", Phase::Ready).await?;
+    delete(harness, "b").await?;
+    harness.gone("b").await?;
     ensure(acts(host) == before, "its deletion cleaned the host of another")?;
     ensure(mark(host).is_some_and(|mark| mark.owner.name == "a"), "the host is a's")?;
     // When the first one has left, the host is the second one's.
-    stage
+    harness
         .machine(
             fleet,
             "b",
             json!({ "spec": { "addresses": ["a"], "packages": [{ "component": "sysctl", "ref": "sysctl-1" }] } }),
         )
         .await?;
-    stage.says("b", names::HOST_OWNED, Status::False, "AddressInUse").await?;
-    delete(stage, "a").await?;
-    stage.gone("a").await?;
-    stage.phase("b", Phase::Ready).await?;
+    harness.says("b", names::HOST_OWNED, Status::False, "AddressInUse").await?;
+    delete(harness, "a").await?;
+    harness.gone("a").await?;
+    harness.phase("b", Phase::Ready).await?;
     ensure(mark(host).is_some_and(|mark| mark.owner.name == "b" && mark.epoch == 1), "the host is b's")
 }
 
 /// A host of a Machine in service as an earlier version left it: with packages, and without an owner mark.
 fn without_mark(host: &SimHost) {
-    host.hands(|machine| {
+    host.modify(|machine| {
         machine.remove(&format!("{HOME}/owner.json"));
         machine.put(&format!("{HOME}/journal/fence"), b"1794963600\n", 0o600);
     });
 }
 
 pub async fn a_host_that_an_earlier_version_installed_is_claimed_by_its_machine_and_by_no_other(
-    stage: &Stage,
+    harness: &Harness,
     fleet: &Fleet,
 ) -> Result<()> {
-    let hosts = in_service(stage, fleet, &["a"]).await?;
+    let hosts = in_service(harness, fleet, &["a"]).await?;
     let before = acts(&hosts[0]);
     without_mark(&hosts[0]);
     let claimed = |seen: &Machine| {
         let uid = mark(&hosts[0]).map(|mark| mark.owner.uid);
         if uid == seen.metadata.uid { Ok(()) } else { Err(shown(seen)) }
     };
-    stage.until("a", "claims its host", claimed).await?;
-    stage.phase("a", Phase::Ready).await?;
+    harness.until("a", "claims its host", claimed).await?;
+    harness.phase("a", Phase::Ready).await?;
     ensure(acts(&hosts[0]) == before, "a claim is no step")?;
     // Whoever comes second has a status without components: here a Machine that was created again, as in another cluster.
-    stage.patch("a", json!({ "spec": { "onDelete": "Orphan" } })).await?;
-    delete(stage, "a").await?;
-    stage.gone("a").await?;
+    harness.patch("a", json!({ "spec": { "onDelete": "Orphan" } })).await?;
+    delete(harness, "a").await?;
+    harness.gone("a").await?;
     without_mark(&hosts[0]);
     let tree = hosts[0].tree();
     // It declares nothing: without this, its first step would remove everything.
-    stage.machine(fleet, "b", json!({ "spec": { "addresses": ["a"], "packages": [] } })).await?;
-    let said = stage.says("b", names::HOST_OWNED, Status::False, "HostNotClaimed").await?;
+    harness.machine(fleet, "b", json!({ "spec": { "addresses": ["a"], "packages": [] } })).await?;
+    let said = harness.says("b", names::HOST_OWNED, Status::False, "HostNotClaimed").await?;
     ensure(said.message.contains("machine adopt b --from unclaimed"), &said.message)?;
-    stage.linger(seconds(1800)).await?;
+    harness.run_for(seconds(1800)).await?;
     ensure(hosts[0].tree() == tree && mark(&hosts[0]).is_none(), "it was touched")?;
     // A person says that no other Machine has it.
     let adopt = json!({ "metadata": { "annotations": { names::ADOPT_HOST: "unclaimed/1" } } });
-    stage.patch("b", adopt).await?;
-    stage.phase("b", Phase::Ready).await?;
+    harness.patch("b", adopt).await?;
+    harness.phase("b", Phase::Ready).await?;
     ensure(mark(&hosts[0]).is_some_and(|mark| mark.owner.name == "b"), "the host is b's")
 }
 
 /// An older Machine is edited to the address of a younger one in service.
 pub async fn a_machine_in_service_keeps_its_host_from_an_older_one_that_gets_its_address(
-    stage: &Stage,
+    harness: &Harness,
     fleet: &Fleet,
 ) -> Result<()> {
-    let first = in_service(stage, fleet, &["a"]).await?;
+    let first = in_service(harness, fleet, &["a"]).await?;
     // A second is as far as creation times can be told apart.
-    stage.linger(seconds(2)).await?;
-    let host = stage.machine(fleet, "b", json!({})).await?;
-    stage.phase("b", Phase::Ready).await?;
+    harness.run_for(seconds(2)).await?;
+    let host = harness.machine(fleet, "b", json!({})).await?;
+    harness.phase("b", Phase::Ready).await?;
     let before = acts(&first[0]);
     let hers = host.tree();
-    stage.patch("a", json!({ "spec": { "addresses": ["b"] } })).await?;
+    harness.patch("a", json!({ "spec": { "addresses": ["b"] } })).await?;
     // Its host key is another one, or the mark: either way nothing is done to b's host.
-    stage.phase("a", Phase::Degraded).await?;
-    stage.linger(seconds(1200)).await?;
-    stage.says("b", names::HOST_OWNED, Status::True, "Owned").await?;
+    harness.phase("a", Phase::Degraded).await?;
+    harness.run_for(seconds(1200)).await?;
+    harness.says("b", names::HOST_OWNED, Status::True, "Owned").await?;
     ensure(host.tree() == hers, "b's host was touched")?;
     ensure(acts(&first[0]) == before, "a's former host was touched")?;
-    stage.refer("b", "kubelet", demo::NEWER_KUBELET).await?;
+    harness.refer("b", "kubelet", demo::NEWER_KUBELET).await?;
     let newer = |seen: &Machine| {
         let found = crate::support::of(seen, "kubelet").and_then(|found| found.observed);
         if found.as_deref() == Some("1.37.1") { Ok(()) } else { Err(shown(seen)) }
     };
-    stage.until("b", "works on", newer).await?;
-    stage.patch("a", json!({ "spec": { "addresses": ["a"] } })).await?;
-    stage.phase("a", Phase::Ready).await.map(drop)
+    harness.until("b", "works on", newer).await?;
+    harness.patch("a", json!({ "spec": { "addresses": ["a"] } })).await?;
+    harness.phase("a", Phase::Ready).await.map(drop)
 }
 
 /// The address of a Machine is edited to that of another's host, corrected, and the Machine is deleted: its own host is left clean.
 pub async fn a_machine_whose_address_was_corrected_is_judged_by_its_own_host(
-    stage: &Stage,
+    harness: &Harness,
     fleet: &Fleet,
 ) -> Result<()> {
-    let first = in_service(stage, fleet, &["a"]).await?;
+    let first = in_service(harness, fleet, &["a"]).await?;
     let host = fleet.host("b");
     install_theirs(&host)?;
     let before = host.tree();
     let keys = json!({ "policy": "Pinned", "keys": [first[0].key(), host.key()] });
-    stage.patch("a", json!({ "spec": { "addresses": ["b"], "ssh": { "hostKeys": keys } } })).await?;
-    stage.says("a", names::HOST_OWNED, Status::False, "HostOwnedByAnother").await?;
-    stage.patch("a", json!({ "spec": { "addresses": ["a"] } })).await?;
-    delete(stage, "a").await?;
-    stage.gone("a").await?;
+    harness.patch("a", json!({ "spec": { "addresses": ["b"], "ssh": { "hostKeys": keys } } })).await?;
+    harness.says("a", names::HOST_OWNED, Status::False, "HostOwnedByAnother").await?;
+    harness.patch("a", json!({ "spec": { "addresses": ["a"] } })).await?;
+    delete(harness, "a").await?;
+    harness.gone("a").await?;
     ensure(mark(&first[0]).is_none(), "its own host was left as it is")?;
     ensure(host.tree() == before, "b's host was touched")
 }
 
 pub async fn an_older_leader_is_refused_and_a_restored_api_server_is_let_in_by_hand(
-    stage: &Stage,
+    harness: &Harness,
     fleet: &Fleet,
 ) -> Result<()> {
-    let hosts = in_service(stage, fleet, &["a"]).await?;
+    let hosts = in_service(harness, fleet, &["a"]).await?;
     let host = &hosts[0];
     let Mark { owner, epoch, fence } = mark(host).context("it has an owner")?;
     ensure(fence > 0, "the leader has a fencing token")?;
@@ -213,32 +213,32 @@ pub async fn an_older_leader_is_refused_and_a_restored_api_server_is_let_in_by_h
     // An API server that was restored from a backup counts from a lower number than hosts remember.
     let heard = host.ask(Request::Refuse { id: "restored".to_owned(), claim: claim(u64::MAX / 2) });
     ensure(matches!(heard, Answer::Recalled(_)), format!("{heard:?}"))?;
-    stage.refer("a", "kubelet", demo::NEWER_KUBELET).await?;
-    let said = stage.says("a", names::HOST_OWNED, Status::False, "StaleFencingToken").await?;
+    harness.refer("a", "kubelet", demo::NEWER_KUBELET).await?;
+    let said = harness.says("a", names::HOST_OWNED, Status::False, "StaleFencingToken").await?;
     ensure(said.message.contains("machine adopt"), &said.message)?;
     let found =
-        stage.get("a").await?.status.and_then(|status| status.host_owner).context("it says whose the host is")?;
-    stage.patch("a", json!({ "metadata": { "annotations": { names::ADOPT_HOST: found.adoption() } } })).await?;
+        harness.get("a").await?.status.and_then(|status| status.host_owner).context("it says whose the host is")?;
+    harness.patch("a", json!({ "metadata": { "annotations": { names::ADOPT_HOST: found.adoption() } } })).await?;
     let newer = |seen: &Machine| {
         let found = crate::support::of(seen, "kubelet").and_then(|found| found.observed);
         if found.as_deref() == Some("1.37.1") { Ok(()) } else { Err(shown(seen)) }
     };
-    stage.until("a", "has the newer kubelet", newer).await?;
-    stage.phase("a", Phase::Ready).await?;
+    harness.until("a", "has the newer kubelet", newer).await?;
+    harness.phase("a", Phase::Ready).await?;
     ensure(mark(host).is_some_and(|mark| mark.epoch == 2 && mark.owner == owner), "another epoch began")
 }
 
-pub async fn a_host_with_another_serial_number_is_not_touched(stage: &Stage, fleet: &Fleet) -> Result<()> {
+pub async fn a_host_with_another_serial_number_is_not_touched(harness: &Harness, fleet: &Fleet) -> Result<()> {
     let host = fleet.host("a");
-    host.hands(|machine| machine.set_serial("SN-2"));
+    host.modify(|machine| machine.set_serial("SN-2"));
     let before = host.tree();
-    stage.machine(fleet, "a", json!({ "spec": { "hardware": { "serial": "SN-1" } } })).await?;
-    stage.start().await?;
-    let said = stage.says("a", names::HOST_OWNED, Status::False, "SerialMismatch").await?;
+    harness.machine(fleet, "a", json!({ "spec": { "hardware": { "serial": "SN-1" } } })).await?;
+    harness.start().await?;
+    let said = harness.says("a", names::HOST_OWNED, Status::False, "SerialMismatch").await?;
     ensure(said.message.contains("SN-1") && said.message.contains("SN-2"), &said.message)?;
-    stage.linger(seconds(1200)).await?;
+    harness.run_for(seconds(1200)).await?;
     ensure(host.tree() == before, "it was touched")?;
     // Whoever declares what the host is goes on. Letters are the same, large or small.
-    stage.patch("a", json!({ "spec": { "hardware": { "serial": "sn-2" } } })).await?;
-    stage.phase("a", Phase::Ready).await.map(drop)
+    harness.patch("a", json!({ "spec": { "hardware": { "serial": "sn-2" } } })).await?;
+    harness.phase("a", Phase::Ready).await.map(drop)
 }

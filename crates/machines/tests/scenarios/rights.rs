@@ -4,53 +4,55 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use fleetwright_api::Phase;
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use fleetwright_machines::rules;
-use fleetwright_rig::rights::{CLUSTER, Right, judge, rights};
+use fleetwright_rig::rights::{CLUSTER, Right, check_rights, rights};
 use fleetwright_rig::scenario::{Disturbance, run};
-use fleetwright_rig::{Call, Ground, Stage};
+use fleetwright_rig::{Call, Harness, TestServer};
 use fleetwright_sim::Fleet;
 use kube::api::DeleteParams;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::support::{Allowing, BESIDE_MACHINES, Story, TOKENS, Telling, delete, in_service, place, seconds};
+use crate::support::{
+    BESIDE_MACHINES, DisruptionBudgets, MachineSteps, Story, TOKENS, delete, in_service, place, seconds,
+};
 
 const USER: &str = "system:serviceaccount:fleetwright-system:fleetwright-machines";
 /// So many rights are taken away at the same time, each in a world of its own.
 const AT_ONCE: usize = 4;
 
 /// Everything that an operator ever does to the API server.
-async fn a_full_life(stage: &Stage, fleet: &Fleet) -> Result<()> {
-    in_service(stage, fleet, &["a", "b"]).await?;
-    stage.pod("a", "web", json!({ "app": "web" })).await?;
-    stage.budget("web", json!({ "app": "web" }), 0).await?;
-    stage.allow("web", 1, None).await?;
-    stage.refer("a", "containerd", "containerd-2.4.2").await?;
-    stage.phase("a", Phase::Ready).await?;
+async fn a_full_life(harness: &Harness, fleet: &Fleet) -> Result<()> {
+    in_service(harness, fleet, &["a", "b"]).await?;
+    harness.pod("a", "web", json!({ "app": "web" })).await?;
+    harness.budget("web", json!({ "app": "web" }), 0).await?;
+    harness.allow("web", 1, None).await?;
+    harness.refer("a", "containerd", "containerd-2.4.2").await?;
+    harness.phase("a", Phase::Ready).await?;
     // A pod that has no room in its budget is deleted where a machine says so.
-    stage.pod("a", "held", json!({ "app": "held" })).await?;
-    stage.budget("held", json!({ "app": "held" }), 1).await?;
-    stage.patch("a", json!({ "spec": { "drain": { "deleteAfter": "1m" } } })).await?;
-    stage.refer("a", "containerd", "containerd-2.3.0").await?;
-    stage.phase("a", Phase::Ready).await?;
+    harness.pod("a", "held", json!({ "app": "held" })).await?;
+    harness.budget("held", json!({ "app": "held" }), 1).await?;
+    harness.patch("a", json!({ "spec": { "drain": { "deleteAfter": "1m" } } })).await?;
+    harness.refer("a", "containerd", "containerd-2.3.0").await?;
+    harness.phase("a", Phase::Ready).await?;
     // A Node that somebody deleted is missed.
-    stage.nodes().delete(&stage.node_name("b"), &DeleteParams::default()).await?;
-    stage.linger(seconds(30)).await?;
-    delete(stage, "a").await?;
-    stage.gone("a").await
+    harness.nodes().delete(&harness.node_name("b"), &DeleteParams::default()).await?;
+    harness.run_for(seconds(30)).await?;
+    delete(harness, "a").await?;
+    harness.gone("a").await
 }
 
-const FULL_LIFE: Story = Story::new(|stage, fleet| Box::pin(a_full_life(stage, fleet)));
+const FULL_LIFE: Story = Story::new(|harness, fleet| Box::pin(a_full_life(harness, fleet)));
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_call_has_its_right_and_every_right_its_call() {
-    lives_with_its_rights(&Ground::InProcess).await;
+    lives_with_its_rights(&TestServer::InProcess).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_call_has_its_right_and_every_right_its_call_on_real() {
-    lives_with_its_rights(&Ground::start(Kind::Real).await.unwrap()).await;
+    lives_with_its_rights(&TestServer::start(ServerKind::Real).await.unwrap()).await;
 }
 
 /// Each right, and where it holds.
@@ -60,33 +62,33 @@ fn all_rights() -> Vec<Right> {
         .concat()
 }
 
-async fn lives_with_its_rights(ground: &Ground) {
+async fn lives_with_its_rights(test_server: &TestServer) {
     let story = FULL_LIFE.with_rights_as(USER);
-    let (_, stage) = run(&Arc::new(story), ground, Disturbance::None).await.unwrap();
+    let (_, harness) = run(&Arc::new(story), test_server, Disturbance::None).await.unwrap();
     let refused: Vec<_> =
-        stage.recorder().since(0).into_iter().filter(|record| record.code == Some(403)).map(|one| one.call).collect();
+        harness.recorder().since(0).into_iter().filter(|record| record.code == Some(403)).map(|one| one.call).collect();
     assert!(refused.is_empty(), "with all rights these were refused: {refused:#?}");
     // The lease is the kit's, and its rights are given with it.
-    let calls = stage.recorder().since(0).into_iter().map(|record| record.call).filter(|call| !call.leases());
+    let calls = harness.recorder().since(0).into_iter().map(|record| record.call).filter(|call| !call.leases());
     // What the journal needs is shown with the Cluster-Operator, which has the same journal. The test of joining takes away what serving certificates need.
     let joining = ["signers", "services", "endpointslices", "servicecidrs"];
     let elsewhere = |right: &Right| {
         right.resource.starts_with("operation") || joining.iter().any(|shown| right.resource.starts_with(shown))
     };
-    judge(&all_rights(), calls, |call| place(&stage, call), elsewhere).unwrap();
+    check_rights(&all_rights(), calls, |call| place(&harness, call), elsewhere).unwrap();
 }
 
 /// Each right that the story needs is taken away once, and is missed. The test of joining takes away those of serving certificates.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_right_that_is_taken_away_is_missed() {
     let story = FULL_LIFE.with_rights_as(USER);
-    let (_, stage) = run(&Arc::new(story), &Ground::InProcess, Disturbance::None).await.unwrap();
-    let calls: Vec<Call> = stage.recorder().calls().into_iter().map(|record| record.call).collect();
+    let (_, harness) = run(&Arc::new(story), &TestServer::InProcess, Disturbance::None).await.unwrap();
+    let calls: Vec<Call> = harness.recorder().calls().into_iter().map(|record| record.call).collect();
     let used = |right: &Right| {
         // What is watched is listed first where lists are not streamed.
         let watch = Right { verb: "watch".to_owned(), ..right.clone() };
         let wants = |call: &Call| {
-            let place = place(&stage, call);
+            let place = place(&harness, call);
             right.allows(call, place) || (right.verb == "list" && watch.allows(call, place))
         };
         calls.iter().any(wants)
@@ -98,7 +100,7 @@ async fn each_right_that_is_taken_away_is_missed() {
         cases.spawn(async move {
             let right: &'static Right = Box::leak(Box::new(right));
             let story = Arc::new(story.without(right));
-            let came = run(&story, &Ground::InProcess, Disturbance::None).await;
+            let came = run(&story, &TestServer::InProcess, Disturbance::None).await;
             came.map(drop).with_context(|| format!("without {right:?}"))
         });
         if cases.len() >= AT_ONCE {

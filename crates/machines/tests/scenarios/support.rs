@@ -13,14 +13,14 @@ use fleetwright_api::{
 };
 use fleetwright_kit::leader::Lease;
 use fleetwright_kit::{Budget, Operator, Settings};
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use fleetwright_machines::Options;
 use fleetwright_machines::hosts::Limits;
-use fleetwright_rig::layer::{acting_as, not_streaming};
+use fleetwright_rig::layer::{impersonating, without_streaming_lists};
 use fleetwright_rig::rights::{CLUSTER, Right, grant_everywhere, grant_in, without};
 use fleetwright_rig::scenario::{Disturbance, run};
-use fleetwright_rig::{Call, Ground, Life, Outfit, Passed, Scenario, Stage};
-use fleetwright_sim::{Fleet, Kubelets, Manner, SimHost, demo};
+use fleetwright_rig::{Call, CountedPass, Harness, OperatorContext, OperatorInstance, Scenario, TestServer};
+use fleetwright_sim::{Fleet, KubeletConfig, Kubelets, SimHost, demo};
 use fleetwright_wire::Outcome;
 use futures::future::BoxFuture;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
@@ -34,12 +34,12 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 /// What happens in a story.
-pub type Play = for<'a> fn(&'a Stage, &'a Fleet) -> BoxFuture<'a, Result<()>>;
+pub type StoryFn = for<'a> fn(&'a Harness, &'a Fleet) -> BoxFuture<'a, Result<()>>;
 
 /// A scenario of the Machine-Operator.
 #[derive(Clone, Copy)]
 pub struct Story {
-    play: Play,
+    play: StoryFn,
     /// The operator is killed from the first call on, or from where the play says so.
     from_the_start: bool,
     /// Two operators work at once, and each believes that it leads.
@@ -51,7 +51,7 @@ pub struct Story {
 }
 
 impl Story {
-    pub const fn new(play: Play) -> Self {
+    pub const fn new(play: StoryFn) -> Self {
         Self { play, from_the_start: true, twice: false, user: None, missing: None }
     }
 
@@ -81,8 +81,8 @@ pub const BESIDE_MACHINES: &str = "namespace";
 pub const TOKENS: &str = "kube-system";
 
 /// Gives a user the rights that an installation gives the operator, but for one, and waits until the API server knows of them.
-async fn grant(stage: &Stage, user: &'static str, missing: Option<&Right>) -> Result<()> {
-    let (admin, rules) = (stage.admin(), fleetwright_machines::rules());
+async fn grant(harness: &Harness, user: &'static str, missing: Option<&Right>) -> Result<()> {
+    let (admin, rules) = (harness.admin(), fleetwright_machines::rules());
     let lease = PolicyRule {
         api_groups: Some(vec!["coordination.k8s.io".to_owned()]),
         resources: Some(vec!["leases".to_owned()]),
@@ -90,7 +90,7 @@ async fn grant(stage: &Stage, user: &'static str, missing: Option<&Right>) -> Re
         ..PolicyRule::default()
     };
     let namespaced = [without(BESIDE_MACHINES, &rules.namespaced, missing), vec![lease]].concat();
-    grant_in(&admin, stage.namespace(), user, &namespaced).await?;
+    grant_in(&admin, harness.namespace(), user, &namespaced).await?;
     grant_in(&admin, TOKENS, user, &without(TOKENS, &rules.tokens, missing)).await?;
     grant_everywhere(&admin, user, &without(CLUSTER, &rules.cluster, missing)).await?;
     let reviews: Api<SubjectAccessReview> = Api::all(admin);
@@ -111,43 +111,43 @@ async fn grant(stage: &Stage, user: &'static str, missing: Option<&Right>) -> Re
 }
 
 /// Where a call is made.
-pub fn place(stage: &Stage, call: &Call) -> &'static str {
+pub fn place(harness: &Harness, call: &Call) -> &'static str {
     match &*call.namespace {
         TOKENS => TOKENS,
         // As the server sees it: a Namespace is in itself.
         "" if call.resource == "namespaces" && call.name == TOKENS => TOKENS,
-        namespace if namespace == stage.namespace() => BESIDE_MACHINES,
+        namespace if namespace == harness.namespace() => BESIDE_MACHINES,
         _ => CLUSTER,
     }
 }
 
 /// Whether a call was refused for want of that right.
-fn is_refused(stage: &Stage, right: &Right) -> bool {
-    let mut refused = stage.recorder().calls().into_iter().filter(|record| record.code == Some(403));
-    refused.any(|record| right.allows(&record.call, place(stage, &record.call)))
+fn is_refused(harness: &Harness, right: &Right) -> bool {
+    let mut refused = harness.recorder().calls().into_iter().filter(|record| record.code == Some(403));
+    refused.any(|record| right.allows(&record.call, place(harness, &record.call)))
 }
 
 /// Whether an event or the status of a machine names the right. What fills a cache reports to the log alone; and without the right to create events, none is written.
-async fn is_told(stage: &Stage, right: &Right) -> Result<bool> {
+async fn is_told(harness: &Harness, right: &Right) -> Result<bool> {
     let (resource, verb) = (right.resource.as_str(), right.verb.as_str());
     if verb == "watch" || resource == "events" || (verb == "list" && resource != "pods") {
         return Ok(true);
     }
     let mut said = Vec::new();
     // What is said of a request for a certificate, which has no namespace, is kept in the namespace default.
-    for namespace in [stage.namespace(), "default"] {
-        let events = Api::<Event>::namespaced(stage.admin(), namespace).list(&ListParams::default()).await?;
+    for namespace in [harness.namespace(), "default"] {
+        let events = Api::<Event>::namespaced(harness.admin(), namespace).list(&ListParams::default()).await?;
         said.extend(events.items.into_iter().filter_map(|event| event.message));
     }
-    said.extend(stage.api::<Machine>().list(&ListParams::default()).await?.iter().map(shown));
+    said.extend(harness.api::<Machine>().list(&ListParams::default()).await?.iter().map(shown));
     let what = format!("cannot {verb} resource");
     Ok(said.iter().any(|text| text.contains(&what) && text.contains(resource)))
 }
 
 /// Plays until a call is refused for want of the right, and that is told; or until the story cannot go on without it.
-async fn until_missed(stage: &Stage, right: &Right, play: BoxFuture<'_, Result<()>>) -> Result<()> {
+async fn until_missed(harness: &Harness, right: &Right, play: BoxFuture<'_, Result<()>>) -> Result<()> {
     let told = async {
-        while !is_refused(stage, right) || !is_told(stage, right).await? {
+        while !is_refused(harness, right) || !is_told(harness, right).await? {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         anyhow::Ok(())
@@ -155,16 +155,16 @@ async fn until_missed(stage: &Stage, right: &Right, play: BoxFuture<'_, Result<(
     let played = tokio::select! {
         played = play => played,
         told = told => {
-            stage.kill().await;
+            harness.kill().await;
             return told;
         }
     };
     if played.is_ok() {
         // Events are sent in the background.
-        stage.linger(seconds(30)).await?;
+        harness.run_for(seconds(30)).await?;
     }
-    stage.kill().await;
-    let (refused, told) = (is_refused(stage, right), is_told(stage, right).await?);
+    harness.kill().await;
+    let (refused, told) = (is_refused(harness, right), is_told(harness, right).await?);
     anyhow::ensure!(refused, "no call was refused for want of it; the story came to {played:?}");
     anyhow::ensure!(told || played.is_err(), "all went well, and no event or status says that it is missing");
     Ok(())
@@ -184,71 +184,71 @@ impl Scenario for Story {
         crds()
     }
 
-    fn operator(&self, mut outfit: Outfit, _: &Path) -> Life {
+    fn operator(&self, mut context: OperatorContext, _: &Path) -> OperatorInstance {
         if let Some(user) = self.user {
-            outfit.client = acting_as(outfit.client.clone(), user);
+            context.client = impersonating(context.client.clone(), user);
         }
         // Where lists are streamed, `list` is not asked for.
         if self.missing.is_some_and(|right| right.verb == "list") {
-            outfit.client = not_streaming(outfit.client.clone());
+            context.client = without_streaming_lists(context.client.clone());
         }
         if !self.twice {
-            return Life::of(operator(&outfit, true), &outfit);
+            return OperatorInstance::of(operator(&context, true), &context);
         }
-        let [one, two] = [(), ()].map(|()| Life::of(operator(&outfit, false), &outfit));
+        let [one, two] = [(), ()].map(|()| OperatorInstance::of(operator(&context, false), &context));
         let run = async move { futures::try_join!(one.run, two.run).map(drop) };
-        Life { run: Box::pin(run), idle: Box::new(move || (one.idle)() && (two.idle)()) }
+        OperatorInstance { run: Box::pin(run), idle: Box::new(move || (one.idle)() && (two.idle)()) }
     }
 
     fn crashes_from_the_start(&self) -> bool {
         self.from_the_start
     }
 
-    async fn play(&self, stage: &Stage) -> Result<()> {
-        let fleet = Fleet::new(stage.clock().clone());
+    async fn perform(&self, harness: &Harness) -> Result<()> {
+        let fleet = Fleet::new(harness.clock().clone());
         let kubelets = {
-            let manner = Manner { credentials: true, ..Manner::default() };
-            Kubelets::start(&fleet, stage.admin(), manner)
+            let manner = KubeletConfig { credentials: true, ..KubeletConfig::default() };
+            Kubelets::start(&fleet, harness.admin(), manner)
         };
         if let Some(user) = self.user {
-            grant(stage, user, self.missing).await?;
+            grant(harness, user, self.missing).await?;
         }
-        fleets().insert(stage.namespace().to_owned(), (fleet.clone(), Options::default()));
+        fleets().insert(harness.namespace().to_owned(), (fleet.clone(), Options::default()));
         let minded = fleet.clone();
-        stage.mind(move || minded.at_rest());
-        stage.surroundings().await?;
-        let play = (self.play)(stage, &fleet);
+        harness.require_idle(move || minded.is_idle());
+        harness.surroundings().await?;
+        let play = (self.play)(harness, &fleet);
         let played = match self.missing {
             None => play.await,
-            Some(right) => until_missed(stage, right, play).await,
+            Some(right) => until_missed(harness, right, play).await,
         };
         let Err(error) = played else { return Ok(()) };
         let nodes: Vec<String> =
-            stage.nodes().list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect();
-        let requests = Api::<CertificateSigningRequest>::all(stage.admin()).list(&ListParams::default()).await?;
+            harness.nodes().list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect();
+        let requests = Api::<CertificateSigningRequest>::all(harness.admin()).list(&ListParams::default()).await?;
         let requests: Vec<String> = requests.iter().map(|one| format!("{} {:?}", one.name_any(), one.status)).collect();
         Err(error.context(format!("Nodes {nodes:?}, requests {requests:#?}, kubelets said {:#?}", kubelets.said())))
     }
 
-    async fn end(&self, stage: &Stage) -> Result<Value> {
+    async fn final_state(&self, harness: &Harness) -> Result<Value> {
         let mut nodes = serde_json::Map::new();
-        for node in stage.nodes().list(&ListParams::default()).await? {
-            if let Some(name) = node.name_any().strip_prefix(&format!("{}-", stage.namespace())) {
+        for node in harness.nodes().list(&ListParams::default()).await? {
+            if let Some(name) = node.name_any().strip_prefix(&format!("{}-", harness.namespace())) {
                 let spec = node.spec.unwrap_or_default();
                 let keys: Vec<String> = spec.taints.unwrap_or_default().into_iter().map(|taint| taint.key).collect();
                 nodes.insert(name.to_owned(), json!({ "taints": keys, "unschedulable": spec.unschedulable }));
             }
         }
         let mut machines = serde_json::Map::new();
-        for machine in stage.api::<Machine>().list(&ListParams::default()).await? {
+        for machine in harness.api::<Machine>().list(&ListParams::default()).await? {
             machines.insert(machine.name_any(), outline(&machine));
         }
         Ok(json!({ "machines": machines, "nodes": nodes }))
     }
 
     /// What the hosts' own journals say: every step that was ever begun, however often the operator died.
-    fn acts(&self, stage: &Stage) -> Result<Vec<String>> {
-        let (fleet, _) = fleets().remove(stage.namespace()).context("no fleet")?;
+    fn side_effects(&self, harness: &Harness) -> Result<Vec<String>> {
+        let (fleet, _) = fleets().remove(harness.namespace()).context("no fleet")?;
         Ok(fleet.all().iter().flat_map(acts).collect())
     }
 }
@@ -274,25 +274,25 @@ pub fn acts(host: &SimHost) -> Vec<String> {
 }
 
 /// The operator of a run.
-pub fn operator(outfit: &Outfit, lease: bool) -> Operator {
-    let counting = outfit.counting.clone();
+pub fn operator(context: &OperatorContext, lease: bool) -> Operator {
+    let counting = context.counting.clone();
     let settings = Settings {
-        clock: outfit.clock.clone(),
-        random: outfit.random.clone(),
+        clock: context.clock.clone(),
+        random: context.random.clone(),
         lease: lease.then(|| Lease {
-            namespace: outfit.namespace.clone(),
+            namespace: context.namespace.clone(),
             name: "fleetwright-machines".to_owned(),
-            identity: outfit.identity.clone(),
+            identity: context.identity.clone(),
             duration: Duration::from_secs(15),
         }),
         strict_budgets: true,
-        on_pass: Some(Arc::new(move |record| counting.pass(Passed::from(record)))),
-        ..Settings::new("fleetwright-machines", outfit.client.clone())
+        on_pass: Some(Arc::new(move |record| counting.pass(CountedPass::from(record)))),
+        ..Settings::new("fleetwright-machines", context.client.clone())
     };
     let mut operator = Operator::new(settings);
-    let found = fleets().get(&outfit.namespace).cloned();
+    let found = fleets().get(&context.namespace).cloned();
     let (fleet, options) = found.expect("a story has a fleet before its operator starts");
-    let _hosts = fleetwright_machines::add(&mut operator, &outfit.namespace, Arc::new(fleet), options);
+    let _hosts = fleetwright_machines::add(&mut operator, &context.namespace, Arc::new(fleet), options);
     operator
 }
 
@@ -318,10 +318,11 @@ fn outline(machine: &Machine) -> Value {
 }
 
 /// Runs a story once, undisturbed.
-pub async fn tell(ground: &Ground, play: Play) {
-    let (_, stage) =
-        run(&Arc::new(Story::new(play)), ground, Disturbance::None).await.unwrap_or_else(|error| panic!("{error:#}"));
-    stage.counting().within(&budgets()).unwrap();
+pub async fn tell(test_server: &TestServer, play: StoryFn) {
+    let (_, harness) = run(&Arc::new(Story::new(play)), test_server, Disturbance::None)
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}"));
+    harness.pass_counter().check_budgets(&budgets()).unwrap();
 }
 
 /// The operator's own, and those of the journal.
@@ -333,31 +334,31 @@ pub fn budgets() -> Vec<(&'static str, Budget)> {
 }
 
 /// Runs each story on a server that all share.
-pub async fn tell_all_on(kind: Kind, stories: &[(&str, Play)]) {
-    let ground = Ground::start(kind).await.unwrap();
+pub async fn tell_all_on(kind: ServerKind, stories: &[(&str, StoryFn)]) {
+    let test_server = TestServer::start(kind).await.unwrap();
     for (name, play) in stories {
-        eprintln!("{name} on {}", ground.name());
-        tell(&ground, *play).await;
+        eprintln!("{name} on {}", test_server.name());
+        tell(&test_server, *play).await;
     }
 }
 
 /// From its next start on the operator looks at each host so often.
-pub fn check_every(stage: &Stage, every: Duration) {
-    if let Some((_, options)) = fleets().get_mut(stage.namespace()) {
+pub fn check_every(harness: &Harness, every: Duration) {
+    if let Some((_, options)) = fleets().get_mut(harness.namespace()) {
         options.check_every = every;
     }
 }
 
 /// From its next start on the operator works on one host at a time, however long that takes, and looks at hosts once a day.
-pub fn one_at_a_time(stage: &Stage) {
-    if let Some((_, options)) = fleets().get_mut(stage.namespace()) {
+pub fn one_at_a_time(harness: &Harness) {
+    if let Some((_, options)) = fleets().get_mut(harness.namespace()) {
         options.limits = Limits { overall: 1, patience: seconds(3600), ..Limits::default() };
         options.check_every = seconds(86_400);
     }
 }
 
 /// What a story needs to say.
-pub trait Telling {
+pub trait MachineSteps {
     fn nodes(&self) -> Api<Node>;
     fn node_name(&self, machine: &str) -> String;
     async fn surroundings(&self) -> Result<()>;
@@ -389,7 +390,7 @@ pub trait Telling {
     async fn opened(&self, machine: &str) -> Result<()>;
 }
 
-impl Telling for Stage {
+impl MachineSteps for Harness {
     fn nodes(&self) -> Api<Node> {
         Api::all(self.admin())
     }
@@ -618,12 +619,12 @@ impl Telling for Stage {
 }
 
 /// What the controller of disruption budgets would say.
-pub trait Allowing {
+pub trait DisruptionBudgets {
     fn allow(&self, budget: &str, disruptions: i32, generation: Option<i64>)
     -> impl Future<Output = Result<()>> + Send;
 }
 
-impl Allowing for Stage {
+impl DisruptionBudgets for Harness {
     async fn allow(&self, budget: &str, disruptions: i32, generation: Option<i64>) -> Result<()> {
         let status = json!({ "status": {
             "disruptionsAllowed": disruptions, "currentHealthy": 1, "desiredHealthy": 1 - disruptions.min(1),
@@ -635,13 +636,13 @@ impl Allowing for Stage {
     }
 }
 
-async fn create<K>(stage: &Stage, object: Value) -> Result<K>
+async fn create<K>(harness: &Harness, object: Value) -> Result<K>
 where
     K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
     K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
 {
     let object: K = serde_json::from_value(object)?;
-    Ok(stage.api::<K>().create(&PostParams::default(), &object).await?)
+    Ok(harness.api::<K>().create(&PostParams::default(), &object).await?)
 }
 
 /// The component, if it is listed.
@@ -661,8 +662,8 @@ pub fn shown(machine: &Machine) -> String {
 }
 
 /// Deletes a machine.
-pub async fn delete(stage: &Stage, machine: &str) -> Result<()> {
-    stage.api::<Machine>().delete(machine, &DeleteParams::default()).await?;
+pub async fn delete(harness: &Harness, machine: &str) -> Result<()> {
+    harness.api::<Machine>().delete(machine, &DeleteParams::default()).await?;
     Ok(())
 }
 
@@ -678,14 +679,14 @@ fn merge(into: &mut Value, from: Value) {
 }
 
 /// Machines in service.
-pub async fn in_service(stage: &Stage, fleet: &Fleet, names: &[&str]) -> Result<Vec<SimHost>> {
+pub async fn in_service(harness: &Harness, fleet: &Fleet, names: &[&str]) -> Result<Vec<SimHost>> {
     let mut hosts = Vec::new();
     for name in names {
-        hosts.push(stage.machine(fleet, name, json!({})).await?);
+        hosts.push(harness.machine(fleet, name, json!({})).await?);
     }
-    stage.start().await?;
+    harness.start().await?;
     for name in names {
-        stage.phase(name, Phase::Ready).await?;
+        harness.phase(name, Phase::Ready).await?;
     }
     Ok(hosts)
 }

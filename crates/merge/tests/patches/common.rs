@@ -72,13 +72,13 @@ fn at(second: i64) -> Timestamp {
 }
 
 /// A server with one object.
-pub struct World {
+pub struct ApplyFixture {
     pub schema: Schema,
     pub live: Option<Value>,
     pub clock: i64,
 }
 
-impl World {
+impl ApplyFixture {
     pub fn new() -> Self {
         Self { schema: schema(), live: None, clock: 0 }
     }

@@ -1,12 +1,12 @@
 //! Who owns what after creates, updates and patches.
 
-use crate::common::World;
+use crate::common::ApplyFixture;
 use fleetwright_merge::{Request, keep_times_if_unchanged, manager_from_user_agent, update};
 use serde_json::{Value, json};
 
 #[test]
 fn a_create_gives_all_fields_to_its_manager() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update(
         "me",
         json!({"spec": {"replicas": 1, "selector": {"a": "b"}, "containers": [{"name": "x", "image": "i"}]}}),
@@ -20,7 +20,7 @@ fn a_create_gives_all_fields_to_its_manager() {
 
 #[test]
 fn identity_and_version_fields_belong_to_nobody() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("me", json!({"metadata": {"labels": {"a": "b"}, "generation": 1}, "spec": {}}));
     let fields = &world.entries()[0]["fieldsV1"];
     assert_eq!(fields, &json!({"f:metadata": {"f:labels": {".": {}, "f:a": {}}}, "f:spec": {}}));
@@ -28,7 +28,7 @@ fn identity_and_version_fields_belong_to_nobody() {
 
 #[test]
 fn a_built_in_structure_is_not_owned_apart_from_its_fields() {
-    let world = World::new();
+    let world = ApplyFixture::new();
     let mut new = json!({"metadata": {"name": "a"}, "spec": {"replicas": 1, "strategy": {"type": "x"}}});
     let request = Request { built_in: true, ..world.request("me") };
     update(&request, None, &mut new).expect("updated");
@@ -40,7 +40,7 @@ fn a_built_in_structure_is_not_owned_apart_from_its_fields() {
 
 #[test]
 fn the_list_of_containers_is_not_owned_apart_from_its_items() {
-    let world = World::new();
+    let world = ApplyFixture::new();
     let mut new = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "x", "image": "i"}]}});
     let request = Request { built_in: true, ..world.request("me") };
     update(&request, None, &mut new).expect("updated");
@@ -52,7 +52,7 @@ fn the_list_of_containers_is_not_owned_apart_from_its_items() {
 
 #[test]
 fn an_update_takes_the_changed_field_from_its_owner() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("one", json!({"spec": {"replicas": 1, "paused": true}}));
     world.change("two", |object| object["spec"]["replicas"] = json!(2));
     assert_eq!(world.owned("one"), json!({".": {}, "f:paused": {}}));
@@ -61,7 +61,7 @@ fn an_update_takes_the_changed_field_from_its_owner() {
 
 #[test]
 fn an_owner_of_nothing_is_forgotten() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("one", json!({"metadata": {"labels": {"a": "1"}}, "spec": {}}));
     world.change("two", |object| object["spec"]["replicas"] = json!(2));
     world.change("three", |object| object["spec"]["replicas"] = json!(3));
@@ -70,7 +70,7 @@ fn an_owner_of_nothing_is_forgotten() {
 
 #[test]
 fn a_removed_field_leaves_all_owners() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("one", json!({"spec": {"replicas": 1, "paused": true}}));
     world.change("two", |object| {
         object["spec"].as_object_mut().expect("spec").remove("paused");
@@ -81,7 +81,7 @@ fn a_removed_field_leaves_all_owners() {
 
 #[test]
 fn an_update_that_changes_nothing_keeps_entries_and_times() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("one", json!({"spec": {"replicas": 1}}));
     let before = world.live.clone();
     world.change("two", |_| {});
@@ -91,7 +91,7 @@ fn an_update_that_changes_nothing_keeps_entries_and_times() {
 #[test]
 fn clearing_managed_fields_stops_tracking_until_the_first_apply() {
     for reset in [json!([]), json!([{}])] {
-        let mut world = World::new();
+        let mut world = ApplyFixture::new();
         world.update("one", json!({"spec": {"replicas": 1}}));
         world.change("two", |object| object["metadata"]["managedFields"] = reset);
         assert_eq!(world.managers(), Vec::<String>::new());
@@ -104,7 +104,7 @@ fn clearing_managed_fields_stops_tracking_until_the_first_apply() {
 
 #[test]
 fn managed_fields_sent_by_a_client_are_taken_and_broken_ones_ignored() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("one", json!({"spec": {"replicas": 1}}));
     world.change("two", |object| object["metadata"]["managedFields"][0]["manager"] = json!("renamed"));
     assert_eq!(world.managers(), ["renamed Update"]);
@@ -114,7 +114,7 @@ fn managed_fields_sent_by_a_client_are_taken_and_broken_ones_ignored() {
 
 #[test]
 fn a_write_without_managed_fields_keeps_them() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("one", json!({"spec": {"replicas": 1}}));
     world.update("two", json!({"spec": {"replicas": 1}}));
     assert_eq!(world.managers(), ["one Update"]);
@@ -122,7 +122,7 @@ fn a_write_without_managed_fields_keeps_them() {
 
 #[test]
 fn a_status_write_owns_only_status_and_is_its_own_entry() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("one", json!({"spec": {"replicas": 1}}));
     let mut new = world.live.clone().expect("live");
     new["status"] = json!({"phase": "up"});
@@ -137,7 +137,7 @@ fn a_status_write_owns_only_status_and_is_its_own_entry() {
 
 #[test]
 fn the_oldest_updaters_are_folded_into_one_beyond_ten() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("m0", json!({"spec": {}, "metadata": {"labels": {"l0": "x"}}}));
     for i in 1..13 {
         world.change(&format!("m{i}"), |object| object["metadata"]["labels"][format!("l{i}")] = json!("x"));
@@ -148,7 +148,7 @@ fn the_oldest_updaters_are_folded_into_one_beyond_ten() {
 
 #[test]
 fn entries_of_versions_that_are_gone_are_dropped() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("one", json!({"spec": {"replicas": 1}}));
     let mut new = world.live.clone().expect("live");
     new["spec"]["paused"] = json!(true);
@@ -161,7 +161,7 @@ fn entries_of_versions_that_are_gone_are_dropped() {
 
 #[test]
 fn untyped_objects_are_shared_by_field_and_untyped_lists_as_a_whole() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("one", json!({"spec": {"config": {"a": {"b": 1}, "l": [1, 2]}}}));
     world.change("two", |object| object["spec"]["config"]["a"]["c"] = json!(1));
     world.change("two", |object| object["spec"]["config"]["l"] = json!([1]));
@@ -171,14 +171,14 @@ fn untyped_objects_are_shared_by_field_and_untyped_lists_as_a_whole() {
 
 #[test]
 fn duplicate_list_items_are_allowed_in_an_update() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("one", json!({"spec": {"tags": ["a", "a", "b"]}}));
     assert_eq!(world.owned("one"), json!({".": {}, "f:tags": {".": {}, "v:\"a\"": {}, "v:\"b\"": {}}}));
 }
 
 #[test]
 fn times_are_kept_when_nothing_else_differs() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("one", json!({"spec": {"replicas": 1}}));
     let old = world.live.clone().expect("live");
     let mut new = old.clone();
@@ -202,14 +202,14 @@ fn the_user_agent_names_the_manager_up_to_the_slash() {
 
 #[test]
 fn a_manager_without_a_name_is_unknown() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("", json!({"spec": {"replicas": 1}}));
     assert_eq!(world.managers(), ["unknown Update"]);
 }
 
 #[test]
 fn hostile_objects_never_panic() {
-    let world = World::new();
+    let world = ApplyFixture::new();
     for bad in [
         json!({}),
         json!({"metadata": 3, "spec": []}),

@@ -1,6 +1,6 @@
 //! Server-side apply, as its documentation tells it.
 
-use crate::common::World;
+use crate::common::ApplyFixture;
 use fleetwright_merge::{MergeError, Request, apply};
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ fn conflict(error: &MergeError) -> Vec<(String, String)> {
 
 #[test]
 fn an_apply_owns_exactly_what_it_names() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.apply("me", json!({"replicas": 1, "containers": [{"name": "x", "image": "i"}], "config": {"a": 1}}));
     assert_eq!(
         world.owned("me"),
@@ -24,7 +24,7 @@ fn an_apply_owns_exactly_what_it_names() {
 
 #[test]
 fn a_conflict_names_the_manager_and_the_field() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("kubectl", json!({"spec": {"replicas": 1}}));
     let error = world.try_apply("me", json!({"replicas": 2}), false).expect_err("a conflict");
     assert_eq!(
@@ -39,7 +39,7 @@ fn a_conflict_names_the_manager_and_the_field() {
 
 #[test]
 fn several_conflicts_are_listed_by_manager() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.apply("a", json!({"replicas": 1, "containers": [{"name": "x", "image": "i"}]}));
     world.change("b", |object| object["spec"]["paused"] = json!(true));
     let spec = json!({"replicas": 2, "paused": false, "containers": [{"name": "x", "image": "j"}]});
@@ -52,7 +52,7 @@ fn several_conflicts_are_listed_by_manager() {
 
 #[test]
 fn a_conflict_with_a_subresource_says_so() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("x", json!({"spec": {"paused": true}}));
     let mut new = world.live.clone().expect("live");
     new["spec"]["replicas"] = json!(4);
@@ -65,7 +65,7 @@ fn a_conflict_with_a_subresource_says_so() {
 
 #[test]
 fn force_takes_the_field_over() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("kubectl", json!({"spec": {"replicas": 1, "paused": true}}));
     world.try_apply("me", json!({"replicas": 2}), true).expect("forced");
     assert_eq!(world.spec()["replicas"], 2);
@@ -75,7 +75,7 @@ fn force_takes_the_field_over() {
 
 #[test]
 fn the_same_value_is_shared_without_conflict() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.apply("a", json!({"replicas": 1}));
     world.apply("b", json!({"replicas": 1}));
     assert_eq!(world.owned("a"), world.owned("b"));
@@ -83,7 +83,7 @@ fn the_same_value_is_shared_without_conflict() {
 
 #[test]
 fn a_field_dropped_by_its_only_owner_is_removed() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.apply("a", json!({"replicas": 1, "paused": true}));
     world.apply("a", json!({"replicas": 1}));
     assert_eq!(world.spec(), json!({"replicas": 1}));
@@ -91,7 +91,7 @@ fn a_field_dropped_by_its_only_owner_is_removed() {
 
 #[test]
 fn a_field_dropped_by_one_of_two_owners_stays() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.apply("a", json!({"replicas": 1, "paused": true}));
     world.apply("b", json!({"paused": true}));
     world.apply("a", json!({"replicas": 1}));
@@ -100,7 +100,7 @@ fn a_field_dropped_by_one_of_two_owners_stays() {
 
 #[test]
 fn a_list_item_dropped_by_its_owner_is_removed_and_others_stay() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.apply("a", json!({"containers": [{"name": "x", "image": "1"}, {"name": "y", "image": "1"}]}));
     world.apply("b", json!({"containers": [{"name": "z", "image": "1"}]}));
     world.apply("a", json!({"containers": [{"name": "y", "image": "1"}]}));
@@ -109,7 +109,7 @@ fn a_list_item_dropped_by_its_owner_is_removed_and_others_stay() {
 
 #[test]
 fn a_parent_whose_last_field_is_dropped_goes_with_it() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.apply("a", json!({"replicas": 1, "strategy": {"type": "x"}}));
     world.apply("a", json!({"replicas": 1}));
     assert_eq!(world.spec(), json!({"replicas": 1}));
@@ -117,7 +117,7 @@ fn a_parent_whose_last_field_is_dropped_goes_with_it() {
 
 #[test]
 fn a_default_below_a_dropped_item_goes_with_the_item() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.apply("a", json!({"containers": [{"name": "x"}]}));
     world.live.as_mut().expect("live")["spec"]["containers"][0]["image"] = json!("defaulted");
     world.apply("a", json!({"replicas": 1}));
@@ -126,7 +126,7 @@ fn a_default_below_a_dropped_item_goes_with_the_item() {
 
 #[test]
 fn a_multi_key_item_is_known_by_its_defaulted_key() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.apply("a", json!({"ports": [{"port": 80, "name": "http"}]}));
     assert_eq!(
         world.owned("a"),
@@ -138,7 +138,7 @@ fn a_multi_key_item_is_known_by_its_defaulted_key() {
 
 #[test]
 fn sets_are_merged_and_atomic_lists_and_maps_replaced() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.apply("a", json!({"tags": ["x"], "args": ["1", "2"], "selector": {"k": "v"}}));
     world.apply("b", json!({"tags": ["y"]}));
     assert_eq!(world.spec()["tags"], json!(["x", "y"]));
@@ -149,7 +149,7 @@ fn sets_are_merged_and_atomic_lists_and_maps_replaced() {
 
 #[test]
 fn applied_order_wins_for_items_in_both_lists() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("a", json!({"spec": {"tags": ["a", "b", "c", "d"]}}));
     world.apply("b", json!({"tags": ["c", "a", "new"]}));
     assert_eq!(world.spec()["tags"], json!(["b", "c", "d", "a", "new"]));
@@ -157,7 +157,7 @@ fn applied_order_wins_for_items_in_both_lists() {
 
 #[test]
 fn duplicate_items_are_rejected_in_an_apply() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     let error = world.try_apply("a", json!({"ports": [{"port": 80}, {"port": 80, "protocol": "TCP"}]}), false);
     assert_eq!(
         error.expect_err("refused").to_string(),
@@ -187,14 +187,14 @@ fn an_applied_object_must_fit_its_schema() {
         ),
     ];
     for (spec, expected) in cases {
-        let error = World::new().try_apply("a", spec, false).expect_err("refused");
+        let error = ApplyFixture::new().try_apply("a", spec, false).expect_err("refused");
         assert_eq!(error, MergeError::Internal(format!("{prefix}{expected}")));
     }
 }
 
 #[test]
 fn an_applied_object_may_not_carry_managed_fields() {
-    let world = World::new();
+    let world = ApplyFixture::new();
     let applied = json!({"apiVersion": "ex.io/v1", "kind": "Thing", "metadata": {"name": "a", "managedFields": []}});
     let error = apply(&world.request("a"), None, &applied, false).expect_err("refused");
     assert_eq!(error, MergeError::BadRequest("metadata.managedFields must be nil".to_owned()));
@@ -202,7 +202,7 @@ fn an_applied_object_may_not_carry_managed_fields() {
 
 #[test]
 fn another_kind_or_version_is_refused() {
-    let world = World::new();
+    let world = ApplyFixture::new();
     let applied = json!({"apiVersion": "v1", "kind": "Pod"});
     let error = apply(&world.request("a"), None, &applied, false).expect_err("refused");
     assert_eq!(error, MergeError::BadRequest("invalid object type: /v1, Kind=Pod".to_owned()));
@@ -210,7 +210,7 @@ fn another_kind_or_version_is_refused() {
 
 #[test]
 fn an_apply_that_changes_nothing_changes_nothing() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.apply("a", json!({"replicas": 1, "tags": ["x"]}));
     let before = world.live.clone();
     world.apply("a", json!({"replicas": 1, "tags": ["x"]}));
@@ -219,7 +219,7 @@ fn an_apply_that_changes_nothing_changes_nothing() {
 
 #[test]
 fn the_time_moves_only_with_the_object() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.apply("a", json!({"replicas": 1}));
     world.apply("a", json!({"replicas": 2}));
     assert_eq!(world.time("a"), "1970-01-01T00:00:02Z");
@@ -229,7 +229,7 @@ fn the_time_moves_only_with_the_object() {
 
 #[test]
 fn an_update_of_an_applied_field_makes_the_next_apply_conflict() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.apply("a", json!({"replicas": 1}));
     world.change("hpa", |object| object["spec"]["replicas"] = json!(5));
     assert!(world.try_apply("a", json!({"replicas": 1}), false).is_err());
@@ -239,7 +239,7 @@ fn an_update_of_an_applied_field_makes_the_next_apply_conflict() {
 
 #[test]
 fn finalizers_and_owner_references_of_any_kind_are_merged() {
-    let world = World::new();
+    let world = ApplyFixture::new();
     let live = json!({
         "apiVersion": "ex.io/v1", "kind": "Thing",
         "metadata": {"name": "a", "uid": "1", "finalizers": ["x"], "ownerReferences": [{"uid": "1", "name": "o"}]},
@@ -263,7 +263,7 @@ fn client_side_applied(replicas: i64) -> Value {
 
 #[test]
 fn kubectl_takes_over_what_it_applied_from_the_clients_side() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("kubectl-client-side-apply", client_side_applied(1));
     world.apply("kubectl", json!({"replicas": 2}));
     let annotation = &world.live.as_ref().expect("live")["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
@@ -277,7 +277,7 @@ fn kubectl_takes_over_what_it_applied_from_the_clients_side() {
 
 #[test]
 fn kubectl_still_conflicts_where_somebody_changed_what_it_had_applied() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("kubectl-client-side-apply", client_side_applied(1));
     world.change("hpa", |object| object["spec"]["replicas"] = json!(9));
     assert!(world.try_apply("kubectl", json!({"replicas": 2}), false).is_err());
@@ -285,7 +285,7 @@ fn kubectl_still_conflicts_where_somebody_changed_what_it_had_applied() {
 
 #[test]
 fn only_kubectl_may_take_over_from_the_annotation() {
-    let mut world = World::new();
+    let mut world = ApplyFixture::new();
     world.update("kubectl-client-side-apply", client_side_applied(1));
     assert!(world.try_apply("me", json!({"replicas": 2}), false).is_err());
 }

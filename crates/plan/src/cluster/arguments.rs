@@ -2,12 +2,12 @@
 
 use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, ControlPlaneComponent, arguments};
 
-use super::reach::Stop;
+use super::upgrade_path::VersionNode;
 
 /// An argument that a component does not know in the version that it is to have. It would not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{component} of Kubernetes {minor} has no argument --{name}: remove it from {place}")]
-pub struct Unknown {
+pub struct UnknownArgument {
     /// Which component.
     pub component: ControlPlaneComponent,
     /// The argument, without dashes.
@@ -20,8 +20,8 @@ pub struct Unknown {
 
 /// The arguments of a cluster and its package version that its components do not know. Of minors whose arguments are not known, none is refused; of etcd neither,
 /// which has versions of its own.
-pub fn unknown(spec: &ClusterSpec, package: (&str, &ClusterPackageVersionSpec)) -> Vec<Unknown> {
-    let minor = Stop::of(package.0, package.1).minor();
+pub fn unknown(spec: &ClusterSpec, package: (&str, &ClusterPackageVersionSpec)) -> Vec<UnknownArgument> {
+    let minor = VersionNode::of(package.0, package.1).minor();
     let mut all = Vec::new();
     for component in ControlPlaneComponent::ALL.into_iter().filter(|one| *one != ControlPlaneComponent::Etcd) {
         let field = field(component);
@@ -32,7 +32,7 @@ pub fn unknown(spec: &ClusterSpec, package: (&str, &ClusterPackageVersionSpec)) 
         for (name, of) in said.chain(given) {
             if knows(component, name, minor) == Some(false) {
                 let place = format!("spec.components.{field}.args of {of}");
-                all.push(Unknown { component, name: name.clone(), minor: minor.to_owned(), place });
+                all.push(UnknownArgument { component, name: name.clone(), minor: minor.to_owned(), place });
             }
         }
     }

@@ -37,7 +37,7 @@ impl Authority {
 
 /// What a certificate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum CertificateUse {
     /// A server's.
     Server,
     /// A client's.
@@ -48,7 +48,7 @@ pub enum Use {
 
 /// A certificate that a cluster has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct CertificateSpec {
     /// The Secret that holds it.
     pub secret: &'static str,
     /// Who signs it.
@@ -58,7 +58,7 @@ pub struct Wanted {
     /// Its groups.
     pub organizations: Vec<String>,
     /// What it is for.
-    pub usage: Use,
+    pub usage: CertificateUse,
     /// The DNS names of a server.
     pub dns_names: Vec<String>,
     /// The addresses of a server.
@@ -75,13 +75,13 @@ pub const OPERATOR: &str = "operator-client";
 pub const OPERATOR_ETCD: &str = "operator-etcd-client";
 
 /// The certificates of a cluster. `endpoints` are the addresses and names that lead to its API servers besides those inside the meta cluster.
-pub fn wanted(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Vec<Wanted> {
-    let client = |secret, authority, user: &str, groups: &[&str]| Wanted {
+pub fn required_certificates(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Vec<CertificateSpec> {
+    let client = |secret, authority, user: &str, groups: &[&str]| CertificateSpec {
         secret,
         authority,
         common_name: user.to_owned(),
         organizations: groups.iter().map(|&group| group.to_owned()).collect(),
-        usage: Use::Client,
+        usage: CertificateUse::Client,
         dns_names: Vec::new(),
         ips: Vec::new(),
         kubeconfig: false,
@@ -91,14 +91,17 @@ pub fn wanted(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Vec<Wa
         client("apiserver-kubelet-client", Authority::Cluster, "kube-apiserver-kubelet-client", &["system:masters"]),
         client("front-proxy-client", Authority::FrontProxy, "front-proxy-client", &[]),
         client(OPERATOR, Authority::Cluster, "fleetwright:cluster-operator", &["system:masters"]),
-        Wanted {
+        CertificateSpec {
             kubeconfig: true,
             ..client("controller-manager-kubeconfig", Authority::Cluster, "system:kube-controller-manager", &[])
         },
-        Wanted { kubeconfig: true, ..client("scheduler-kubeconfig", Authority::Cluster, "system:kube-scheduler", &[]) },
+        CertificateSpec {
+            kubeconfig: true,
+            ..client("scheduler-kubeconfig", Authority::Cluster, "system:kube-scheduler", &[])
+        },
     ];
     if let Some(etcd) = &spec.datastore.etcd {
-        let member = |secret, usage| Wanted {
+        let member = |secret, usage| CertificateSpec {
             usage,
             dns_names: (0..etcd.members)
                 .map(|number| names.etcd_member(number))
@@ -109,8 +112,8 @@ pub fn wanted(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Vec<Wa
         };
         all.extend([
             // The gateway of a member is a client of that member, with the certificate of the server.
-            member("etcd-server-tls", Use::Both),
-            member("etcd-peer-tls", Use::Both),
+            member("etcd-server-tls", CertificateUse::Both),
+            member("etcd-peer-tls", CertificateUse::Both),
             client("apiserver-etcd-client", Authority::Etcd, "kube-apiserver", &[]),
             client(OPERATOR_ETCD, Authority::Etcd, "fleetwright:cluster-operator", &[]),
         ]);
@@ -122,14 +125,14 @@ pub fn wanted(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Vec<Wa
 pub const MACHINE_OPERATOR: &str = "machine-operator-kubeconfig";
 
 /// The certificates that extensions beside the control plane have: whose template mounts the Machine-Operator's kubeconfig, gets one.
-pub fn of_extensions(package: &ClusterPackageVersionSpec) -> Vec<Wanted> {
+pub fn of_extensions(package: &ClusterPackageVersionSpec) -> Vec<CertificateSpec> {
     let mut beside = package.extensions.iter().filter(|one| one.placement == ExtensionPlacement::Meta);
-    let wanted = beside.any(|one| one.template.contains(MACHINE_OPERATOR)).then(|| Wanted {
+    let wanted = beside.any(|one| one.template.contains(MACHINE_OPERATOR)).then(|| CertificateSpec {
         secret: MACHINE_OPERATOR,
         authority: Authority::Cluster,
         common_name: "fleetwright:machine-operator".to_owned(),
         organizations: Vec::new(),
-        usage: Use::Client,
+        usage: CertificateUse::Client,
         dns_names: Vec::new(),
         ips: Vec::new(),
         kubeconfig: true,
@@ -137,7 +140,7 @@ pub fn of_extensions(package: &ClusterPackageVersionSpec) -> Vec<Wanted> {
     wanted.into_iter().collect()
 }
 
-fn apiserver(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Wanted {
+fn apiserver(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> CertificateSpec {
     let namespace = &names.namespace;
     let mut dns_names: Vec<String> = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost"]
         .map(str::to_owned)
@@ -154,12 +157,12 @@ fn apiserver(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Wanted 
             _ => {}
         }
     }
-    Wanted {
+    CertificateSpec {
         secret: "apiserver-tls",
         authority: Authority::Cluster,
         common_name: "kube-apiserver".to_owned(),
         organizations: Vec::new(),
-        usage: Use::Server,
+        usage: CertificateUse::Server,
         dns_names,
         ips,
         kubeconfig: false,
@@ -177,7 +180,7 @@ pub(super) fn service_address(network: &str, number: u8) -> Option<IpAddr> {
 
 /// What is known of a certificate that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct ExistingCertificate {
     /// When it begins.
     pub not_before: Timestamp,
     /// When it ends.
@@ -196,7 +199,7 @@ pub struct Held {
 
 /// Why a certificate is made, or made anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum RenewalReason {
     /// It is not there.
     Missing,
     /// It cannot be read, or its key is another's.
@@ -209,7 +212,7 @@ pub enum Due {
     RenewalDue,
 }
 
-impl Due {
+impl RenewalReason {
     /// One word in CamelCase.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -225,22 +228,22 @@ impl Due {
 /// Whether a certificate must be made (anew). `signed` says whether the authority that signs now has signed it, `lifetime` how long those last
 /// that are made now.
 pub fn due(
-    wanted: &Wanted,
-    held: Option<&Held>,
+    wanted: &CertificateSpec,
+    held: Option<&ExistingCertificate>,
     signed: bool,
     lifetime: SignedDuration,
     now: Timestamp,
-) -> Option<Due> {
-    let Some(held) = held else { return Some(Due::Missing) };
+) -> Option<RenewalReason> {
+    let Some(held) = held else { return Some(RenewalReason::Missing) };
     let named = wanted.common_name == held.common_name
         && wanted.organizations == held.organizations
         && wanted.dns_names.iter().all(|name| held.dns_names.contains(name))
         && wanted.ips.iter().all(|ip| held.ips.contains(ip));
     match () {
-        () if !held.key_matches => Some(Due::Invalid),
-        () if !signed => Some(Due::AuthorityMismatch),
-        () if !named => Some(Due::NamesMismatch),
-        () if now >= replace_at(held, lifetime) => Some(Due::RenewalDue),
+        () if !held.key_matches => Some(RenewalReason::Invalid),
+        () if !signed => Some(RenewalReason::AuthorityMismatch),
+        () if !named => Some(RenewalReason::NamesMismatch),
+        () if now >= renew_at(held, lifetime) => Some(RenewalReason::RenewalDue),
         () => None,
     }
 }
@@ -250,7 +253,7 @@ const BEGINS_BEFORE: SignedDuration = SignedDuration::from_mins(10);
 
 /// When two thirds of its life are over. One that lasts longer than those that are made now is held to their life: who makes it shorter does not
 /// wait months for it.
-pub fn replace_at(held: &Held, lifetime: SignedDuration) -> Timestamp {
+pub fn renew_at(held: &ExistingCertificate, lifetime: SignedDuration) -> Timestamp {
     let life = held.not_after.duration_since(held.not_before);
     let life = if life > lifetime.saturating_add(BEGINS_BEFORE) { lifetime } else { life };
     held.not_before.checked_add(life / 3 * 2).unwrap_or(held.not_after)

@@ -7,16 +7,16 @@ use fleetwright_api::{
 };
 use jiff::Timestamp;
 
-use super::contains::difference;
-use super::objects::{Blueprint, Kind, Object, as_begun, objects, template_digest};
+use super::object_drift::difference;
+use super::objects::{Blueprint, Kind, Object, for_new_cluster, objects, template_digest};
 use super::observed::{Observed, Replica, Workload};
-use super::policies::{self, Confines};
+use super::policies::{self, PolicyInputs};
 use super::preflight::Package;
 use super::proofs::proven_at;
-use super::rest::{AtRest, Prints};
-use super::rotation::{members_apart, trusts};
-use super::step::{Step, gone};
-use super::{counted, datastore, heal, members, opened, restore};
+use super::rotation::{etcd_authority_expired, trust_digest};
+use super::step::{VersionStep, package_missing_message};
+use super::unchanged::{InputHashes, UnchangedComponent};
+use super::{counted, datastore, etcd_data, heal, members, restore};
 
 /// An object to apply, and the first field in which the live object differs, if there is one and that is drift.
 pub type Change = (Object, Option<String>);
@@ -39,19 +39,19 @@ pub(super) struct Components {
     /// Components that are not as declared yet, in the order in which they will be.
     pub waiting: Vec<Waiting>,
     /// Components whose objects are all as declared.
-    pub rested: BTreeMap<ControlPlaneComponent, AtRest>,
+    pub rested: BTreeMap<ControlPlaneComponent, UnchangedComponent>,
     /// Why etcd is left as it is: the package version that it needs does not exist any more.
     pub held: Option<String>,
 }
 
 /// Compares the objects of all components, one after the other: each is brought to what is declared when those before it are.
-pub(super) fn components(seen: &Observed, step: &Step<'_>, now: Timestamp) -> Components {
+pub(super) fn components(seen: &Observed, step: &VersionStep<'_>, now: Timestamp) -> Components {
     let mut all = Components::default();
     let Some(to) = step.package() else {
-        all.waiting.push((ControlPlaneComponent::Apiserver, gone(step.name)));
+        all.waiting.push((ControlPlaneComponent::Apiserver, package_missing_message(step.name)));
         return all;
     };
-    let shared = Shared::of(seen, step, to, now);
+    let shared = ComponentInputs::of(seen, step, to, now);
     let mut prints = shared.prints();
     let mut settled = true;
     for component in ControlPlaneComponent::ALL {
@@ -90,9 +90,9 @@ pub(super) fn components(seen: &Observed, step: &Step<'_>, now: Timestamp) -> Co
 }
 
 /// What the objects of all components depend on.
-struct Shared<'a> {
+struct ComponentInputs<'a> {
     seen: &'a Observed,
-    step: &'a Step<'a>,
+    step: &'a VersionStep<'a>,
     /// The package version of that step.
     to: Package<'a>,
     /// The package version that etcd is made from, or why it is left as it is.
@@ -109,35 +109,35 @@ struct Shared<'a> {
 
 /// The objects of one component, compared with the live ones.
 #[derive(Default)]
-struct Compared {
+struct ComparedComponent {
     template: String,
     /// Set if all objects are as declared.
-    rested: Option<AtRest>,
-    changes: Changes,
+    rested: Option<UnchangedComponent>,
+    changes: ComponentChanges,
 }
 
 /// What brings live objects to the wanted ones.
 #[derive(Default)]
-struct Changes {
+struct ComponentChanges {
     apply: Vec<Change>,
     /// See [`Components::orphan`].
     orphan: Option<String>,
 }
 
-impl<'a> Shared<'a> {
-    fn of(seen: &'a Observed, step: &'a Step<'a>, to: Package<'a>, now: Timestamp) -> Self {
+impl<'a> ComponentInputs<'a> {
+    fn of(seen: &'a Observed, step: &'a VersionStep<'a>, to: Package<'a>, now: Timestamp) -> Self {
         let (down, replaces) = (restore::down(seen), restore::replaces(seen));
         let mute = !replaces && datastore::quorum(seen, now).is_some_and(|quorum| quorum.missing);
-        let (trusts, etcd) = (trusts(&seen.anchors), datastore::record(seen));
-        let datastore = opened::goes_on(seen, to);
+        let (trusts, etcd) = (trust_digest(&seen.anchors), datastore::record(seen));
+        let datastore = etcd_data::compatible_package(seen, to);
         Self { seen, step, to, datastore, down, replaces, mute, trusts, etcd }
     }
 
-    fn prints(&self) -> Prints<'a> {
+    fn prints(&self) -> InputHashes<'a> {
         let (etcd, restoring) = (&self.etcd, self.seen.status.restoring.is_some());
         let opened = (etcd.version.as_deref(), etcd.package_version.as_deref());
         let members = (etcd.members, etcd.serving, etcd.change.is_some(), opened);
-        Prints::of(self.seen, (&self.trusts, self.down, members, restoring, &self.seen.meta))
+        InputHashes::of(self.seen, (&self.trusts, self.down, members, restoring, &self.seen.meta))
     }
 
     /// The package version that a component is made from now; none if etcd is external, or if the package version that it was made from does not exist any more.
@@ -172,11 +172,11 @@ impl<'a> Shared<'a> {
             trusts: &self.trusts,
             members: (self.etcd.members, self.etcd.serving),
         };
-        let mut wanted = named(objects(&blueprint, component), package.0);
+        let mut wanted = with_package_annotation(objects(&blueprint, component), package.0);
         wanted.extend(confines(seen, package.1).policies(component));
         wanted.sort_by_key(|object| object.kind);
         if self.down {
-            stopped(&mut wanted);
+            scaled_to_zero(&mut wanted);
         }
         heal::select(seen, component, &mut wanted);
         wanted
@@ -184,23 +184,29 @@ impl<'a> Shared<'a> {
 
     /// Compares the objects of a component with the live ones, unless they were as declared and nothing changed since. `from` is the content hash of all
     /// that they are made from. While the StatefulSet of etcd is being orphaned, no component counts as unchanged from now on.
-    fn compare(&self, component: ControlPlaneComponent, package: Package<'_>, from: u64, orphaned: bool) -> Compared {
+    fn compare(
+        &self,
+        component: ControlPlaneComponent,
+        package: Package<'_>,
+        from: u64,
+        orphaned: bool,
+    ) -> ComparedComponent {
         let seen = self.seen;
         let rested = seen.rested.get(&component).filter(|rested| !self.mute && !orphaned && rested.still(seen, from));
         if let Some(rested) = rested {
             let template = rested.template.to_string();
-            return Compared { template, rested: Some(rested.clone()), changes: Changes::default() };
+            return ComparedComponent { template, rested: Some(rested.clone()), changes: ComponentChanges::default() };
         }
         let wanted = self.wanted(component, package);
         let template = wanted.iter().find_map(template_digest).unwrap_or_default().to_owned();
         if !self.starts(component) {
-            return Compared { template, ..Compared::default() };
+            return ComparedComponent { template, ..ComparedComponent::default() };
         }
         let all = wanted.iter().map(|object| (object.kind, object.name.as_str()));
-        let rested = AtRest::of(seen, from, all, &template);
+        let rested = UnchangedComponent::of(seen, from, all, &template);
         let changes = changes(seen, wanted, self.mute);
         let unchanged = !self.mute && !orphaned && changes.orphan.is_none() && changes.apply.is_empty();
-        Compared { template, rested: rested.filter(|_| unchanged), changes }
+        ComparedComponent { template, rested: rested.filter(|_| unchanged), changes }
     }
 
     /// Whether the objects of a component are applied: they exist, or what they need to start is there.
@@ -210,7 +216,7 @@ impl<'a> Shared<'a> {
         begun
             || match component {
                 ControlPlaneComponent::Etcd => true,
-                ControlPlaneComponent::Apiserver => placed(self.seen),
+                ControlPlaneComponent::Apiserver => etcd_first(self.seen),
                 // They do not wait for the API server.
                 _ => served(self.seen),
             }
@@ -226,13 +232,17 @@ impl<'a> Shared<'a> {
         let is_etcd = component == ControlPlaneComponent::Etcd;
         let expected = if is_etcd { package.0 } else { to.0 };
         let why = unsettled(seen, component, seen.workloads.get(&component), expected, template)?;
-        Some(if is_etcd && package.0 != to.0 { format!("{why}; {}", opened::stays(package, to)) } else { why })
+        Some(if is_etcd && package.0 != to.0 {
+            format!("{why}; {}", etcd_data::etcd_stays_message(package, to))
+        } else {
+            why
+        })
     }
 }
 
-fn confines<'a>(seen: &'a Observed, package: &'a ClusterPackageVersionSpec) -> Confines<'a> {
+fn confines<'a>(seen: &'a Observed, package: &'a ClusterPackageVersionSpec) -> PolicyInputs<'a> {
     let restoring = seen.status.restoring.is_some();
-    Confines { names: &seen.names, spec: &seen.spec, package, meta: &seen.meta, restoring }
+    PolicyInputs { names: &seen.names, spec: &seen.spec, package, meta: &seen.meta, restoring }
 }
 
 /// What no policy allows is denied, once all policies that allow something were seen: a pod that runs is never without its own.
@@ -246,18 +256,18 @@ fn deny(seen: &Observed, package: &ClusterPackageVersionSpec, apply: &[Change]) 
 }
 
 /// What brings those of the objects that differ to what is wanted.
-fn changes(seen: &Observed, wanted: Vec<Object>, mute: bool) -> Changes {
+fn changes(seen: &Observed, wanted: Vec<Object>, mute: bool) -> ComponentChanges {
     // What follows a change of members is no repair.
     let changing = condition(&seen.status.conditions, names::MEMBERS_UP_TO_DATE);
     let changing = changing.is_some_and(|one| one.status == Status::False);
-    let mut changes = Changes::default();
+    let mut changes = ComponentChanges::default();
     for mut object in wanted {
         let live = seen.object(object.kind, &object.name);
         if let Some(live) = live.as_ref().filter(|live| claims_differ(live, &object)) {
             let record = seen.status.etcd.as_ref();
             // What it runs is recorded before it goes, so that it comes back as that. Where nothing is known there is nothing to wait for.
             let told = |record: &EtcdStatus| {
-                let opened = opened::opened(seen);
+                let opened = etcd_data::opened_by(seen);
                 let known = (record.version.as_deref(), record.package_version.as_deref());
                 opened.is_none_or(|opened| known == (Some(opened.version), opened.package))
             };
@@ -270,7 +280,7 @@ fn changes(seen: &Observed, wanted: Vec<Object>, mute: bool) -> Changes {
         match live {
             None => changes.apply.push((object, None)),
             // New ones could not begin without etcd, and the old ones would go for them.
-            Some(live) if mute && object.kind == Kind::Deployment && moves(&live, &object) => {}
+            Some(live) if mute && object.kind == Kind::Deployment && replaces_pods(&live, &object) => {}
             Some(live) if object.kind == Kind::NetworkPolicy => {
                 if let Some(place) = policies::difference(&live, &object.body) {
                     changes.apply.push((object, Some(place)));
@@ -279,7 +289,7 @@ fn changes(seen: &Observed, wanted: Vec<Object>, mute: bool) -> Changes {
             Some(live) => {
                 if let Some(place) = difference(&live, &object.body) {
                     // That etcd goes on from now is no repair.
-                    let place = difference(&live, &as_begun(&object.body)).filter(|_| !changing).map(|_| place);
+                    let place = difference(&live, &for_new_cluster(&object.body)).filter(|_| !changing).map(|_| place);
                     changes.apply.push((object, place));
                 }
             }
@@ -301,20 +311,20 @@ fn claims_differ(live: &serde_json::Value, object: &Object) -> bool {
 }
 
 /// Without any pod.
-fn stopped(objects: &mut [Object]) {
+fn scaled_to_zero(objects: &mut [Object]) {
     for object in objects.iter_mut().filter(|object| matches!(object.kind, Kind::Deployment | Kind::StatefulSet)) {
         object.body["spec"]["replicas"] = 0.into();
     }
 }
 
 /// Whether the object makes other pods than what is there.
-fn moves(live: &serde_json::Value, object: &Object) -> bool {
+fn replaces_pods(live: &serde_json::Value, object: &Object) -> bool {
     let digest = &live["spec"]["template"]["metadata"]["annotations"][fleetwright_api::names::APPLIED_HASH];
     digest.as_str() != template_digest(object)
 }
 
 /// With the name of the package version on the workload.
-pub(super) fn named(mut objects: Vec<Object>, package: &str) -> Vec<Object> {
+pub(super) fn with_package_annotation(mut objects: Vec<Object>, package: &str) -> Vec<Object> {
     for object in &mut objects {
         if matches!(object.kind, Kind::Deployment | Kind::StatefulSet) {
             object.body["metadata"]["annotations"] = serde_json::json!({ super::objects::PACKAGE_VERSION: package });
@@ -324,7 +334,7 @@ pub(super) fn named(mut objects: Vec<Object>, package: &str) -> Vec<Object> {
 }
 
 /// Whether etcd begins, so that it is there when an API server that begins now looks for it. That waits for it by itself, but looks again only a second later, and then later still.
-fn placed(seen: &Observed) -> bool {
+fn etcd_first(seen: &Observed) -> bool {
     let workload = seen.workloads.get(&ControlPlaneComponent::Etcd);
     let placed = workload.map_or(0, |etcd| etcd.replicas.iter().filter(|replica| replica.node.is_some()).count());
     seen.spec.datastore.etcd.is_none() || placed > count(seen, ControlPlaneComponent::Etcd) / 2
@@ -368,7 +378,7 @@ fn unsettled(
     let here: Vec<_> = workload.replicas.iter().filter(|replica| !replica.ending).collect();
     let new: Vec<_> = here.iter().filter(|replica| replica.template.as_deref() == Some(template)).collect();
     let ready = new.iter().filter(|replica| replica.ready).count();
-    if let Some(why) = held(seen, component, &here, template) {
+    if let Some(why) = held_member_template(seen, component, &here, template) {
         return Some(format!("{component}: {why}"));
     }
     if ready < wanted {
@@ -393,10 +403,16 @@ fn unsettled(
 }
 
 /// Why a member of etcd keeps its old template: its volume would go with its pod. None if there is no such member.
-fn held(seen: &Observed, component: ControlPlaneComponent, here: &[&Replica], template: &str) -> Option<String> {
+fn held_member_template(
+    seen: &Observed,
+    component: ControlPlaneComponent,
+    here: &[&Replica],
+    template: &str,
+) -> Option<String> {
     let mut old = here.iter().filter(|replica| replica.template.as_deref() != Some(template));
     let held = old.find(|replica| datastore::claim_ends(seen, replica));
-    held.filter(|_| component == ControlPlaneComponent::Etcd).map(|replica| members::claim_ends(&replica.name))
+    held.filter(|_| component == ControlPlaneComponent::Etcd)
+        .map(|replica| members::claim_terminating_message(&replica.name))
 }
 
 /// The member of etcd that is recreated next: one with an old template, while all others are ready. Not one whose volume claim is being deleted: the claim would
@@ -436,8 +452,8 @@ fn replaced(seen: &Observed, workload: Option<&Workload>, template: &str, now: T
         [one] if old(&one) => Some(one.clone()),
         // Those with the new template become ready when the others have it too. Their data is on their volumes.
         // One that trusts what is trusted now connects to them, though an authority that is still trusted has expired. Where none works, nothing is lost with it.
-        _ if members_apart(seen, now) => {
-            let (trusted, none_ready) = (trusts(&seen.anchors), replicas.iter().all(|replica| !replica.ready));
+        _ if etcd_authority_expired(seen, now) => {
+            let (trusted, none_ready) = (trust_digest(&seen.anchors), replicas.iter().all(|replica| !replica.ready));
             let trusts_other = |replica: &&Replica| replica.trusts.as_deref() != Some(&*trusted);
             let apart = |replica: &&Replica| old(replica) && (none_ready || idle(replica) || trusts_other(replica));
             replicas.iter().rev().find(apart).cloned()

@@ -12,24 +12,24 @@ use serde_json::Value;
 use super::components::Components;
 use super::counted;
 use super::decide::Decision;
-use super::members::{self, Claim, Facts, Next};
+use super::etcd_data;
+use super::members::{self, MemberInputs, NextMemberStep, VolumeClaim};
 use super::objects::Kind;
 use super::observed::{Observed, Replica};
-use super::opened;
 use super::restore;
-use super::step::gone;
+use super::step::package_missing_message;
 
 /// What members said counts for this long; then they are asked again.
-const FRESH: Duration = Duration::from_secs(5);
+const MEMBER_ANSWER_TTL: Duration = Duration::from_secs(5);
 /// Members that are only slow to start are given so long before their quorum counts as lost.
-const PATIENCE: SignedDuration = SignedDuration::from_secs(60);
+const QUORUM_LOST_AFTER: SignedDuration = SignedDuration::from_secs(60);
 /// A member with this restart count that was not ready in between, while others with the same template are ready, cannot start from its volume. (Restarts are counted over
 /// the life of a pod: those of a member that was ready until its last crash are older than that.)
-const TOO_OFTEN: i32 = 5;
+const CRASH_LOOP_RESTARTS: i32 = 5;
 
 /// What etcd says at its end when its volume does not hold what the other members remember of it, or nothing that can be read. The last words of a
 /// process are cut from the front, so that the place in a trace tells as much as the sentence before it.
-const LOST: [&str; 14] = [
+const DATA_LOSS_MESSAGES: [&str; 14] = [
     "has already been bootstrapped",
     "tocommit(",
     "out of range [lastIndex(",
@@ -47,8 +47,8 @@ const LOST: [&str; 14] = [
 ];
 
 /// Whether these last words of a member say that it has lost what it knew.
-pub fn lost(said: &str) -> bool {
-    LOST.iter().any(|word| said.contains(word))
+pub fn is_data_loss(said: &str) -> bool {
+    DATA_LOSS_MESSAGES.iter().any(|word| said.contains(word))
 }
 
 /// How many members are well.
@@ -95,7 +95,7 @@ pub fn quorum(seen: &Observed, now: Timestamp) -> Option<Quorum> {
         !replica.ready && replica.restarts == 0 && (replica.ending || waits.contains(&replica.message.as_str()))
     };
     let coming = replicas.iter().filter(begins).count() + members.saturating_sub(replicas.len());
-    let over = unhealthy_since(seen).is_some_and(|since| now.duration_since(since) >= PATIENCE);
+    let over = unhealthy_since(seen).is_some_and(|since| now.duration_since(since) >= QUORUM_LOST_AFTER);
     Some(Quorum { ready, members, missing, lost: missing && (ready + coming < needed || over) })
 }
 
@@ -132,7 +132,7 @@ pub(super) fn record(seen: &Observed) -> EtcdStatus {
 }
 
 /// The member that seems to have lost its data, if there are others who could tell. One at a time.
-fn suspect(seen: &Observed) -> Option<&Replica> {
+fn suspected_data_loss(seen: &Observed) -> Option<&Replica> {
     seen.status.package_version.as_ref()?;
     seen.spec.datastore.etcd.as_ref()?;
     let members = usize::try_from(record(seen).members).unwrap_or(usize::MAX);
@@ -144,7 +144,7 @@ fn suspect(seen: &Observed) -> Option<&Replica> {
     }
     replicas.iter().find(|replica| {
         let alike = others.iter().filter(|other| other.template == replica.template).count() > members / 2;
-        let too_often = replica.looping && !replica.was_ready && replica.restarts >= TOO_OFTEN && alike;
+        let too_often = replica.looping && !replica.was_ready && replica.restarts >= CRASH_LOOP_RESTARTS && alike;
         !replica.ready && !replica.ending && replica.restarts > 0 && (replica.lost || too_often)
     })
 }
@@ -161,9 +161,9 @@ pub(super) struct Members {
     /// What is recorded of them; none where etcd is external.
     pub record: Option<EtcdStatus>,
     /// The next step towards the members that are declared.
-    pub step: Next,
+    pub step: NextMemberStep,
     /// Let these volume claims request that size.
-    pub expand: Vec<(Claim, String)>,
+    pub expand: Vec<(VolumeClaim, String)>,
     /// When to look again.
     pub next: Option<Timestamp>,
 }
@@ -177,7 +177,7 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
     members.record = Some(record.clone());
     if quorum(seen, now).is_some_and(|quorum| quorum.missing && !quorum.lost) {
         let since = unhealthy_since(seen).unwrap_or(now);
-        let over = since.checked_add(PATIENCE).unwrap_or(now);
+        let over = since.checked_add(QUORUM_LOST_AFTER).unwrap_or(now);
         members.next = Some(over);
     }
     // A member that loses its data while a restore starts the control plane is replaced, or the restore would never end. Nothing else about members changes then.
@@ -188,34 +188,36 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
     if seen.status.package_version.is_none() {
         if etcd.members != record.members {
             let why = "members are not changed before the cluster was ready once".to_owned();
-            members.step = Next::Refuse(why);
+            members.step = NextMemberStep::Refuse(why);
         }
         return members;
     }
-    let ours =
-        |claim: &&Claim| (0..record.members).any(|number| claim.name == members::claim(&format!("etcd-{number}")));
+    let ours = |claim: &&VolumeClaim| {
+        (0..record.members).any(|number| claim.name == members::claim(&format!("etcd-{number}")))
+    };
     let small = seen.claims.iter().filter(ours).filter(|claim| claim.expandable && !claim.ending && !starts);
     let small = small.filter(|claim| claim.is_below(&etcd.storage.size.0));
     members.expand = small.map(|claim| (claim.clone(), etcd.storage.size.0.clone())).collect();
-    let asked = seen.members.as_ref().filter(|asked| asked.at.checked_add(FRESH).is_ok_and(|until| until > now));
-    let facts = Facts {
+    let asked =
+        seen.members.as_ref().filter(|asked| asked.at.checked_add(MEMBER_ANSWER_TTL).is_ok_and(|until| until > now));
+    let facts = MemberInputs {
         names: &seen.names,
         wanted: if starts { record.members } else { etcd.members },
         record,
         pods: members_of(seen),
         claims: &seen.claims,
-        lost: suspect(seen),
+        lost: suspected_data_loss(seen),
         size: &etcd.storage.size.0,
         told: asked.and_then(|asked| asked.outcome.as_ref().ok()),
         busy: if starts { Some("waiting for the restore".to_owned()) } else { busy(seen, package, components) },
     };
     members.step = match (members::next(&facts, now), asked.map(|asked| &asked.outcome)) {
-        (Next::Ask, Some(Err(why))) => Next::Wait(why.clone()),
+        (NextMemberStep::QueryMembers, Some(Err(why))) => NextMemberStep::Wait(why.clone()),
         (next, _) => next,
     };
-    if matches!(members.step, Next::Wait(_) | Next::Refuse(_)) {
+    if matches!(members.step, NextMemberStep::Wait(_) | NextMemberStep::Refuse(_)) {
         // Nothing tells when the members agree again, or a learner has caught up.
-        let again = asked.map_or(now, |asked| asked.at).checked_add(FRESH).ok();
+        let again = asked.map_or(now, |asked| asked.at).checked_add(MEMBER_ANSWER_TTL).ok();
         members.next = members.next.into_iter().chain(again).min();
     }
     members
@@ -229,7 +231,9 @@ fn busy(seen: &Observed, package: &str, components: &Components) -> Option<Strin
     if components.orphan.is_some() {
         return Some("waiting for the StatefulSet of etcd to get its new volume claim template".to_owned());
     }
-    let Some(template) = components.templates.get(&ControlPlaneComponent::Etcd) else { return Some(gone(package)) };
+    let Some(template) = components.templates.get(&ControlPlaneComponent::Etcd) else {
+        return Some(package_missing_message(package));
+    };
     let mut old = members_of(seen).iter().filter(|replica| replica.template.as_ref() != Some(template)).peekable();
     let is_current = old.peek().is_none();
     let restarted = old.find(|replica| !claim_ends(seen, replica));
@@ -247,7 +251,7 @@ fn busy(seen: &Observed, package: &str, components: &Components) -> Option<Strin
 }
 
 /// Why the members are not those that are declared; none if they are.
-pub(super) fn unsettled(record: Option<&EtcdStatus>, step: &Next, declared: u32) -> Option<String> {
+pub(super) fn unsettled(record: Option<&EtcdStatus>, step: &NextMemberStep, declared: u32) -> Option<String> {
     let record = record?;
     let change = record.change.as_ref();
     let what = match change {
@@ -262,11 +266,11 @@ pub(super) fn unsettled(record: Option<&EtcdStatus>, step: &Next, declared: u32)
         None if record.members != declared => {
             format!("etcd has {}, declared: {declared}", counted(record.members, "member"))
         }
-        None if matches!(step, Next::Refuse(_)) => "etcd members are not changed".to_owned(),
+        None if matches!(step, NextMemberStep::Refuse(_)) => "etcd members are not changed".to_owned(),
         None => return None,
     };
     Some(match step {
-        Next::Wait(why) | Next::Refuse(why) => format!("{what}: {why}"),
+        NextMemberStep::Wait(why) | NextMemberStep::Refuse(why) => format!("{what}: {why}"),
         _ => what,
     })
 }
@@ -276,19 +280,23 @@ pub(super) fn as_declared(seen: &Observed, decision: &Decision) -> Option<Condit
     let declared = seen.spec.datastore.etcd.as_ref()?.members;
     if let Some(why) = decision.held.clone() {
         let reason = names::reasons::PACKAGE_VERSION_NOT_FOUND;
-        return Some(super::status::said(names::MEMBERS_UP_TO_DATE, Status::False, reason, why));
+        return Some(super::status::condition_of(names::MEMBERS_UP_TO_DATE, Status::False, reason, why));
     }
     let record = decision.etcd.as_ref()?;
     let ends = members_of(seen).iter().find(|replica| claim_ends(seen, replica));
     // A change that is recorded replaces it, or comes before that.
-    if let Some(member) = ends.filter(|_| record.change.is_none() && !matches!(decision.members, Next::Record(_))) {
-        let ends = members::claim_ends(&member.name);
+    if let Some(member) =
+        ends.filter(|_| record.change.is_none() && !matches!(decision.members, NextMemberStep::Record(_)))
+    {
+        let ends = members::claim_terminating_message(&member.name);
         let message = match &decision.members {
-            Next::Wait(why) | Next::Refuse(why) if why.starts_with(&ends) => why.clone(),
-            Next::Wait(why) | Next::Refuse(why) => format!("{ends}. The member is replaced later: {why}"),
+            NextMemberStep::Wait(why) | NextMemberStep::Refuse(why) if why.starts_with(&ends) => why.clone(),
+            NextMemberStep::Wait(why) | NextMemberStep::Refuse(why) => {
+                format!("{ends}. The member is replaced later: {why}")
+            }
             _ => ends,
         };
-        return Some(super::status::said(
+        return Some(super::status::condition_of(
             names::MEMBERS_UP_TO_DATE,
             Status::False,
             names::reasons::VOLUME_TERMINATING,
@@ -301,15 +309,15 @@ pub(super) fn as_declared(seen: &Observed, decision: &Decision) -> Option<Condit
             names::reasons::ALL_MEMBERS_UP_TO_DATE,
             format!("etcd has {}", counted(record.members, "member")),
         ),
-        (Some(why), Next::Refuse(_)) => (Status::False, names::reasons::MEMBERS_UNHEALTHY, why),
+        (Some(why), NextMemberStep::Refuse(_)) => (Status::False, names::reasons::MEMBERS_UNHEALTHY, why),
         (Some(why), _) => (Status::False, names::reasons::MEMBER_CHANGE_IN_PROGRESS, why),
     };
-    Some(super::status::said(names::MEMBERS_UP_TO_DATE, status, reason, message))
+    Some(super::status::condition_of(names::MEMBERS_UP_TO_DATE, status, reason, message))
 }
 
 /// Whether the datastore is well, and what to do if nobody else does anything.
 pub(super) fn healthy(seen: &Observed, now: Timestamp) -> Condition {
-    let said = |status, reason, message| super::status::said(names::DATASTORE_HEALTHY, status, reason, message);
+    let said = |status, reason, message| super::status::condition_of(names::DATASTORE_HEALTHY, status, reason, message);
     let Some(quorum) = quorum(seen, now) else {
         return said(Status::Unknown, names::reasons::UNREACHABLE, "etcd is external and not monitored".to_owned());
     };
@@ -331,7 +339,7 @@ pub(super) fn healthy(seen: &Observed, now: Timestamp) -> Condition {
     if quorum.ready >= quorum.members {
         return said(Status::True, names::reasons::ALL_MEMBERS_HEALTHY, count);
     }
-    let message = match suspect(seen) {
+    let message = match suspected_data_loss(seen) {
         None => count,
         Some(suspect) => {
             format!("{count}; {} lost its data and is replaced when the other members agree", suspect.name)
@@ -342,7 +350,7 @@ pub(super) fn healthy(seen: &Observed, now: Timestamp) -> Condition {
 
 /// Why no change of version begins now: it would need what the datastore cannot give.
 pub(super) fn refused(seen: &Observed, target: &str, now: Timestamp) -> Option<(&'static str, String)> {
-    if opened::begun(seen, target) {
+    if etcd_data::begun(seen, target) {
         return None;
     }
     let change = record(seen).change.filter(|_| seen.spec.datastore.etcd.is_some());
@@ -361,12 +369,12 @@ pub(super) fn refused(seen: &Observed, target: &str, now: Timestamp) -> Option<(
 }
 
 /// Why no upgrade begins now: a member would be restarted for it, and its volume would go with its pod. It is replaced before, if it can be.
-pub(super) fn loses(seen: &Observed, target: &str) -> Option<(&'static str, String)> {
-    let begun = opened::begun(seen, target);
+pub(super) fn upgrade_loses_data(seen: &Observed, target: &str) -> Option<(&'static str, String)> {
+    let begun = etcd_data::begun(seen, target);
     let member = members_of(seen).iter().find(|replica| claim_ends(seen, replica)).filter(|_| !begun)?;
     Some((
         names::reasons::VOLUME_TERMINATING,
-        format!("the change to {target} is waiting: {}", members::claim_ends(&member.name)),
+        format!("the change to {target} is waiting: {}", members::claim_terminating_message(&member.name)),
     ))
 }
 
@@ -376,11 +384,11 @@ mod tests {
 
     #[test]
     fn the_last_words_of_members_tell_what_they_lost() {
-        assert!(lost(
+        assert!(is_data_loss(
             "panic: tocommit(5) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"
         ));
-        assert!(lost("member 8e9e05c52164694d has already been bootstrapped"));
-        assert!(!lost("listen tcp 0.0.0.0:2379: bind: address already in use"));
-        assert!(!lost("cannot fetch cluster info from peer urls: could not retrieve cluster information"));
+        assert!(is_data_loss("member 8e9e05c52164694d has already been bootstrapped"));
+        assert!(!is_data_loss("listen tcp 0.0.0.0:2379: bind: address already in use"));
+        assert!(!is_data_loss("cannot fetch cluster info from peer urls: could not retrieve cluster information"));
     }
 }

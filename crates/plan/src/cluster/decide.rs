@@ -8,23 +8,23 @@ use std::collections::BTreeMap;
 use fleetwright_api::{ControlPlaneComponent, EtcdStatus, FailedChange, Rotation, StepProgress, names};
 use jiff::Timestamp;
 
-use super::certificates::{Authority, Due, Wanted};
+use super::certificates::{Authority, CertificateSpec, RenewalReason};
 use super::components::{Change, Waiting, components};
 use super::datastore::{self, Members};
 use super::extensions;
-use super::heal::{self, Heal};
+use super::heal::{self, HealSteps};
 use super::keys;
-use super::members::{Claim, Next};
+use super::members::{NextMemberStep, VolumeClaim};
 use super::observed::{Observed, Replica};
 use super::preflight::{self, Package, Preflight};
-use super::proofs::{Prover, prove};
-use super::rest::AtRest;
+use super::proofs::{ProofTarget, prove};
 use super::restore;
-use super::rotation::{self, Follow, Turn, rotate};
-use super::snapshots::{self, Taking, Task};
+use super::rotation::{self, RotationAction, TrustQuery, rotate};
+use super::snapshots::{self, NewSnapshot, SnapshotPod};
 use super::soak::{self, SoakEnd};
 use super::stage::stage;
-use super::step::{Present, Step, step};
+use super::step::{CurrentVersion, VersionStep, step};
+use super::unchanged::UnchangedComponent;
 
 /// What to do next.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,25 +32,25 @@ pub struct Decision {
     /// Make the namespace.
     pub namespace: bool,
     /// What to do with its authorities and the key of service-account tokens.
-    pub keys: keys::Choice,
+    pub keys: keys::KeyDecision,
     /// Make these certificates, and why.
-    pub certificates: Vec<(Wanted, Due)>,
+    pub certificates: Vec<(CertificateSpec, RenewalReason)>,
     /// Do this to these authorities.
-    pub rotate: Vec<(Authority, Turn)>,
+    pub rotate: Vec<(Authority, RotationAction)>,
     /// How far they are replaced, from now on.
     pub rotation: Option<Rotation>,
     /// Why it does not go on, though its time has come.
     pub rotation_waits: Option<String>,
     /// Ask which machines have what is trusted.
-    pub follow: Option<Follow>,
+    pub follow: Option<TrustQuery>,
     /// Apply these objects; where they differ from what is there, if they are.
     pub apply: Vec<Change>,
     /// Delete this pod, so that it is made anew from the present template.
     pub replace: Option<Replica>,
     /// The next step towards the members of etcd that are declared.
-    pub members: Next,
+    pub members: NextMemberStep,
     /// Let these volume claims of members and of snapshots request that size.
-    pub expand: Vec<(Claim, String)>,
+    pub expand: Vec<(VolumeClaim, String)>,
     /// Delete the StatefulSet of etcd but not its pods: its volume claim template cannot be changed, and it is applied again.
     /// Its uid.
     pub orphan: Option<String>,
@@ -59,9 +59,9 @@ pub struct Decision {
     /// Why etcd is left as it is: the package version that it needs does not exist any more.
     pub held: Option<String>,
     /// Take a snapshot.
-    pub snapshot: Option<Taking>,
+    pub snapshot: Option<NewSnapshot>,
     /// Take these pods away, which have done their work.
-    pub tidy: Vec<Task>,
+    pub tidy: Vec<SnapshotPod>,
     /// Make these claims, unless they are there.
     pub claims: Vec<serde_json::Value>,
     /// Make these pods, which bring a snapshot back.
@@ -71,9 +71,9 @@ pub struct Decision {
     /// How a change that is about to begin stands.
     pub preflight: Preflight,
     /// What is done about replicas that do not work.
-    pub heal: Heal,
+    pub heal: HealSteps,
     /// Prove these.
-    pub prove: Vec<Prover>,
+    pub prove: Vec<ProofTarget>,
     /// The package version that it is brought to: the one that it refers to, unless that is refused.
     pub package: String,
     /// Why it is not brought to the one that it refers to: a reason in one word, and a sentence.
@@ -93,15 +93,15 @@ pub struct Decision {
     /// Components that are not yet as they should be, and why, in the order in which they will be.
     pub waiting: Vec<Waiting>,
     /// Components that are as they should be.
-    pub rested: BTreeMap<ControlPlaneComponent, AtRest>,
+    pub rested: BTreeMap<ControlPlaneComponent, UnchangedComponent>,
     /// What to do with its extensions.
-    pub extensions: extensions::Choice,
+    pub extensions: extensions::ExtensionDecision,
     /// When to look again, if nothing happens before.
     pub next: Option<Timestamp>,
 }
 
 /// How much of a cluster is decided on in a pass.
-enum Extent {
+enum DecisionScope {
     /// Its keys are lost or changed: new pods would find no key, or another one. Those that run are proven all the same, and their data is kept.
     Running,
     /// Its keys alone: what they sign comes when they exist and are recorded.
@@ -109,16 +109,16 @@ enum Extent {
     /// Its keys and certificates alone: pods whose Secrets are missing would only wait, and be slow to notice that they came.
     Certificates,
     /// Everything.
-    Whole,
+    Everything,
 }
 
-impl Extent {
-    fn of(seen: &Observed, keys: &keys::Choice) -> Self {
+impl DecisionScope {
+    fn of(seen: &Observed, keys: &keys::KeyDecision) -> Self {
         match () {
             () if keys.blocked.is_some() => Self::Running,
             () if !keys.settled(&seen.status.keys) && !seen.spec.paused => Self::Keys,
-            () if seen.due.iter().any(|(_, why)| *why == Due::Missing) => Self::Certificates,
-            () => Self::Whole,
+            () if seen.due.iter().any(|(_, why)| *why == RenewalReason::Missing) => Self::Certificates,
+            () => Self::Everything,
         }
     }
 }
@@ -126,46 +126,47 @@ impl Extent {
 /// Says what to do next. Nothing of it is done twice if it is done already.
 pub fn decide(seen: &Observed, now: Timestamp) -> Decision {
     // What is recorded of keys stays, whatever else is missing.
-    let recorded = keys::Choice { record: seen.status.keys.clone(), ..keys::Choice::default() };
+    let recorded = keys::KeyDecision { record: seen.status.keys.clone(), ..keys::KeyDecision::default() };
     if seen.namespace.is_none() {
-        return Decision { namespace: true, ..unchanged(seen, recorded) };
+        return Decision { namespace: true, ..decide_keys_only(seen, recorded) };
     }
     let keys = seen.keys.as_ref().map_or(recorded, |known| keys::choose(seen, known));
-    let mut decision = match Extent::of(seen, &keys) {
-        Extent::Running => running(seen, keys, now),
-        Extent::Keys => unchanged(seen, keys),
+    let mut decision = match DecisionScope::of(seen, &keys) {
+        DecisionScope::Running => decide_running(seen, keys, now),
+        DecisionScope::Keys => decide_keys_only(seen, keys),
         // What runs does not wait for a certificate that the API server may refuse for long.
-        Extent::Certificates if seen.status.package_version.is_some() => {
-            Decision { certificates: seen.due.clone(), ..running(seen, keys, now) }
+        DecisionScope::Certificates if seen.status.package_version.is_some() => {
+            Decision { certificates: seen.due.clone(), ..decide_running(seen, keys, now) }
         }
-        Extent::Certificates => Decision { certificates: seen.due.clone(), ..unchanged(seen, keys) },
-        Extent::Whole => whole(seen, keys, now),
+        DecisionScope::Certificates => Decision { certificates: seen.due.clone(), ..decide_keys_only(seen, keys) },
+        DecisionScope::Everything => decide_all(seen, keys, now),
     };
     decision.next = decision.next.into_iter().chain(rotation::next_expiry(seen, now)).min();
     decision
 }
 
 /// Nothing is done but what is said of keys.
-fn unchanged(seen: &Observed, keys: keys::Choice) -> Decision {
+fn decide_keys_only(seen: &Observed, keys: keys::KeyDecision) -> Decision {
     Decision { keys, next: seen.due_next, rotation: seen.status.rotation.clone(), ..Decision::default() }
 }
 
 /// What runs is proven, and its data is kept.
-fn running(seen: &Observed, keys: keys::Choice, now: Timestamp) -> Decision {
-    let (proofs, snapshots) = (prove(seen, now), snapshots::keep(seen, snapshots::Asks::default(), now));
+fn decide_running(seen: &Observed, keys: keys::KeyDecision, now: Timestamp) -> Decision {
+    let (proofs, snapshots) =
+        (prove(seen, now), snapshots::decide_snapshots(seen, snapshots::SnapshotRequests::default(), now));
     Decision {
         prove: proofs.prove,
         snapshot: snapshots.take,
         tidy: snapshots.tidy,
         next: [seen.due_next, proofs.next, snapshots.next].into_iter().flatten().min(),
-        ..unchanged(seen, keys)
+        ..decide_keys_only(seen, keys)
     }
 }
 
 /// Makes every part in its order, and says what they mean for each other.
-fn whole(seen: &Observed, keys: keys::Choice, now: Timestamp) -> Decision {
+fn decide_all(seen: &Observed, keys: keys::KeyDecision, now: Timestamp) -> Decision {
     let certificates = seen.due.clone();
-    let (step, preflight) = preflight::hold(seen, step(seen, now), now);
+    let (step, preflight) = preflight::run_checks(seen, step(seen, now), now);
     let package = step.name;
     let mut components = components(seen, &step, now);
     let members = datastore::keep(seen, package, &components, now);
@@ -184,8 +185,8 @@ fn whole(seen: &Observed, keys: keys::Choice, now: Timestamp) -> Decision {
     let extensions = extensions::choose(seen, extended(seen, &step, settled), now);
     let updating = !components.apply.is_empty() || !certificates.is_empty();
     let statuses = &extensions.statuses;
-    let rotating = rotate(seen, &rotation::Underway { settled, updating, extensions: statuses }, now);
-    let soak = soak::Underway {
+    let rotating = rotate(seen, &rotation::RotationContext { settled, updating, extensions: statuses }, now);
+    let soak = soak::SoakContext {
         package,
         rotation: rotating.rotation.is_some(),
         members: &members.step,
@@ -198,13 +199,13 @@ fn whole(seen: &Observed, keys: keys::Choice, now: Timestamp) -> Decision {
     };
     let soak = soak::end(seen, &soak, now);
     let for_change = step.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::SNAPSHOT_REQUIRED);
-    let asks = snapshots::Asks { for_change, purpose: soak.snapshot.as_deref() };
-    let snapshots = snapshots::keep(seen, asks, now);
+    let asks = snapshots::SnapshotRequests { for_change, purpose: soak.snapshot.as_deref() };
+    let snapshots = snapshots::decide_snapshots(seen, asks, now);
     let restore = restore::keep(seen, preflight.restore_waits.is_some(), now);
-    let heal = heal::Underway {
+    let heal = heal::HealContext {
         package,
         restarts: components.replace.is_some()
-            || matches!(members.step, Next::Act(_) | Next::Recreate(_))
+            || matches!(members.step, NextMemberStep::Act(_) | NextMemberStep::Recreate(_))
             || !certificates.is_empty(),
         templates: &components.templates,
     };
@@ -269,11 +270,11 @@ fn waiting(seen: &Observed, package: &str, components: &[Waiting], members: &Mem
 }
 
 /// The package version whose extensions the cluster has: they follow the control plane, and stay the present ones while it changes.
-fn extended<'a>(seen: &'a Observed, step: &Step<'a>, settled: bool) -> Option<Package<'a>> {
+fn extended<'a>(seen: &'a Observed, step: &VersionStep<'a>, settled: bool) -> Option<Package<'a>> {
     match settled {
         true => step.package(),
         // Workers ask for certificates of a new authority when all who sign have it.
         false if seen.status.rotation.is_some() => None,
-        false => Present::of(seen).and_then(|at| Some((at.name, at.spec?))),
+        false => CurrentVersion::of(seen).and_then(|at| Some((at.name, at.spec?))),
     }
 }

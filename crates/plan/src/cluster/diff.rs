@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::contains::KEYS;
+use super::object_drift::KEYS;
 
 /// Files that may hold keys: only that they differ is told.
 const SECRET: [&str; 1] = ["encryption.yaml"];

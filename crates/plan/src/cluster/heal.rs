@@ -20,26 +20,26 @@ use super::proofs::proven_at;
 use super::restore;
 
 /// So many proofs fail before a replica is taken out: once may be a moment's trouble.
-const FAILS: u32 = 3;
+const FAILED_PROOFS_TO_REMOVE: u32 = 3;
 /// So many, and the others are asked whether it is alone with it.
-const DOUBTED: u32 = 2;
+const FAILED_PROOFS_TO_COMPARE: u32 = 2;
 /// So often a container ends before that counts as a loop.
-const ENDS: i32 = 3;
+const CRASH_LOOP_RESTARTS: i32 = 3;
 /// A replica that is on a node and not ready for so long is made anew: whatever holds it up may not follow it to another place.
-const UNREADY: SignedDuration = SignedDuration::from_mins(5);
+const UNREADY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 /// After the first that was made anew, the second waits so long, the third twice that, and so on.
-const WAIT: SignedDuration = SignedDuration::from_mins(10);
-const LONGEST_WAIT: SignedDuration = SignedDuration::from_hours(6);
+const FIRST_BACKOFF: SignedDuration = SignedDuration::from_mins(10);
+const MAX_BACKOFF: SignedDuration = SignedDuration::from_hours(6);
 /// After so long without any, what was before counts no more.
-const FORGOTTEN: SignedDuration = SignedDuration::from_hours(24);
+const BACKOFF_RESET_AFTER: SignedDuration = SignedDuration::from_hours(24);
 /// The longest text that a status takes.
-const LONGEST: usize = 1000;
+const MAX_MESSAGE: usize = 1000;
 
 /// What is done about replicas that do not work.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Heal {
+pub struct HealSteps {
     /// API servers that get clients from now on, or none any more.
-    pub serves: Vec<Serves>,
+    pub serves: Vec<ServingChange>,
     /// Delete this pod, so that it is made anew, and why.
     pub replace: Option<(Replica, String)>,
     /// Write this into the status; the next pass does it.
@@ -50,7 +50,7 @@ pub struct Heal {
 
 /// Whether a replica gets clients.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Serves {
+pub struct ServingChange {
     /// Which.
     pub replica: Replica,
     /// Whether it does.
@@ -61,7 +61,7 @@ pub struct Serves {
 
 /// What else is under way in the pass that decides about replicas that do not work.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Underway<'a> {
+pub(super) struct HealContext<'a> {
     /// The package version that the cluster is brought to.
     pub package: &'a str,
     /// Pods are restarted for something else, or will be.
@@ -71,8 +71,8 @@ pub(super) struct Underway<'a> {
 }
 
 /// Says what to do about replicas that do not work.
-pub(super) fn heal(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> Heal {
-    let mut heal = Heal::default();
+pub(super) fn heal(seen: &Observed, underway: &HealContext<'_>, now: Timestamp) -> HealSteps {
+    let mut heal = HealSteps::default();
     if restore::takes_over(seen) {
         return heal;
     }
@@ -81,24 +81,27 @@ pub(super) fn heal(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> 
         return heal;
     }
     if let Some(servers) = seen.workloads.get(&ControlPlaneComponent::Apiserver) {
-        for replica in here(servers) {
-            let out = taken_out(seen, servers, replica);
+        for replica in running_replicas(servers) {
+            let out = not_serving_reason(seen, servers, replica);
             if replica.serves != Some(out.is_none()) {
                 let why = out.clone().unwrap_or_else(|| match proven_at(seen, replica) {
                     Some(_) => "verified".to_owned(),
                     None => "no other replica is verified".to_owned(),
                 });
-                heal.serves.push(Serves { replica: replica.clone(), serves: out.is_none(), why });
+                heal.serves.push(ServingChange { replica: replica.clone(), serves: out.is_none(), why });
             }
         }
     }
-    let Replacing { replace, announce, next } = replacing(seen, underway, now);
-    Heal { replace, announce, next, ..heal }
+    let ReplicaReplacement { replace, announce, next } = replacing(seen, underway, now);
+    HealSteps { replace, announce, next, ..heal }
 }
 
 /// Whether the Service selects by the label: once every pod has it.
 pub(super) fn selects(seen: &Observed, component: ControlPlaneComponent) -> bool {
-    let all = seen.workloads.get(&component).is_none_or(|workload| here(workload).all(|one| one.serves.is_some()));
+    let all = seen
+        .workloads
+        .get(&component)
+        .is_none_or(|workload| running_replicas(workload).all(|one| one.serves.is_some()));
     component == ControlPlaneComponent::Apiserver && all
 }
 
@@ -112,24 +115,24 @@ pub(super) fn select(seen: &Observed, component: ControlPlaneComponent, objects:
 }
 
 /// Since when a replica fails, so often that the others are asked.
-pub(super) fn doubted(seen: &Observed) -> Option<Timestamp> {
+pub(super) fn failing_since(seen: &Observed) -> Option<Timestamp> {
     let failing = seen.proofs.values().filter_map(|proof| proof.failing);
-    failing.filter(|failing| failing.times >= DOUBTED).map(|failing| failing.since).max()
+    failing.filter(|failing| failing.times >= FAILED_PROOFS_TO_COMPARE).map(|failing| failing.since).max()
 }
 
-fn here(workload: &Workload) -> impl Iterator<Item = &Replica> {
+fn running_replicas(workload: &Workload) -> impl Iterator<Item = &Replica> {
     workload.replicas.iter().filter(|replica| !replica.ending)
 }
 
-fn loops(replica: &Replica) -> bool {
-    replica.looping && replica.restarts >= ENDS
+fn is_crash_looping(replica: &Replica) -> bool {
+    replica.looping && replica.restarts >= CRASH_LOOP_RESTARTS
 }
 
 /// Why an API server gets no clients; none if it does.
-fn taken_out(seen: &Observed, servers: &Workload, replica: &Replica) -> Option<String> {
-    let mut others =
-        here(servers).filter(|other| other.uid != replica.uid && other.ready && other.serves != Some(false));
-    if loops(replica) {
+fn not_serving_reason(seen: &Observed, servers: &Workload, replica: &Replica) -> Option<String> {
+    let mut others = running_replicas(servers)
+        .filter(|other| other.uid != replica.uid && other.ready && other.serves != Some(false));
+    if is_crash_looping(replica) {
         let why = format!("its container terminated {}: {}", counted(replica.restarts, "time"), replica.message);
         return others.any(|other| proven_at(seen, other).is_some()).then_some(why);
     }
@@ -140,7 +143,7 @@ fn taken_out(seen: &Observed, servers: &Workload, replica: &Replica) -> Option<S
         return (out && others.any(|other| proven_at(seen, other).is_some())).then_some(why);
     };
     let (Err(why), Some(failing)) = (&proof.outcome, proof.failing) else { return None };
-    if failing.times < FAILS && !out {
+    if failing.times < FAILED_PROOFS_TO_REMOVE && !out {
         return None;
     }
     // Another did it meanwhile, and this one still did not after that: it is not what both depend on.
@@ -154,7 +157,7 @@ fn taken_out(seen: &Observed, servers: &Workload, replica: &Replica) -> Option<S
 }
 
 /// Why a replica should be made anew, and when, if only time is missing.
-fn broken(
+fn replacement_reason(
     seen: &Observed,
     component: ControlPlaneComponent,
     workload: &Workload,
@@ -162,34 +165,38 @@ fn broken(
 ) -> Option<(String, Option<Timestamp>)> {
     let apiserver = component == ControlPlaneComponent::Apiserver;
     let works = |other: &Replica| other.ready && (!apiserver || proven_at(seen, other).is_some());
-    let other = here(workload).any(|other| other.uid != replica.uid && other.serves != Some(false) && works(other));
+    let other =
+        running_replicas(workload).any(|other| other.uid != replica.uid && other.serves != Some(false) && works(other));
     if !other {
         return None;
     }
-    let out =
-        if apiserver { taken_out(seen, workload, replica).filter(|_| replica.serves == Some(false)) } else { None };
+    let out = if apiserver {
+        not_serving_reason(seen, workload, replica).filter(|_| replica.serves == Some(false))
+    } else {
+        None
+    };
     let looping = || format!("its container terminated {}: {}", counted(replica.restarts, "time"), replica.message);
     match out {
         Some(why) => Some((why, None)),
-        None if !apiserver && loops(replica) => Some((looping(), None)),
+        None if !apiserver && is_crash_looping(replica) => Some((looping(), None)),
         None => {
             let since = replica.unready_since.filter(|_| !replica.ready && !replica.looping)?;
             let why = format!("not ready since {since}: {}", replica.message);
-            Some((why, since.checked_add(UNREADY).ok()))
+            Some((why, since.checked_add(UNREADY_TIMEOUT).ok()))
         }
     }
 }
 
-/// The replica that is recreated, or announced to be. See [`Heal`].
+/// The replica that is recreated, or announced to be. See [`HealSteps`].
 #[derive(Default)]
-struct Replacing {
+struct ReplicaReplacement {
     replace: Option<(Replica, String)>,
     announce: Option<ReplacedReplica>,
     next: Option<Timestamp>,
 }
 
-fn replacing(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> Replacing {
-    let mut replacing = Replacing::default();
+fn replacing(seen: &Observed, underway: &HealContext<'_>, now: Timestamp) -> ReplicaReplacement {
+    let mut replacing = ReplicaReplacement::default();
     // While something else changes, pods come and go for that.
     if seen.status.package_version.as_deref() != Some(underway.package) || underway.restarts {
         return replacing;
@@ -203,22 +210,23 @@ fn replacing(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> Replac
             continue;
         }
         for replica in &workload.replicas {
-            let Some((why, from)) = broken(seen, component, workload, replica) else { continue };
+            let Some((why, from)) = replacement_reason(seen, component, workload, replica) else { continue };
             let announced = seen.status.replaced.as_ref();
             if announced.is_some_and(|last| last.uid == replica.uid) {
-                return Replacing { replace: Some((replica.clone(), why)), ..replacing };
+                return ReplicaReplacement { replace: Some((replica.clone(), why)), ..replacing };
             }
-            let times = announced.filter(|last| now.duration_since(last.at) < FORGOTTEN).map_or(0, |last| last.times);
+            let times =
+                announced.filter(|last| now.duration_since(last.at) < BACKOFF_RESET_AFTER).map_or(0, |last| last.times);
             let allowed = announced.filter(|_| times > 0).and_then(|last| last.at.checked_add(wait(times)).ok());
             let due = from.into_iter().chain(allowed).max().filter(|due| *due > now);
             match due {
                 Some(due) => replacing.next = replacing.next.into_iter().chain([due]).min(),
                 None => {
-                    let message = why.chars().take(LONGEST).collect();
+                    let message = why.chars().take(MAX_MESSAGE).collect();
                     let (name, uid) = (replica.name.clone(), replica.uid.clone());
                     let note =
                         ReplacedReplica { component, name, uid, at: now, times: times.saturating_add(1), message };
-                    return Replacing { announce: Some(note), ..replacing };
+                    return ReplicaReplacement { announce: Some(note), ..replacing };
                 }
             }
         }
@@ -228,6 +236,6 @@ fn replacing(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> Replac
 
 /// How long the next one waits after so many.
 fn wait(times: u32) -> SignedDuration {
-    let doubled = WAIT.checked_mul(1 << times.saturating_sub(1).min(16)).unwrap_or(LONGEST_WAIT);
-    doubled.min(LONGEST_WAIT)
+    let doubled = FIRST_BACKOFF.checked_mul(1 << times.saturating_sub(1).min(16)).unwrap_or(MAX_BACKOFF);
+    doubled.min(MAX_BACKOFF)
 }

@@ -81,14 +81,14 @@ impl Key {
         }
     }
 
-    const fn lost(self) -> &'static str {
+    const fn lost_reason(self) -> &'static str {
         match self {
             Self::Authority(_) => names::reasons::AUTHORITY_LOST,
             Self::ServiceAccount => names::reasons::SERVICE_ACCOUNT_KEY_LOST,
         }
     }
 
-    const fn changed(self) -> &'static str {
+    const fn changed_reason(self) -> &'static str {
         match self {
             Self::Authority(_) => names::reasons::AUTHORITY_CHANGED,
             Self::ServiceAccount => names::reasons::SERVICE_ACCOUNT_KEY_CHANGED,
@@ -97,32 +97,32 @@ impl Key {
 }
 
 /// The digest of what in a Secret belongs to its key. Other data beside it does not matter.
-pub fn content<'a>(data: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> String {
-    super::borrowed::digest(data.into_iter().filter(|(name, value)| DATA.contains(name) && !value.is_empty()))
+pub fn key_digest<'a>(data: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> String {
+    super::copied_secrets::digest(data.into_iter().filter(|(name, value)| DATA.contains(name) && !value.is_empty()))
 }
 
 /// What the Secret of a key holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Held {
+pub enum KeySecret {
     /// There is no Secret.
     #[default]
     Missing,
     /// What it holds is no key, or parts of it do not belong together.
     Broken,
     /// A key.
-    Whole {
+    Valid {
         /// See [`KeyStatus::fingerprint`].
         fingerprint: String,
-        /// See [`content`].
+        /// See [`key_digest`].
         digest: String,
     },
 }
 
 /// What is seen of a cluster's keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct ObservedKeys {
     /// What each Secret holds; one that is not listed is missing.
-    pub held: BTreeMap<Key, Held>,
+    pub held: BTreeMap<Key, KeySecret>,
     /// The digest of each key that the sealed copy holds, by the name of its Secret. Empty if there is no copy that can be opened.
     pub sealed: BTreeMap<String, String>,
     /// The namespace of the sealed copy.
@@ -133,7 +133,7 @@ pub struct Known {
 
 /// What to do with the keys, and what to record of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
+pub struct KeyDecision {
     /// Generate these: into the sealed copy first, then as Secrets.
     pub generate: Vec<Key>,
     /// Recreate the Secrets of these from the sealed copy.
@@ -146,7 +146,7 @@ pub struct Choice {
     pub blocked: Option<(&'static str, String)>,
 }
 
-impl Choice {
+impl KeyDecision {
     /// Whether nothing is left to do or to record.
     pub fn settled(&self, recorded: &[KeyStatus]) -> bool {
         !self.acts() && self.blocked.is_none() && self.record == recorded
@@ -164,39 +164,41 @@ impl Choice {
 }
 
 /// Says what to do with the keys of a cluster.
-pub(super) fn choose(seen: &Observed, known: &Known) -> Choice {
+pub(super) fn choose(seen: &Observed, known: &ObservedKeys) -> KeyDecision {
     let created = seen.status.package_version.is_some();
-    let mut choice = Choice::default();
+    let mut choice = KeyDecision::default();
     for key in Key::all() {
         let name = key.secret();
         let record = seen.status.keys.iter().find(|record| record.name == name);
         let sealed = known.sealed.get(name);
         let asked = |fingerprint: &str| known.replace.as_deref() == Some(&*request(key, fingerprint));
-        let keep = |choice: &mut Choice| choice.record.extend(record.cloned());
-        match known.held.get(&key).unwrap_or(&Held::Missing) {
-            Held::Missing => {
+        let keep = |choice: &mut KeyDecision| choice.record.extend(record.cloned());
+        match known.held.get(&key).unwrap_or(&KeySecret::Missing) {
+            KeySecret::Missing => {
                 let fingerprint = record.map_or("", |record| &record.fingerprint);
                 let ran = record.is_some() || created && key.predates_records();
                 match sealed {
                     Some(_) => choice.restore.push(key),
                     None if ran && asked(fingerprint) => choice.generate.push(key),
-                    None if ran => {
-                        block(&mut choice, key.lost(), || lost(&seen.names, &known.sealed_in, key, fingerprint))
-                    }
+                    None if ran => block(&mut choice, key.lost_reason(), || {
+                        lost_message(&seen.names, &known.sealed_in, key, fingerprint)
+                    }),
                     None => choice.generate.push(key),
                 }
                 keep(&mut choice);
             }
-            Held::Broken => {
-                block(&mut choice, key.changed(), || changed(&seen.names, key, record, None));
+            KeySecret::Broken => {
+                block(&mut choice, key.changed_reason(), || changed_message(&seen.names, key, record, None));
                 keep(&mut choice);
             }
-            Held::Whole { fingerprint, digest } => {
+            KeySecret::Valid { fingerprint, digest } => {
                 let ours = record.is_some_and(|record| record.digest == *digest);
                 // The copy is written before the Secret is: what it holds was made by the operator.
                 let made = sealed == Some(digest);
                 if !ours && !made && (record.is_some() || sealed.is_some()) && !asked(fingerprint) {
-                    block(&mut choice, key.changed(), || changed(&seen.names, key, record, Some(fingerprint)));
+                    block(&mut choice, key.changed_reason(), || {
+                        changed_message(&seen.names, key, record, Some(fingerprint))
+                    });
                     keep(&mut choice);
                     continue;
                 }
@@ -224,7 +226,7 @@ pub(super) fn choose(seen: &Observed, known: &Known) -> Choice {
     choice
 }
 
-fn block(choice: &mut Choice, reason: &'static str, message: impl FnOnce() -> String) {
+fn block(choice: &mut KeyDecision, reason: &'static str, message: impl FnOnce() -> String) {
     choice.blocked.get_or_insert_with(|| (reason, message()));
 }
 
@@ -234,7 +236,7 @@ fn request(key: Key, fingerprint: &str) -> String {
     format!("{}@{short}", key.secret())
 }
 
-fn lost(names: &Names, sealed_in: &str, key: Key, fingerprint: &str) -> String {
+fn lost_message(names: &Names, sealed_in: &str, key: Key, fingerprint: &str) -> String {
     format!(
         "Secret {}/{} is missing, and its sealed copy (Secret {}/{}) is missing or cannot be decrypted. The control plane keeps running, but nothing is signed or restarted. Recreate one of the two Secrets from a backup, or the first one from a snapshot with `fleetwright snapshot keys`; if \
          the key is lost, annotate the Cluster with {}={} to generate a new one, which disconnects everything that trusts the old one",
@@ -247,7 +249,7 @@ fn lost(names: &Names, sealed_in: &str, key: Key, fingerprint: &str) -> String {
     )
 }
 
-fn changed(names: &Names, key: Key, record: Option<&KeyStatus>, found: Option<&str>) -> String {
+fn changed_message(names: &Names, key: Key, record: Option<&KeyStatus>, found: Option<&str>) -> String {
     let secret = format!("Secret {}/{}", names.namespace, key.secret());
     let recorded = record.map_or("", |record| record.fingerprint.get(..SHORT).unwrap_or(&record.fingerprint));
     let (holds, adopt) = match found {

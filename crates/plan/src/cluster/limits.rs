@@ -546,8 +546,13 @@ mod tests {
         assert!(text.contains("ClusterLimits a does not allow spec.replicas") && text.contains("at most 1"), "{text}");
         // Long names do not keep the status from being written.
         let long: Vec<_> = found.iter().map(|one| Violation { why: "x".repeat(2000), ..one.clone() }).collect();
-        let status =
-            super::super::troubled(&Default::default(), "LimitExceeded", &summary(&long), None, Timestamp::UNIX_EPOCH);
+        let status = super::super::failed_pass_status(
+            &Default::default(),
+            "LimitExceeded",
+            &summary(&long),
+            None,
+            Timestamp::UNIX_EPOCH,
+        );
         assert_eq!(status.waiting_for.map(|text| text.chars().count()), Some(1024));
         assert!(status.conditions[0].message.len() > 4000);
         let many: Vec<_> = found.iter().cycle().take(9).cloned().collect();

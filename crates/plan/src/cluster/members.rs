@@ -36,7 +36,7 @@ pub struct Member {
 
 /// What one member says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct MemberAnswer {
     /// Its etcd id.
     pub id: String,
     /// The id of the member that it takes for the leader.
@@ -51,25 +51,25 @@ pub struct Answer {
 
 /// What the members say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct MemberList {
     /// All members.
     pub members: Vec<Member>,
     /// Those that answered.
-    pub answered: Vec<Answer>,
+    pub answered: Vec<MemberAnswer>,
 }
 
 /// The outcome of asking the members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct MemberQueryResult {
     /// When.
     pub at: Timestamp,
     /// What they said; or why they are not asked again for a moment.
-    pub outcome: Result<Told, String>,
+    pub outcome: Result<MemberList, String>,
 }
 
 /// The volume claim of a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claim {
+pub struct VolumeClaim {
     /// Its name.
     pub name: String,
     /// Its uid.
@@ -86,7 +86,7 @@ pub struct Claim {
 
 /// An act on members or volumes that cannot be taken back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum MemberAction {
     /// Remove the member with that id from etcd.
     Remove {
         /// Its name.
@@ -119,14 +119,14 @@ pub enum Act {
         /// The member's name.
         member: String,
         /// The claim.
-        claim: Claim,
+        claim: VolumeClaim,
     },
 }
 
 /// The types of the Operations of acts.
 pub const OPERATIONS: [&str; 4] = ["EtcdMemberRemove", "EtcdMemberAdd", "EtcdMemberPromote", "EtcdVolumeDelete"];
 
-impl Act {
+impl MemberAction {
     /// The type of its Operation.
     pub fn type_(&self) -> &'static str {
         match self {
@@ -157,17 +157,17 @@ impl Act {
     }
 
     /// Why the act must not be done now; none if it may. Asked right before it is done, with what the members say then.
-    pub fn refused(&self, told: &Told) -> Option<String> {
+    pub fn refused(&self, told: &MemberList) -> Option<String> {
         match self {
-            Self::Remove { id, needed, .. } => told.agree(Some(id), *needed).err(),
-            Self::Add { .. } => told.agree(None, told.voters()).err(),
-            Self::Promote { id, .. } => told.behind(id),
+            Self::Remove { id, needed, .. } => told.agreed_leader(Some(id), *needed).err(),
+            Self::Add { .. } => told.agreed_leader(None, told.voters()).err(),
+            Self::Promote { id, .. } => told.promotion_blocker(id),
             Self::DeleteVolume { .. } => None,
         }
     }
 
     /// Whether the act is done, as far as the members can tell.
-    pub fn done(&self, told: &Told) -> bool {
+    pub fn done(&self, told: &MemberList) -> bool {
         match self {
             Self::Remove { id, .. } => told.member(id).is_none(),
             Self::Add { peer_url, .. } => told.at(peer_url).is_some(),
@@ -179,7 +179,7 @@ impl Act {
 
 /// Whether an act is done, as far as the members and their volumes tell, of which only the type and the fingerprint of its Operation are known: the fingerprint of the act, and
 /// the number of the attempt.
-pub fn was_done(type_: &str, fingerprint: &str, names: &Names, told: &Told, claims: &[Claim]) -> bool {
+pub fn was_done(type_: &str, fingerprint: &str, names: &Names, told: &MemberList, claims: &[VolumeClaim]) -> bool {
     let mut parts = fingerprint.splitn(3, '-');
     let (Some(set), Some(number), Some(rest)) = (parts.next(), parts.next(), parts.next()) else { return false };
     let Some((subject, _)) = rest.rsplit_once('-') else { return false };
@@ -192,7 +192,7 @@ pub fn was_done(type_: &str, fingerprint: &str, names: &Names, told: &Told, clai
     }
 }
 
-impl Told {
+impl MemberList {
     /// The member with that id.
     pub fn member(&self, id: &str) -> Option<&Member> {
         self.members.iter().find(|member| member.id == id)
@@ -210,7 +210,7 @@ impl Told {
 
     /// The id of the leader, if that many voters agree on it; the member with the id `except` counts neither as a voter nor as a leader, unless it leads and is about to
     /// hand that over.
-    fn agree(&self, except: Option<&str>, needed: usize) -> Result<&str, String> {
+    fn agreed_leader(&self, except: Option<&str>, needed: usize) -> Result<&str, String> {
         let voters: Vec<_> =
             self.members.iter().filter(|one| !one.learner && Some(one.id.as_str()) != except).collect();
         let answers = |member: &&&Member| self.answered.iter().find(|answer| answer.id == member.id);
@@ -232,7 +232,7 @@ impl Told {
     }
 
     /// Why that learner cannot be promoted yet.
-    fn behind(&self, id: &str) -> Option<String> {
+    fn promotion_blocker(&self, id: &str) -> Option<String> {
         let newest = self.answered.iter().filter(|one| one.id != id).map(|one| one.index).max().unwrap_or_default();
         match self.answered.iter().find(|one| one.id == id) {
             None => Some("not responding yet".to_owned()),
@@ -246,7 +246,7 @@ impl Told {
 }
 
 /// What the next step is decided from.
-pub(super) struct Facts<'a> {
+pub(super) struct MemberInputs<'a> {
     pub names: &'a Names,
     /// Number of members that are declared.
     pub wanted: u32,
@@ -255,31 +255,31 @@ pub(super) struct Facts<'a> {
     /// The pods of etcd.
     pub pods: &'a [Replica],
     /// The volume claims of the namespace.
-    pub claims: &'a [Claim],
+    pub claims: &'a [VolumeClaim],
     /// The member that lost its data, if other members could tell.
     pub lost: Option<&'a Replica>,
     /// The declared size of volumes.
     pub size: &'a str,
     /// What the members said, if that is recent.
-    pub told: Option<&'a Told>,
+    pub told: Option<&'a MemberList>,
     /// Why no change begins now, whatever the members say.
     pub busy: Option<String>,
 }
 
 /// The next step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Next {
+pub enum NextMemberStep {
     /// The members are as declared.
     #[default]
-    Rest,
+    Nothing,
     /// Write this into the status. Nothing else is done before that is written.
     Record(EtcdStatus),
     /// Do this.
-    Act(Act),
+    Act(MemberAction),
     /// Delete this pod: its StatefulSet recreates it with a new volume.
     Recreate(Replica),
     /// Ask the members.
-    Ask,
+    QueryMembers,
     /// The change under way waits for this.
     Wait(String),
     /// A change is declared, and is refused for this reason.
@@ -292,7 +292,7 @@ pub fn claim(member: &str) -> String {
 }
 
 /// What to say of a member whose volume claim is being deleted while its pod runs.
-pub(super) fn claim_ends(member: &str) -> String {
+pub(super) fn claim_terminating_message(member: &str) -> String {
     format!(
         "PersistentVolumeClaim {} is terminating: the data of {member} is lost when its pod stops, so the pod is not restarted",
         claim(member)
@@ -313,10 +313,10 @@ fn ordinal(member: &str) -> u32 {
 }
 
 /// The next single step.
-pub(super) fn next(facts: &Facts<'_>, now: Timestamp) -> Next {
+pub(super) fn next(facts: &MemberInputs<'_>, now: Timestamp) -> NextMemberStep {
     match &facts.record.change {
-        None => facts.begin(now),
-        Some(change) if facts.yields(change) => facts.over(),
+        None => facts.start_change(now),
+        Some(change) if facts.is_withdrawn(change) => facts.change_finished(),
         Some(change) => match change.type_ {
             MemberChangeType::Add => facts.add(change, now),
             MemberChangeType::Remove => facts.remove(change),
@@ -325,7 +325,7 @@ pub(super) fn next(facts: &Facts<'_>, now: Timestamp) -> Next {
     }
 }
 
-impl Facts<'_> {
+impl MemberInputs<'_> {
     fn running(&self) -> u32 {
         self.record.members
     }
@@ -334,12 +334,12 @@ impl Facts<'_> {
         self.pods.iter().find(|pod| pod.name == member)
     }
 
-    fn claim(&self, member: &str) -> Option<&Claim> {
+    fn claim(&self, member: &str) -> Option<&VolumeClaim> {
         let name = claim(member);
         self.claims.iter().find(|claim| claim.name == name)
     }
 
-    fn change(&self, type_: MemberChangeType, member: &str, id: Option<&Member>, now: Timestamp) -> Next {
+    fn change(&self, type_: MemberChangeType, member: &str, id: Option<&Member>, now: Timestamp) -> NextMemberStep {
         let change = MemberChange {
             type_,
             member: member.to_owned(),
@@ -348,22 +348,22 @@ impl Facts<'_> {
             claim_uid: self.claim(member).map(|claim| claim.uid.clone()),
             since: now,
         };
-        Next::Record(EtcdStatus { change: Some(change), ..self.record.clone() })
+        NextMemberStep::Record(EtcdStatus { change: Some(change), ..self.record.clone() })
     }
 
     /// The change is over, or withdrawn. The API servers follow when all members are as declared.
-    fn over(&self) -> Next {
+    fn change_finished(&self) -> NextMemberStep {
         let members = self.running();
         let serving = if members == self.wanted { members } else { self.record.serving };
-        Next::Record(EtcdStatus { members, serving, change: None, ..self.record.clone() })
+        NextMemberStep::Record(EtcdStatus { members, serving, change: None, ..self.record.clone() })
     }
 
-    fn scaled(&self, members: u32) -> Next {
-        Next::Record(EtcdStatus { members, ..self.record.clone() })
+    fn scaled(&self, members: u32) -> NextMemberStep {
+        NextMemberStep::Record(EtcdStatus { members, ..self.record.clone() })
     }
 
     /// Whether a change of which etcd knows nothing yet is withdrawn: it would wait for a member that lost its data, and that member for the end of the change.
-    fn yields(&self, change: &MemberChange) -> bool {
+    fn is_withdrawn(&self, change: &MemberChange) -> bool {
         let (Some(told), Some(lost)) = (self.told, self.lost) else { return false };
         let own = told.at(&peer_url(self.names, &change.member));
         let waits = match change.type_ {
@@ -377,63 +377,66 @@ impl Facts<'_> {
     }
 
     /// No change is under way: begins one, if one is needed and all others are healthy.
-    fn begin(&self, now: Timestamp) -> Next {
+    fn start_change(&self, now: Timestamp) -> NextMemberStep {
         let running = self.running();
         if let Some(lost) = self.lost {
-            let Some(told) = self.told else { return Next::Ask };
+            let Some(told) = self.told else { return NextMemberStep::QueryMembers };
             let url = peer_url(self.names, &lost.name);
             let own = told.at(&url);
             let others = told.members.iter().filter(|member| own.is_none_or(|own| own.id != member.id)).count();
             // The status of its pod may be older: one that lost its data does not answer.
             if own.is_some_and(|own| told.answers(&own.id)) {
-                return Next::Wait(format!("{} responds, but its pod is not ready yet", lost.name));
+                return NextMemberStep::Wait(format!("{} responds, but its pod is not ready yet", lost.name));
             }
             let needed = quorum(running);
-            if let Err(why) = told.agree(own.map(|own| own.id.as_str()), needed) {
-                return Next::Refuse(why);
+            if let Err(why) = told.agreed_leader(own.map(|own| own.id.as_str()), needed) {
+                return NextMemberStep::Refuse(why);
             }
             // With another number of members, one more or one less might take the quorum away.
             if others + 1 != running as usize {
-                return Next::Refuse(format!(
+                return NextMemberStep::Refuse(format!(
                     "etcd has {}; expected {}",
                     counted(others, "other member"),
                     running.saturating_sub(1)
                 ));
             }
             if self.claim(&lost.name).is_none() {
-                return Next::Wait(format!("the PersistentVolumeClaim of {} is not in the cache yet", lost.name));
+                return NextMemberStep::Wait(format!(
+                    "the PersistentVolumeClaim of {} is not in the cache yet",
+                    lost.name
+                ));
             }
             let leaves = self.wanted < running && ordinal(&lost.name) + 1 == running;
             let type_ = if leaves { MemberChangeType::Remove } else { MemberChangeType::Replace };
             return self.change(type_, &lost.name, own, now);
         }
-        let (small, ends) = (self.small(), self.ends());
+        let (small, ends) = (self.undersized_volume(), self.terminating_claim());
         if self.wanted == running && small.is_none() && ends.is_none() {
             if self.may_have_learner() {
-                let Some(told) = self.told else { return Next::Ask };
+                let Some(told) = self.told else { return NextMemberStep::QueryMembers };
                 let learner = |member: &String| told.at(&peer_url(self.names, member)).filter(|own| own.learner);
                 if let Some(member) = (0..running).map(name).find(|member| learner(member).is_some()) {
                     return self.change(MemberChangeType::Add, &member, learner(&member), now);
                 }
             }
-            return if self.record.serving == running { Next::Rest } else { self.over() };
+            return if self.record.serving == running { NextMemberStep::Nothing } else { self.change_finished() };
         }
         // One that is about to be removed needs no volume.
         let ends = ends.filter(|member| self.wanted >= running || ordinal(member) + 1 != running);
         if let Some(member) = ends.as_ref().filter(|_| running < 3 && self.wanted <= running) {
-            return Next::Refuse(format!(
+            return NextMemberStep::Refuse(format!(
                 "{}. Take a snapshot, then set spec.datastore.etcd.members to 3: when two others run, the member is replaced without data loss",
-                claim_ends(member)
+                claim_terminating_message(member)
             ));
         }
         if let Some(why) = &self.busy {
-            return Next::Refuse(why.clone());
+            return NextMemberStep::Refuse(why.clone());
         }
         let renews = ends.filter(|_| running >= 3).or_else(|| small.filter(|_| self.wanted == running));
         let grows = self.wanted > running && renews.is_none();
         if renews.is_some() && running < 3 {
             let why = "the StorageClass does not allow volume expansion, and a member is replaced by one with a larger volume only while two others run";
-            return Next::Refuse(format!(
+            return NextMemberStep::Refuse(format!(
                 "{why}: set spec.datastore.etcd.members to 3, or set allowVolumeExpansion of the class to true"
             ));
         }
@@ -448,19 +451,24 @@ impl Facts<'_> {
         let healthy = others.iter().filter(|pod| pod.ready && !pod.ending).count();
         let expected = if grows { running } else { running - 1 } as usize;
         if healthy != expected || others.len() != expected {
-            return Next::Refuse(format!("{healthy} of {expected} other etcd members are ready; all must be ready"));
+            return NextMemberStep::Refuse(format!(
+                "{healthy} of {expected} other etcd members are ready; all must be ready"
+            ));
         }
-        let Some(told) = self.told else { return Next::Ask };
+        let Some(told) = self.told else { return NextMemberStep::QueryMembers };
         let own = told.at(&peer_url(self.names, &member));
         if let Some((left, learner)) = self.left_learner(told).filter(|(left, _)| *left != member) {
             return self.change(MemberChangeType::Remove, &left, Some(learner), now);
         }
         let listed = told.members.iter().filter(|one| own.is_none_or(|own| own.id != one.id)).count();
         if listed != expected {
-            return Next::Refuse(format!("etcd has {}; expected {expected}", counted(listed, "other member")));
+            return NextMemberStep::Refuse(format!(
+                "etcd has {}; expected {expected}",
+                counted(listed, "other member")
+            ));
         }
-        if let Err(why) = told.agree(own.map(|own| own.id.as_str()), expected) {
-            return Next::Refuse(why);
+        if let Err(why) = told.agreed_leader(own.map(|own| own.id.as_str()), expected) {
+            return NextMemberStep::Refuse(why);
         }
         self.change(type_, &member, own, now)
     }
@@ -473,7 +481,7 @@ impl Facts<'_> {
     }
 
     /// A learner for which the StatefulSet has no replica, and whose change was ended before it was removed.
-    fn left_learner<'t>(&self, told: &'t Told) -> Option<(String, &'t Member)> {
+    fn left_learner<'t>(&self, told: &'t MemberList) -> Option<(String, &'t Member)> {
         told.members.iter().filter(|one| one.learner).find_map(|one| {
             let left = one.peer_urls.iter().find_map(|url| {
                 let number = ordinal(url.strip_prefix("https://")?.split('.').next()?);
@@ -485,28 +493,28 @@ impl Facts<'_> {
     }
 
     /// The last member whose volume is smaller than declared and cannot grow.
-    fn small(&self) -> Option<String> {
+    fn undersized_volume(&self) -> Option<String> {
         let small =
             |member: &String| self.claim(member).is_some_and(|claim| !claim.expandable && claim.is_below(self.size));
         (0..self.running()).rev().map(name).find(small)
     }
 
     /// The last member whose volume claim is being deleted while its pod runs.
-    fn ends(&self) -> Option<String> {
+    fn terminating_claim(&self) -> Option<String> {
         let runs = |member: &String| self.pod(member).is_some_and(|pod| !pod.ending);
         let ends = |member: &String| runs(member) && self.claim(member).is_some_and(|claim| claim.ending);
         (0..self.running()).rev().map(name).find(ends)
     }
 
-    fn add(&self, change: &MemberChange, now: Timestamp) -> Next {
-        let Some(told) = self.told else { return Next::Ask };
+    fn add(&self, change: &MemberChange, now: Timestamp) -> NextMemberStep {
+        let Some(told) = self.told else { return NextMemberStep::QueryMembers };
         let (member, number) = (&change.member, ordinal(&change.member));
         let url = peer_url(self.names, member);
         let own = told.at(&url);
         if self.wanted <= number && own.is_none_or(|own| own.learner) {
             // The opposite was declared before it had a vote.
             return match own {
-                None if self.running() <= number && self.claim(member).is_none() => self.over(),
+                None if self.running() <= number && self.claim(member).is_none() => self.change_finished(),
                 _ => self.change(MemberChangeType::Remove, member, own, now),
             };
         }
@@ -517,21 +525,23 @@ impl Facts<'_> {
             (Some(_), _) => self.scaled(number + 1),
             // Of an earlier member, which etcd does not have any more: a new one would not start with it.
             (None, Some(left)) if left.ending => {
-                Next::Wait(format!("the old PersistentVolumeClaim {} is terminating", left.name))
+                NextMemberStep::Wait(format!("the old PersistentVolumeClaim {} is terminating", left.name))
             }
-            (None, Some(left)) => Next::Act(Act::DeleteVolume { member: member.clone(), claim: left.clone() }),
-            (None, None) => match told.agree(None, told.voters()) {
-                Err(why) => Next::Wait(why),
+            (None, Some(left)) => {
+                NextMemberStep::Act(MemberAction::DeleteVolume { member: member.clone(), claim: left.clone() })
+            }
+            (None, None) => match told.agreed_leader(None, told.voters()) {
+                Err(why) => NextMemberStep::Wait(why),
                 Ok(_) => {
                     let volume = change.since.as_second().to_string();
-                    Next::Act(Act::Add { member: member.clone(), peer_url: url, volume })
+                    NextMemberStep::Act(MemberAction::Add { member: member.clone(), peer_url: url, volume })
                 }
             },
         }
     }
 
     /// A member that was added, and whose pod may run: it catches up and is promoted.
-    fn joins(&self, member: &str, told: &Told, now: Timestamp) -> Next {
+    fn joins(&self, member: &str, told: &MemberList, now: Timestamp) -> NextMemberStep {
         let Some(own) = told.at(&peer_url(self.names, member)) else {
             // Somebody else removed it.
             return self.change(MemberChangeType::Replace, member, None, now);
@@ -543,56 +553,58 @@ impl Facts<'_> {
             let runs = |pod: &Replica| !pod.lost || told.answers(&own.id);
             let waits = pod.is_some_and(|pod| !pod.ready && !pod.ending && runs(pod));
             return match waits && self.wanted > ordinal(member) {
-                true => Next::Wait(format!("{member} is a voting member, but its pod is not ready yet")),
-                false => self.over(),
+                true => NextMemberStep::Wait(format!("{member} is a voting member, but its pod is not ready yet")),
+                false => self.change_finished(),
             };
         }
         // One that started and lost its data again does not catch up.
         if !own.name.is_empty() && !told.answers(&own.id) && pod.is_some_and(|pod| pod.lost && !pod.ending) {
             return self.change(MemberChangeType::Replace, member, Some(own), now);
         }
-        match told.behind(&own.id) {
-            None => Next::Act(Act::Promote { member: member.to_owned(), id: own.id.clone() }),
+        match told.promotion_blocker(&own.id) {
+            None => NextMemberStep::Act(MemberAction::Promote { member: member.to_owned(), id: own.id.clone() }),
             Some(why) => {
                 let more = pod.filter(|pod| !pod.message.is_empty()).map(|pod| format!(" ({})", pod.message));
-                Next::Wait(format!("{member} is a learner: {why}{}", more.unwrap_or_default()))
+                NextMemberStep::Wait(format!("{member} is a learner: {why}{}", more.unwrap_or_default()))
             }
         }
     }
 
-    fn remove(&self, change: &MemberChange) -> Next {
+    fn remove(&self, change: &MemberChange) -> NextMemberStep {
         let (member, number) = (&change.member, ordinal(&change.member));
-        let Some(told) = self.told else { return Next::Ask };
+        let Some(told) = self.told else { return NextMemberStep::QueryMembers };
         // A learner is in etcd before the StatefulSet has a replica for it: only etcd tells whether it is removed.
         match told.at(&peer_url(self.names, member)) {
             // The opposite was declared before it was removed.
-            Some(own) if self.wanted > number && !own.learner => self.over(),
+            Some(own) if self.wanted > number && !own.learner => self.change_finished(),
             Some(own) => {
                 let needed = told.voters() - usize::from(!own.learner);
-                match told.agree(Some(&own.id), needed) {
-                    Err(why) => Next::Wait(why),
-                    Ok(_) if needed == 0 => Next::Wait(format!("{member} is the last voting member")),
+                match told.agreed_leader(Some(&own.id), needed) {
+                    Err(why) => NextMemberStep::Wait(why),
+                    Ok(_) if needed == 0 => NextMemberStep::Wait(format!("{member} is the last voting member")),
                     Ok(_) => {
                         let (member, id) = (member.clone(), own.id.clone());
-                        Next::Act(Act::Remove { member, id, needed, lost: None })
+                        NextMemberStep::Act(MemberAction::Remove { member, id, needed, lost: None })
                     }
                 }
             }
             None if self.running() > number => self.scaled(number),
             // Neither etcd nor its StatefulSet has it any more.
             None => match (self.pod(member), self.claim(member)) {
-                (Some(_), _) => Next::Wait(format!("pod {member} is terminating")),
+                (Some(_), _) => NextMemberStep::Wait(format!("pod {member} is terminating")),
                 (None, Some(claim)) if claim.ending => {
-                    Next::Wait(format!("PersistentVolumeClaim {} is terminating", claim.name))
+                    NextMemberStep::Wait(format!("PersistentVolumeClaim {} is terminating", claim.name))
                 }
-                (None, Some(claim)) => Next::Act(Act::DeleteVolume { member: member.clone(), claim: claim.clone() }),
-                (None, None) => self.over(),
+                (None, Some(claim)) => {
+                    NextMemberStep::Act(MemberAction::DeleteVolume { member: member.clone(), claim: claim.clone() })
+                }
+                (None, None) => self.change_finished(),
             },
         }
     }
 
-    fn replace(&self, change: &MemberChange, now: Timestamp) -> Next {
-        let Some(told) = self.told else { return Next::Ask };
+    fn replace(&self, change: &MemberChange, now: Timestamp) -> NextMemberStep {
+        let Some(told) = self.told else { return NextMemberStep::QueryMembers };
         let (member, number) = (&change.member, ordinal(&change.member));
         let url = peer_url(self.names, member);
         let own = told.at(&url);
@@ -602,11 +614,11 @@ impl Facts<'_> {
         if let Some(old) = change.member_id.as_ref().and_then(|id| told.member(id)) {
             let renews = change.type_ == MemberChangeType::RecreateVolume;
             match self.pod(member) {
-                None => return Next::Wait(format!("waiting for pod {member} to be recreated")),
+                None => return NextMemberStep::Wait(format!("waiting for pod {member} to be recreated")),
                 // It runs again, perhaps as a learner that said so before it was added; or another pod has yet to show that it does not. Whether it lost its data is
                 // decided again.
-                Some(pod) if Some(&pod.uid) != change.pod_uid.as_ref() => return self.over(),
-                Some(pod) if !renews && !pod.lost && !pod.looping => return self.over(),
+                Some(pod) if Some(&pod.uid) != change.pod_uid.as_ref() => return self.change_finished(),
+                Some(pod) if !renews && !pod.lost && !pod.looping => return self.change_finished(),
                 Some(_) => {}
             }
             let needed = match old.learner {
@@ -614,44 +626,51 @@ impl Facts<'_> {
                 false if renews => told.voters() - 1,
                 false => quorum(self.running()),
             };
-            return match told.agree(Some(&old.id), needed) {
-                Err(why) => Next::Wait(why),
+            return match told.agreed_leader(Some(&old.id), needed) {
+                Err(why) => NextMemberStep::Wait(why),
                 Ok(_) => {
                     let (member, id) = (member.clone(), old.id.clone());
-                    Next::Act(Act::Remove { member, id, needed, lost: change.pod_uid.clone().filter(|_| !renews) })
+                    NextMemberStep::Act(MemberAction::Remove {
+                        member,
+                        id,
+                        needed,
+                        lost: change.pod_uid.clone().filter(|_| !renews),
+                    })
                 }
             };
         }
         let (pod, claim) = (self.pod(member), self.claim(member));
         let recreate = |why: &str| match pod {
-            Some(pod) if !pod.ending => Next::Recreate(pod.clone()),
-            _ => Next::Wait(why.to_owned()),
+            Some(pod) if !pod.ending => NextMemberStep::Recreate(pod.clone()),
+            _ => NextMemberStep::Wait(why.to_owned()),
         };
         let old_pod = pod.is_some_and(|pod| Some(&pod.uid) == change.pod_uid.as_ref());
         match claim {
             Some(old) if Some(&old.uid) == change.claim_uid.as_ref() => match own {
                 // Its pod may start with the old volume at any moment.
                 Some(own) => self.change(MemberChangeType::Replace, member, Some(own), now),
-                None if !old.ending => Next::Act(Act::DeleteVolume { member: member.clone(), claim: old.clone() }),
+                None if !old.ending => {
+                    NextMemberStep::Act(MemberAction::DeleteVolume { member: member.clone(), claim: old.clone() })
+                }
                 None => recreate("the old pod and its PersistentVolumeClaim are terminating"),
             },
             _ if old_pod => recreate("the old pod is terminating"),
             Some(new) if !new.ending && pod.is_some() => match own {
                 Some(_) => self.joins(member, told, now),
-                None => match told.agree(None, told.voters()) {
-                    Err(why) => Next::Wait(why),
+                None => match told.agreed_leader(None, told.voters()) {
+                    Err(why) => NextMemberStep::Wait(why),
                     Ok(_) => {
                         let (member, volume) = (member.clone(), new.uid.clone());
-                        Next::Act(Act::Add { member, peer_url: url, volume })
+                        NextMemberStep::Act(MemberAction::Add { member, peer_url: url, volume })
                     }
                 },
             },
-            _ => Next::Wait(format!("waiting for a new pod and a new PersistentVolumeClaim of {member}")),
+            _ => NextMemberStep::Wait(format!("waiting for a new pod and a new PersistentVolumeClaim of {member}")),
         }
     }
 }
 
-impl Claim {
+impl VolumeClaim {
     /// Whether it asks for less than that.
     pub(super) fn is_below(&self, size: &str) -> bool {
         super::survey::amount(&self.size).zip(super::survey::amount(size)).is_some_and(|(own, size)| own < size)

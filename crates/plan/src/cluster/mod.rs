@@ -1,30 +1,28 @@
 //! What becomes of a Cluster: the objects of its control plane, its certificates, and what to do next.
 
 pub mod arguments;
-pub mod borrowed;
 pub mod certificates;
+pub mod cluster_plan;
 mod components;
-pub mod contains;
+pub mod copied_secrets;
 pub mod datastore;
 mod decide;
 pub mod diff;
+mod etcd_data;
 pub mod extensions;
 pub mod heal;
 pub mod keys;
 pub mod limits;
 pub mod members;
 pub mod networks;
+pub mod object_drift;
 pub mod objects;
 mod observed;
-mod opened;
 mod pods;
 pub mod policies;
 pub mod preflight;
 mod proofs;
-pub mod reach;
-pub mod rehearse;
 pub mod release;
-mod rest;
 pub mod restore;
 mod rotation;
 pub mod snapshots;
@@ -35,7 +33,9 @@ mod step;
 pub mod survey;
 #[cfg(test)]
 mod tests;
-pub mod unrecorded;
+mod unchanged;
+pub mod unrecorded_namespace;
+pub mod upgrade_path;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,15 +45,15 @@ use sha2::{Digest, Sha256};
 
 pub use components::{Change, Waiting};
 pub use decide::{Decision, decide};
-pub use observed::{Failing, Live, Objects, Observed, Proof, Replica, Workload};
-pub use proofs::{PROVE_EVERY, Prover};
-pub use rest::{AtRest, print};
-pub use rotation::{Anchor, Follow, Followers, Turn, anchor_digest};
-pub use snapshots::Taking;
-pub use status::{Outlook, deletion_paused, not_accepted, status, troubled};
+pub use observed::{FailedProofs, LiveObject, Objects, Observed, Proof, Replica, Workload};
+pub use proofs::{PROVE_EVERY, ProofTarget};
+pub use rotation::{ObservedAuthority, RotationAction, TrustDistribution, TrustQuery, anchor_digest};
+pub use snapshots::NewSnapshot;
+pub use status::{StatusInputs, deletion_paused, failed_pass_status, not_accepted, status};
+pub use unchanged::{UnchangedComponent, content_hash};
 
 /// The longest name of a namespace.
-const LONGEST: usize = 63;
+const MAX_NAME: usize = 63;
 /// The bytes of the digest of a long name: as many as somebody who tries names cannot hit twice.
 const DIGEST: usize = 16;
 
@@ -80,9 +80,9 @@ impl Names {
     /// and so does one that looks as if it ended with a digest.
     pub fn of(fleet: &str, name: &str) -> Self {
         let mut namespace = format!("{fleet}-{name}");
-        if namespace.len() > LONGEST || ends_with_digest(&namespace) {
+        if namespace.len() > MAX_NAME || ends_with_digest(&namespace) {
             let digest = digest(&format!("{fleet}/{name}"), DIGEST);
-            namespace.truncate(LONGEST - 2 * DIGEST - 1);
+            namespace.truncate(MAX_NAME - 2 * DIGEST - 1);
             namespace = format!("{}-{digest}", namespace.trim_end_matches('-'));
         }
         Self { fleet: fleet.to_owned(), name: name.to_owned(), namespace }

@@ -147,7 +147,7 @@ pub struct MetaNetworks {
 }
 
 /// Nothing is known.
-pub static UNKNOWN: MetaNetworks =
+pub static UNKNOWN_NETWORKS: MetaNetworks =
     MetaNetworks { networks: Vec::new(), operators: Vec::new(), operator_namespace: None };
 
 impl MetaNetworks {

@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 
 use super::Names;
 use super::arguments::knows;
-use super::borrowed;
+use super::copied_secrets;
 use super::extensions::keeps_endpoint;
 use super::pods;
-use super::reach::Stop;
+use super::upgrade_path::VersionNode;
 
 /// Where the files of Secrets and ConfigMaps are in containers.
 const FILES: &str = "/etc/kubernetes";
@@ -149,14 +149,14 @@ impl Blueprint<'_> {
     /// The arguments of a component: those of the package version, over them those of the cluster, and over all our own.
     fn arguments(&self, component: ControlPlaneComponent) -> Vec<String> {
         let package = self.package.components.of(component);
-        let mut all: BTreeMap<String, String> = self.usual(component);
+        let mut all: BTreeMap<String, String> = self.default_arguments(component);
         all.extend(package.args.clone());
         // While a cluster is changed, what it says of the version to come is not for the one that is there.
-        let minor = Stop::of("", self.package).minor();
+        let minor = VersionNode::of("", self.package).minor();
         let knows =
             |name: &str| component == ControlPlaneComponent::Etcd || knows(component, name, minor) != Some(false);
         all.extend(self.overrides(component).args.into_iter().filter(|(name, _)| knows(name)));
-        all.extend(self.own(component));
+        all.extend(self.operator_arguments(component));
         let (given, secret) = (self.config_files(component), self.secret_files(component));
         let given: Vec<&str> =
             given.iter().map(|(name, _)| name.as_str()).chain(secret.iter().map(String::as_str)).collect();
@@ -177,7 +177,7 @@ impl Blueprint<'_> {
     }
 
     /// What a component gets unless somebody says otherwise.
-    fn usual(&self, component: ControlPlaneComponent) -> BTreeMap<String, String> {
+    fn default_arguments(&self, component: ControlPlaneComponent) -> BTreeMap<String, String> {
         let usual: &[(&str, &str)] = match component {
             ControlPlaneComponent::Etcd => &[
                 ("auto-compaction-mode", "periodic"),
@@ -208,7 +208,7 @@ impl Blueprint<'_> {
     }
 
     /// What the operator alone says, because its other objects go with it.
-    fn own(&self, component: ControlPlaneComponent) -> BTreeMap<String, String> {
+    fn operator_arguments(&self, component: ControlPlaneComponent) -> BTreeMap<String, String> {
         let namespace = &self.names.namespace;
         let network = &self.spec.network;
         let kubeconfig = |secret: &str| format!("{FILES}/{secret}/kubeconfig");
@@ -268,9 +268,9 @@ impl Blueprint<'_> {
                         own.extend([
                             ("etcd-servers", external.endpoints.join(",")),
                             ("etcd-prefix", external.prefix.clone().unwrap_or_else(prefix)),
-                            ("etcd-cafile", file(borrowed::DATASTORE, "ca.crt")),
-                            ("etcd-certfile", file(borrowed::DATASTORE, "tls.crt")),
-                            ("etcd-keyfile", file(borrowed::DATASTORE, "tls.key")),
+                            ("etcd-cafile", file(copied_secrets::DATASTORE, "ca.crt")),
+                            ("etcd-certfile", file(copied_secrets::DATASTORE, "tls.crt")),
+                            ("etcd-keyfile", file(copied_secrets::DATASTORE, "tls.key")),
                         ]);
                     }
                     _ => own.extend([
@@ -360,7 +360,7 @@ impl Blueprint<'_> {
             return (!files.is_empty()).then_some(volume);
         }
         let items: Vec<_> = secret.iter().map(|file| json!({ "key": file, "path": file })).collect();
-        let mut sources = vec![json!({ "secret": { "name": borrowed::config(component), "items": items } })];
+        let mut sources = vec![json!({ "secret": { "name": copied_secrets::config(component), "items": items } })];
         if !files.is_empty() {
             sources.push(json!({ "configMap": { "name": name } }));
         }
@@ -547,7 +547,7 @@ const GOES_ON: &str = "--initial-cluster-state=existing";
 const BEGINS: &str = "--initial-cluster-state=new";
 
 /// The same, of a cluster that begins.
-pub(super) fn as_begun(body: &Value) -> Value {
+pub(super) fn for_new_cluster(body: &Value) -> Value {
     serde_json::from_str(&body.to_string().replace(GOES_ON, BEGINS)).unwrap_or_default()
 }
 
@@ -575,7 +575,7 @@ fn secrets(component: ControlPlaneComponent, external: bool) -> Vec<(&'static st
                 ("front-proxy-client", PAIR),
             ];
             match external {
-                true => all.push((borrowed::DATASTORE, &["ca.crt", "tls.crt", "tls.key"])),
+                true => all.push((copied_secrets::DATASTORE, &["ca.crt", "tls.crt", "tls.key"])),
                 false => all.extend([("etcd-ca", TRUST), ("apiserver-etcd-client", PAIR)]),
             }
             all

@@ -13,14 +13,14 @@ use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, Con
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::certificates::{Due, Wanted};
-use super::members::{Asked, Claim};
+use super::certificates::{CertificateSpec, RenewalReason};
+use super::members::{MemberQueryResult, VolumeClaim};
 use super::networks::MetaNetworks;
 use super::objects::Kind;
 use super::preflight;
-use super::rest::AtRest;
-use super::rotation::{Anchor, Followers};
-use super::snapshots::Backup;
+use super::rotation::{ObservedAuthority, TrustDistribution};
+use super::snapshots::SnapshotInputs;
+use super::unchanged::UnchangedComponent;
 use super::{Names, extensions, keys};
 
 /// Everything that is observed of a cluster.
@@ -43,35 +43,35 @@ pub struct Observed {
     /// The uid of the namespace of the control plane, if it exists and is not terminating.
     pub namespace: Option<String>,
     /// The authorities and the key of service-account tokens; none if whoever observes may not read Secrets.
-    pub keys: Option<keys::Known>,
+    pub keys: Option<keys::ObservedKeys>,
     /// The authorities that exist.
-    pub anchors: Vec<Anchor>,
+    pub anchors: Vec<ObservedAuthority>,
     /// The certificates that are due, and why.
-    pub due: Vec<(Wanted, Due)>,
+    pub due: Vec<(CertificateSpec, RenewalReason)>,
     /// When the next certificate is due.
     pub due_next: Option<Timestamp>,
     /// The live objects of the control plane and of its extensions.
     pub objects: Objects,
     /// Components whose objects were all as declared in the last pass.
-    pub rested: BTreeMap<ControlPlaneComponent, AtRest>,
+    pub rested: BTreeMap<ControlPlaneComponent, UnchangedComponent>,
     /// The workload of each component.
     pub workloads: BTreeMap<ControlPlaneComponent, Workload>,
     /// The last proof of each API server by this process, by the uid of the pod.
     pub proofs: BTreeMap<String, Proof>,
     /// What the members of etcd answered when they were last asked.
-    pub members: Option<Asked>,
+    pub members: Option<MemberQueryResult>,
     /// The volume claims of the members of etcd.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<VolumeClaim>,
     /// What is known for snapshots.
-    pub backup: Backup,
+    pub backup: SnapshotInputs,
     /// Where clients reach the API servers, once that is known.
     pub endpoint: Option<String>,
     /// What is known of the extensions.
-    pub extensions: extensions::Known,
+    pub extensions: extensions::ExtensionKnowledge,
     /// What is known before a change of the package version starts.
-    pub preflight: preflight::Known,
+    pub preflight: preflight::PreflightInputs,
     /// Which machines have the present trust bundle, if they were asked.
-    pub followers: Option<Followers>,
+    pub followers: Option<TrustDistribution>,
     /// The networks of the meta cluster, which control planes must not reach.
     pub meta: MetaNetworks,
 }
@@ -89,17 +89,17 @@ impl Observed {
 
     /// The live object of that kind and name. Each call parses it.
     pub fn object(&self, kind: Kind, name: &str) -> Option<Value> {
-        self.objects.get(kind, name).map(Live::value)
+        self.objects.get(kind, name).map(LiveObject::value)
     }
 
     /// The content hash of the live object of that kind and name.
     pub fn print(&self, kind: Kind, name: &str) -> Option<u64> {
-        self.objects.get(kind, name).map(Live::print)
+        self.objects.get(kind, name).map(LiveObject::print)
     }
 }
 
 /// A live object, which is parsed only when it is read.
-pub trait Live: Debug + Send + Sync {
+pub trait LiveObject: Debug + Send + Sync {
     /// The object as JSON.
     fn value(&self) -> Value;
 
@@ -110,13 +110,13 @@ pub trait Live: Debug + Send + Sync {
     fn extension(&self) -> Option<&str>;
 }
 
-impl Live for Value {
+impl LiveObject for Value {
     fn value(&self) -> Value {
         self.clone()
     }
 
     fn print(&self) -> u64 {
-        super::print(self)
+        super::content_hash(self)
     }
 
     fn extension(&self) -> Option<&str> {
@@ -126,21 +126,21 @@ impl Live for Value {
 
 /// The live objects of a cluster, by kind and name. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Objects(BTreeMap<Kind, BTreeMap<Box<str>, Arc<dyn Live>>>);
+pub struct Objects(BTreeMap<Kind, BTreeMap<Box<str>, Arc<dyn LiveObject>>>);
 
 impl Objects {
     /// Adds an object, in place of one of the same kind and name.
-    pub fn insert(&mut self, kind: Kind, name: &str, object: Arc<dyn Live>) {
+    pub fn insert(&mut self, kind: Kind, name: &str, object: Arc<dyn LiveObject>) {
         self.0.entry(kind).or_default().insert(name.into(), object);
     }
 
     /// The object of that kind and name.
-    pub fn get(&self, kind: Kind, name: &str) -> Option<&dyn Live> {
+    pub fn get(&self, kind: Kind, name: &str) -> Option<&dyn LiveObject> {
         self.0.get(&kind)?.get(name).map(|object| &**object)
     }
 
     /// The objects of extensions, with the name of the extension.
-    pub(super) fn of_extensions(&self) -> impl Iterator<Item = (&str, Kind, &str, &dyn Live)> {
+    pub(super) fn of_extensions(&self) -> impl Iterator<Item = (&str, Kind, &str, &dyn LiveObject)> {
         let all = self.0.iter().flat_map(|(kind, all)| all.iter().map(move |(name, live)| (*kind, &**name, &**live)));
         all.filter_map(|(kind, name, live)| Some((live.extension()?, kind, name, live)))
     }
@@ -189,7 +189,7 @@ pub struct Replica {
     pub restarts: i32,
     /// Why it does not run, if it does not.
     pub message: String,
-    /// Its termination message says that it lost its data, see [`lost`](super::datastore::lost).
+    /// Its termination message says that it lost its data, see [`is_data_loss`](super::datastore::is_data_loss).
     pub lost: bool,
     /// Whether its label lets it get clients, if it has one.
     pub serves: Option<bool>,
@@ -215,12 +215,12 @@ pub struct Proof {
     /// The minor that the API server reports to emulate, if that is not its own.
     pub emulates: Option<String>,
     /// The failed proofs in a row that end with this one, if it failed.
-    pub failing: Option<Failing>,
+    pub failing: Option<FailedProofs>,
 }
 
 /// Proofs of one container, with one restart count, that failed in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failing {
+pub struct FailedProofs {
     /// When the first of them ended.
     pub since: Timestamp,
     /// When the last of them started.

@@ -20,7 +20,7 @@ use super::Names;
 use super::extensions::EXTENSION;
 use super::networks::{MetaNetworks, Network};
 use super::objects::{API_PORT, ETCD_PORT, Kind, Object};
-use super::snapshots::Job;
+use super::snapshots::SnapshotPodJob;
 
 /// Label of pods in the meta cluster, and of their namespace: control planes of business clusters may connect to them.
 pub const REACHABLE: &str = "fleetwright.io/reachable-from-control-planes";
@@ -57,7 +57,7 @@ const LOCAL_DNS: &str = "169.254.20.10/32";
 
 /// What policies are made from.
 #[derive(Clone, Copy, Debug)]
-pub struct Confines<'a> {
+pub struct PolicyInputs<'a> {
     /// What the cluster is called.
     pub names: &'a Names,
     /// What is declared.
@@ -70,7 +70,7 @@ pub struct Confines<'a> {
     pub restoring: bool,
 }
 
-impl Confines<'_> {
+impl PolicyInputs<'_> {
     /// The names of all policies that allow something.
     pub fn expected(&self) -> Vec<&'static str> {
         ControlPlaneComponent::ALL.into_iter().flat_map(|component| self.of(component)).collect()
@@ -82,9 +82,9 @@ impl Confines<'_> {
         match component {
             ControlPlaneComponent::Etcd if !etcd => Vec::new(),
             ControlPlaneComponent::Etcd => {
-                let mut all = vec![DNS, component.binary(), Job::Snapshot.as_str()];
+                let mut all = vec![DNS, component.binary(), SnapshotPodJob::Snapshot.as_str()];
                 if self.restoring || self.spec.restore.is_some() {
-                    all.extend([Job::Source.as_str(), Job::Member.as_str()]);
+                    all.extend([SnapshotPodJob::Source.as_str(), SnapshotPodJob::Member.as_str()]);
                 }
                 all
             }
@@ -109,14 +109,14 @@ impl Confines<'_> {
 
     fn policy(&self, name: &str) -> Object {
         let apiserver = ControlPlaneComponent::Apiserver.binary();
-        let (etcd, snapshot) = (ControlPlaneComponent::Etcd.binary(), Job::Snapshot.as_str());
-        let (source, member) = (Job::Source.as_str(), Job::Member.as_str());
+        let (etcd, snapshot) = (ControlPlaneComponent::Etcd.binary(), SnapshotPodJob::Snapshot.as_str());
+        let (source, member) = (SnapshotPodJob::Source.as_str(), SnapshotPodJob::Member.as_str());
         let own = self.labels(name);
         let (selector, ingress, egress) = match name {
             DNS => (
                 // It works on a volume, and connects to nothing.
                 json!({ "matchExpressions": [
-                    { "key": names::COMPONENT, "operator": "NotIn", "values": [Job::Clean.as_str()] },
+                    { "key": names::COMPONENT, "operator": "NotIn", "values": [SnapshotPodJob::Clean.as_str()] },
                 ] }),
                 None,
                 self.dns(),
@@ -282,7 +282,7 @@ impl Names {
 pub(crate) fn is_ours(name: &str) -> bool {
     [DNS, EXTENSIONS, DEFAULT_DENY].contains(&name)
         || ControlPlaneComponent::of_binary(name).is_some()
-        || Job::of(name).is_some()
+        || SnapshotPodJob::of(name).is_some()
 }
 
 /// Selects every pod of a control plane's namespace, and allows nothing.
@@ -303,7 +303,7 @@ pub(super) fn difference(live: &Value, wanted: &Value) -> Option<String> {
     };
     // Entries of rules have no name by which they could be told apart: two ports may differ in their protocol alone.
     let metadata = |policy: &Value| json!({ "metadata": policy["metadata"] });
-    let place = super::contains::difference(&metadata(live), &metadata(wanted));
+    let place = super::object_drift::difference(&metadata(live), &metadata(wanted));
     place.or_else(|| (rules(live) != rules(wanted)).then(|| "spec".to_owned()))
 }
 

@@ -14,24 +14,24 @@ use serde::Serialize;
 use super::arguments;
 use super::components::count;
 use super::counted;
+use super::etcd_data;
 use super::objects::{Blueprint, Kind, objects};
 use super::observed::{Observed, Replica};
-use super::opened;
 use super::proofs::proven_at;
-use super::reach::Stop;
 use super::restore;
-use super::step::{Present, Step};
-use super::survey::{Ask, Survey};
+use super::step::{CurrentVersion, VersionStep};
+use super::survey::{Survey, SurveyQuestion};
+use super::upgrade_path::VersionNode;
 use crate::skew::{self, Skew};
 
 /// What was found out counts for this long, and is asked again then: neither callers, quotas nor kubelets are watched.
-pub(super) const AGAIN: SignedDuration = SignedDuration::from_mins(5);
+pub(super) const SURVEY_TTL: SignedDuration = SignedDuration::from_mins(5);
 /// So many APIs are named, and the others counted.
-const NAMED: usize = 5;
+const MAX_LISTED_NODES: usize = 5;
 
 /// What is known beside what is seen.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct PreflightInputs {
     /// What was found out, if it was.
     pub survey: Option<Survey>,
     /// The value of the annotation [`names::OVERRIDE`].
@@ -41,7 +41,7 @@ pub struct Known {
 /// Something that stands against a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Finding {
+pub struct PreflightFinding {
     /// One word in CamelCase, for programs and for overriding it.
     pub reason: &'static str,
     /// What was found.
@@ -60,9 +60,9 @@ pub struct Preflight {
     /// A change is about to begin.
     pub begins: bool,
     /// What stands against it.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<PreflightFinding>,
     /// Find this out.
-    pub ask: Option<Ask>,
+    pub ask: Option<SurveyQuestion>,
     /// What is being found out, in a few words.
     pub checking: Option<String>,
     /// When to look again.
@@ -74,7 +74,11 @@ pub struct Preflight {
 pub(super) type Package<'a> = (&'a str, &'a ClusterPackageVersionSpec);
 
 /// Keeps the cluster where it is while something stands against the step.
-pub(super) fn hold<'a>(seen: &'a Observed, step: Step<'a>, now: Timestamp) -> (Step<'a>, Preflight) {
+pub(super) fn run_checks<'a>(
+    seen: &'a Observed,
+    step: VersionStep<'a>,
+    now: Timestamp,
+) -> (VersionStep<'a>, Preflight) {
     // The snapshot is taken when nothing else stands against it: where there is no room, there is none for its pod either.
     let snapshot = step.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::SNAPSHOT_REQUIRED);
     let target = if snapshot { Some(seen.target()) } else { step.package() };
@@ -86,26 +90,26 @@ pub(super) fn hold<'a>(seen: &'a Observed, step: Step<'a>, now: Timestamp) -> (S
     };
     let against: Vec<_> = preflight.findings.iter().filter(|finding| !finding.overridden).collect();
     let refused = match (against.first(), &preflight.checking) {
-        (Some(first), _) => (first.reason, told(target.0, &against)),
+        (Some(first), _) => (first.reason, findings_message(target.0, &against)),
         (None, Some(what)) => {
             (names::reasons::PREFLIGHT_CHECKS_RUNNING, format!("preflight checks for {}: {what}", target.0))
         }
         (None, None) => return (step, preflight),
     };
-    (Step::stays(at, seen.status.emulates.clone(), refused), preflight)
+    (VersionStep::stays(at, seen.status.emulates.clone(), refused), preflight)
 }
 
 /// Keeps a restore from leading back to an older minor while kubelets are newer than that: nothing is stopped while its snapshot is looked at, and no other restore is
 /// left for it.
-fn restored<'a>(seen: &'a Observed, step: Step<'a>, now: Timestamp) -> (Step<'a>, Preflight) {
-    let at = Present::of(seen);
+fn restored<'a>(seen: &'a Observed, step: VersionStep<'a>, now: Timestamp) -> (VersionStep<'a>, Preflight) {
+    let at = CurrentVersion::of(seen);
     let looks = restore::stage(seen) == Some(RestoreStage::Checking) || restore::instead(seen).is_some();
     let back = at.filter(|at| looks && is_back(at, seen.target()));
     let Some(at) = back else { return (step, Preflight::default()) };
     let mut preflight = before_rollback(seen, seen.target(), now);
     let against: Vec<_> = preflight.findings.iter().filter(|finding| !finding.overridden).collect();
     let (reason, why) = match (against.first(), &preflight.checking) {
-        (Some(first), _) => (first.reason, told(seen.target().0, &against)),
+        (Some(first), _) => (first.reason, findings_message(seen.target().0, &against)),
         (None, Some(what)) => {
             (names::reasons::PREFLIGHT_CHECKS_RUNNING, format!("preflight checks for {}: {what}", seen.target().0))
         }
@@ -115,16 +119,16 @@ fn restored<'a>(seen: &'a Observed, step: Step<'a>, now: Timestamp) -> (Step<'a>
     if restore::replaces(seen) {
         return (step, preflight);
     }
-    (Step::stays(at, seen.status.emulates.clone(), (reason, why)), preflight)
+    (VersionStep::stays(at, seen.status.emulates.clone(), (reason, why)), preflight)
 }
 
 /// Where a change begins from, if one is about to: nothing of it was applied, and nothing of another is under way.
-pub(super) fn begins<'a>(seen: &'a Observed, target: Package<'_>) -> Option<Present<'a>> {
+pub(super) fn begins<'a>(seen: &'a Observed, target: Package<'_>) -> Option<CurrentVersion<'a>> {
     if restore::holds(seen) {
         return None;
     }
-    let at = Present::of(seen)?;
-    let (from, to) = (at.stop()?, Stop::of(target.0, target.1));
+    let at = CurrentVersion::of(seen)?;
+    let (from, to) = (at.stop()?, VersionNode::of(target.0, target.1));
     if from.name == to.name || to.is_older_than(&from) {
         return None;
     }
@@ -132,17 +136,17 @@ pub(super) fn begins<'a>(seen: &'a Observed, target: Package<'_>) -> Option<Pres
 }
 
 /// Where a rollback to an older minor begins from, if one is about to.
-fn goes_back<'a>(seen: &'a Observed, target: Package<'_>) -> Option<Present<'a>> {
+fn goes_back<'a>(seen: &'a Observed, target: Package<'_>) -> Option<CurrentVersion<'a>> {
     if restore::holds(seen) {
         return None;
     }
-    let at = Present::of(seen)?;
+    let at = CurrentVersion::of(seen)?;
     (is_back(&at, target) && untouched(seen, at.name, target.0)).then_some(at)
 }
 
 /// Whether the second is of an older minor than the first.
-fn is_back(at: &Present<'_>, target: Package<'_>) -> bool {
-    let to = Stop::of(target.0, target.1);
+fn is_back(at: &CurrentVersion<'_>, target: Package<'_>) -> bool {
+    let to = VersionNode::of(target.0, target.1);
     at.stop().is_some_and(|from| to.is_older_than(&from) && from.minor() != to.minor())
 }
 
@@ -150,7 +154,7 @@ fn is_back(at: &Present<'_>, target: Package<'_>) -> bool {
 fn untouched(seen: &Observed, name: &str, to: &str) -> bool {
     seen.workloads.iter().all(|(component, workload)| match (component, workload.package.as_deref()) {
         // It may be newer than the rest after a rollback.
-        (ControlPlaneComponent::Etcd, Some(package)) => package != to || opened::stayed(seen, to),
+        (ControlPlaneComponent::Etcd, Some(package)) => package != to || etcd_data::etcd_stayed_at(seen, to),
         (_, Some(package)) => package == name,
         (_, None) => true,
     })
@@ -161,7 +165,7 @@ fn untouched(seen: &Observed, name: &str, to: &str) -> bool {
 fn before_rollback(seen: &Observed, target: Package<'_>, now: Timestamp) -> Preflight {
     let mut preflight = Preflight { begins: true, ..Preflight::default() };
     // API servers may come and go in a rollback: an answer counts whichever pods there are.
-    let ask = Ask { of: format!("back to {}", target.0), ..ask(seen, target.0) };
+    let ask = SurveyQuestion { of: format!("back to {}", target.0), ..ask(seen, target.0) };
     if ask.servers.is_empty() {
         return preflight;
     }
@@ -183,13 +187,13 @@ fn before_rollback(seen: &Observed, target: Package<'_>, now: Timestamp) -> Pref
 fn settle(
     preflight: &mut Preflight,
     seen: &Observed,
-    ask: Ask,
+    ask: SurveyQuestion,
     survey: Option<&Survey>,
     (holds, begins): (bool, bool),
     target: Package<'_>,
     now: Timestamp,
 ) {
-    let again = survey.and_then(|survey| survey.at.checked_add(AGAIN).ok());
+    let again = survey.and_then(|survey| survey.at.checked_add(SURVEY_TTL).ok());
     preflight.next = again.filter(|again| holds && *again > now);
     let old = again.is_some_and(|again| again <= now) && (holds || begins);
     preflight.ask = (survey.is_none() || old).then_some(ask);
@@ -200,7 +204,7 @@ fn settle(
 }
 
 /// Marks what a person has overridden for that step.
-pub(super) fn override_findings(findings: &mut [Finding], annotation: Option<&str>, step: &str) {
+pub(super) fn override_findings(findings: &mut [PreflightFinding], annotation: Option<&str>, step: &str) {
     let overrides = overrides(annotation, step);
     for finding in findings {
         finding.overridden = finding.overridable && overrides.contains(finding.reason);
@@ -209,7 +213,7 @@ pub(super) fn override_findings(findings: &mut [Finding], annotation: Option<&st
 
 /// Nodes that would fall out of the skew that Kubernetes supports. Nodes say their version themselves: one that lies can hold a change back until
 /// a person overrides it.
-fn kubelets(survey: &Survey, target: Package<'_>) -> Option<Finding> {
+fn kubelets(survey: &Survey, target: Package<'_>) -> Option<PreflightFinding> {
     let version = &target.1.kubernetes;
     let nodes = match &survey.kubelets {
         Ok(nodes) => nodes,
@@ -241,24 +245,28 @@ fn kubelets(survey: &Survey, target: Package<'_>) -> Option<Finding> {
         if out.is_empty() {
             continue;
         }
-        let more = out.len().saturating_sub(NAMED);
+        let more = out.len().saturating_sub(MAX_LISTED_NODES);
         let more = if more > 0 { format!(" and {}", counted(more, "other")) } else { String::new() };
-        let named = out[..out.len().min(NAMED)].join(", ");
+        let named = out[..out.len().min(MAX_LISTED_NODES)].join(", ");
         return Some(finding(reason, format!("kubelets of Nodes {named}{more} {what} {version}"), advice));
     }
     None
 }
 
 /// What stands against the end of a soak, besides what it waits for anyway: what it needs is what the new minor needs.
-pub(super) fn before_finish(seen: &Observed, survey: &Survey, at: Package<'_>) -> Vec<Finding> {
-    callers(seen, survey, at).into_iter().chain(kubelets(survey, at)).chain(room(seen, Some(survey), at)).collect()
+pub(super) fn before_finish(seen: &Observed, survey: &Survey, at: Package<'_>) -> Vec<PreflightFinding> {
+    callers(seen, survey, at)
+        .into_iter()
+        .chain(kubelets(survey, at))
+        .chain(quota_finding(seen, Some(survey), at))
+        .collect()
 }
 
 /// What stands against bringing the cluster to that package version. `begins` says that it would begin in this pass.
 pub(super) fn preflight(seen: &Observed, target: Package<'_>, begins: bool, now: Timestamp) -> Preflight {
-    let mut findings: Vec<Finding> = arguments::unknown(&seen.spec, target)
+    let mut findings: Vec<PreflightFinding> = arguments::unknown(&seen.spec, target)
         .into_iter()
-        .map(|unknown| Finding {
+        .map(|unknown| PreflightFinding {
             advice: format!("remove it from {}, or use a package version whose minor has it", unknown.place),
             overridable: false,
             ..finding(names::reasons::INVALID_ARGUMENT, unknown.to_string(), "")
@@ -277,7 +285,7 @@ pub(super) fn preflight(seen: &Observed, target: Package<'_>, begins: bool, now:
         }
         None => preflight.checking = Some("reading which APIs clients use".to_owned()),
     }
-    findings.extend(room(seen, survey, target));
+    findings.extend(quota_finding(seen, survey, target));
     let holds = findings.len() > asked;
     preflight.findings = findings;
     settle(&mut preflight, seen, ask, survey, (holds, begins), target, now);
@@ -290,19 +298,19 @@ fn overrides<'a>(annotation: Option<&'a str>, target: &str) -> BTreeSet<&'a str>
     all.filter(|(_, package)| *package == target).map(|(reason, _)| reason).collect()
 }
 
-fn finding(reason: &'static str, message: String, advice: impl Into<String>) -> Finding {
-    Finding { reason, message, advice: advice.into(), overridable: true, overridden: false }
+fn finding(reason: &'static str, message: String, advice: impl Into<String>) -> PreflightFinding {
+    PreflightFinding { reason, message, advice: advice.into(), overridable: true, overridden: false }
 }
 
-fn told(target: &str, against: &[&Finding]) -> String {
+fn findings_message(target: &str, against: &[&PreflightFinding]) -> String {
     listed(&format!("the change to {target} is blocked; nothing was changed"), target, against)
 }
 
 /// What stands against a step, what to do about it, and how to override it.
-pub(super) fn listed(what: &str, target: &str, against: &[&Finding]) -> String {
+pub(super) fn listed(what: &str, target: &str, against: &[&PreflightFinding]) -> String {
     let mut text = format!("{what}: ");
     for (number, finding) in against.iter().enumerate() {
-        let Finding { reason, message, advice, .. } = finding;
+        let PreflightFinding { reason, message, advice, .. } = finding;
         let and = if number == 0 { "" } else { "; " };
         text.push_str(&format!("{and}{reason}: {message}: {advice}"));
     }
@@ -313,24 +321,24 @@ pub(super) fn listed(what: &str, target: &str, against: &[&Finding]) -> String {
     text.chars().take(1000).collect()
 }
 
-fn here(seen: &Observed, component: ControlPlaneComponent) -> impl Iterator<Item = &Replica> {
+fn running_replicas(seen: &Observed, component: ControlPlaneComponent) -> impl Iterator<Item = &Replica> {
     let workload = seen.workloads.get(&component);
     workload.into_iter().flat_map(|workload| &workload.replicas).filter(|replica| !replica.ending)
 }
 
 /// Members that are missing. Without a quorum the step is refused before this.
-fn datastore(seen: &Observed) -> Option<Finding> {
+fn datastore(seen: &Observed) -> Option<PreflightFinding> {
     let members = count(seen, ControlPlaneComponent::Etcd);
-    let ready = here(seen, ControlPlaneComponent::Etcd).filter(|replica| replica.ready).count();
+    let ready = running_replicas(seen, ControlPlaneComponent::Etcd).filter(|replica| replica.ready).count();
     (ready < members).then(|| {
         let message = format!("{ready} of {members} etcd members are ready");
         finding(names::reasons::MEMBERS_MISSING, message, "wait until all are ready")
     })
 }
 
-fn servers(seen: &Observed) -> Option<Finding> {
+fn servers(seen: &Observed) -> Option<PreflightFinding> {
     let wanted = count(seen, ControlPlaneComponent::Apiserver);
-    let all = here(seen, ControlPlaneComponent::Apiserver);
+    let all = running_replicas(seen, ControlPlaneComponent::Apiserver);
     let proven = all.filter(|replica| replica.ready && proven_at(seen, replica).is_some()).count();
     (proven < wanted).then(|| {
         let message = format!("{proven} of {wanted} API servers are verified");
@@ -343,16 +351,17 @@ fn servers(seen: &Observed) -> Option<Finding> {
 }
 
 /// What has to be found out: an answer counts for one change, at pods that began when they did.
-pub(super) fn ask(seen: &Observed, target: &str) -> Ask {
-    let all: Vec<_> = here(seen, ControlPlaneComponent::Apiserver).filter(|replica| replica.ready).collect();
+pub(super) fn ask(seen: &Observed, target: &str) -> SurveyQuestion {
+    let all: Vec<_> =
+        running_replicas(seen, ControlPlaneComponent::Apiserver).filter(|replica| replica.ready).collect();
     let mut pods: Vec<_> = all.iter().map(|replica| format!("{}#{}", replica.uid, replica.restarts)).collect();
     pods.sort();
     let servers = all.iter().filter_map(|replica| Some((replica.name.clone(), replica.ip.clone()?))).collect();
-    Ask { of: format!("{target} {}", pods.join(" ")), servers }
+    SurveyQuestion { of: format!("{target} {}", pods.join(" ")), servers }
 }
 
-fn callers(seen: &Observed, survey: &Survey, target: Package<'_>) -> Option<Finding> {
-    let minor = Stop::of(target.0, target.1).minor();
+fn callers(seen: &Observed, survey: &Survey, target: Package<'_>) -> Option<PreflightFinding> {
+    let minor = VersionNode::of(target.0, target.1).minor();
     let apis = match &survey.apis {
         Ok(apis) => apis,
         Err(why) => {
@@ -362,9 +371,9 @@ fn callers(seen: &Observed, survey: &Survey, target: Package<'_>) -> Option<Find
     };
     let gone: Vec<_> = apis.iter().filter(|api| api.is_gone_in(minor)).map(|api| api.text()).collect();
     (!gone.is_empty()).then(|| {
-        let more = gone.len().saturating_sub(NAMED);
+        let more = gone.len().saturating_sub(MAX_LISTED_NODES);
         let more = if more > 0 { format!(" and {}", counted(more, "other")) } else { String::new() };
-        let named = gone[..gone.len().min(NAMED)].join(", ");
+        let named = gone[..gone.len().min(MAX_LISTED_NODES)].join(", ");
         let message = format!("clients have used {named}{more} since the API servers started, and {minor} does not serve them");
         let advice = format!(
             "change the clients to a newer API version, then restart the API servers to clear the record of usage: kubectl rollout restart deployment/kube-apiserver -n {}",
@@ -375,9 +384,9 @@ fn callers(seen: &Observed, survey: &Survey, target: Package<'_>) -> Option<Find
 }
 
 /// Whether one more replica finds no room: one that is there finds none, or a quota of the namespace says so. What nodes have left is not looked at.
-fn room(seen: &Observed, survey: Option<&Survey>, target: Package<'_>) -> Option<Finding> {
+fn quota_finding(seen: &Observed, survey: Option<&Survey>, target: Package<'_>) -> Option<PreflightFinding> {
     let advice = "free resources in the meta cluster for one more replica of each component";
-    let mut all = seen.workloads.keys().flat_map(|component| here(seen, *component));
+    let mut all = seen.workloads.keys().flat_map(|component| running_replicas(seen, *component));
     if let Some(replica) = all.find(|replica| replica.unplaced) {
         let message = format!("pod {} is unschedulable: {}", replica.name, replica.message);
         return Some(finding(names::reasons::INSUFFICIENT_RESOURCES, message, advice));

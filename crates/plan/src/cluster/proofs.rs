@@ -17,7 +17,7 @@ const PROOF_LASTS: Duration = Duration::from_secs(3 * 3600);
 
 /// A pod that is to be proven.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prover {
+pub struct ProofTarget {
     /// Its name.
     pub name: String,
     /// Its uid.
@@ -32,9 +32,9 @@ pub struct Prover {
 
 /// The proofs of a pass.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Proofs {
+pub(super) struct ProofSteps {
     /// Prove these now.
-    pub prove: Vec<Prover>,
+    pub prove: Vec<ProofTarget>,
     /// When the next proof is due.
     pub next: Option<Timestamp>,
 }
@@ -61,14 +61,14 @@ fn acts(seen: &Observed) -> bool {
 }
 
 /// Which replicas of the API server are to be proven now, and when the next one is.
-pub(super) fn prove(seen: &Observed, now: Timestamp) -> Proofs {
-    let mut proofs = Proofs::default();
+pub(super) fn prove(seen: &Observed, now: Timestamp) -> ProofSteps {
+    let mut proofs = ProofSteps::default();
     let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return proofs };
     // A proof waits for those who act. Where they were never there, many would wait for long while others could be proven in their place.
     if seen.status.package_version.is_none() && !acts(seen) {
         return proofs;
     }
-    let doubted = heal::doubted(seen);
+    let doubted = heal::failing_since(seen);
     for replica in workload.replicas.iter().filter(|replica| replica.ready && !replica.ending) {
         let Some(ip) = &replica.ip else { continue };
         let again = match seen.proofs.get(&replica.uid) {
@@ -94,7 +94,7 @@ pub(super) fn prove(seen: &Observed, now: Timestamp) -> Proofs {
         if again <= now {
             let (name, uid, ip) = (replica.name.clone(), replica.uid.clone(), ip.clone());
             let first = seen.status.package_version.is_none();
-            proofs.prove.push(Prover { name, uid, ip, restarts: replica.restarts, first });
+            proofs.prove.push(ProofTarget { name, uid, ip, restarts: replica.restarts, first });
         } else {
             proofs.next = proofs.next.into_iter().chain([again]).min();
         }

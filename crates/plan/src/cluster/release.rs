@@ -10,18 +10,18 @@ use super::{counted, some};
 /// The type of the Operation that releases machines.
 pub const RELEASE_MACHINES: &str = "ReleaseMachines";
 /// What is joined is listed again after this long.
-const LIST_AGAIN: SignedDuration = SignedDuration::from_secs(10);
+const RELIST_AFTER: SignedDuration = SignedDuration::from_secs(10);
 /// What was listed this long ago is not acted on.
-const FRESH: SignedDuration = SignedDuration::from_secs(30);
+const JOINED_ANSWER_TTL: SignedDuration = SignedDuration::from_secs(30);
 /// API servers do not answer for good after this many attempts to list what is joined, over at least this time: one that restarts, or a node that is
 /// drained, is back before.
-const UNANSWERED: (u32, SignedDuration) = (3, SignedDuration::from_mins(2));
+const DEAD_AFTER: (u32, SignedDuration) = (3, SignedDuration::from_mins(2));
 /// One Operation deletes at most this many objects: a pass waits for it.
 const BATCH: usize = 50;
 
 /// An object of a business cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedObject {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -32,7 +32,7 @@ pub struct Listed {
     pub terminating: bool,
 }
 
-impl fmt::Display for Listed {
+impl fmt::Display for ListedObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
@@ -40,18 +40,18 @@ impl fmt::Display for Listed {
 
 /// What is joined to a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Joined {
+pub struct JoinedObjects {
     /// Its Machines.
-    pub machines: Vec<Listed>,
+    pub machines: Vec<ListedObject>,
     /// The names of its Nodes.
     pub nodes: Vec<String>,
     /// Its disruption budgets, if it has Machines.
-    pub budgets: Vec<Listed>,
+    pub budgets: Vec<ListedObject>,
 }
 
 /// Why it is not known what is joined to a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unlisted {
+pub enum ListJoinedError {
     /// No API server of the cluster is ready.
     #[error("no API server is ready")]
     NoServer,
@@ -62,7 +62,7 @@ pub enum Unlisted {
 
 /// Attempts in a row, all of which found no API server that is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unanswered {
+pub struct FailedAttempts {
     /// When the first of them failed.
     pub since: Timestamp,
     /// Number of attempts.
@@ -71,30 +71,30 @@ pub struct Unanswered {
 
 /// What a business cluster answered, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct JoinedAnswer {
     /// When it answered.
     pub at: Timestamp,
     /// What `onDelete` said when it was asked.
     pub on_delete: ClusterOnDelete,
     /// What is joined, or why it is not known.
-    pub found: Result<Joined, Unlisted>,
+    pub found: Result<JoinedObjects, ListJoinedError>,
     /// The attempts until this one that found no API server, if it found none.
-    pub unanswered: Option<Unanswered>,
+    pub unanswered: Option<FailedAttempts>,
     /// An Operation released machines since, or failed to: only another answer tells what is left.
     pub acted_on: bool,
 }
 
-impl Answer {
+impl JoinedAnswer {
     /// An answer, after the one before it.
     pub fn after(
         before: Option<&Self>,
         at: Timestamp,
         on_delete: ClusterOnDelete,
-        found: Result<Joined, Unlisted>,
+        found: Result<JoinedObjects, ListJoinedError>,
     ) -> Self {
-        let known = before.and_then(|before| before.unanswered).unwrap_or(Unanswered { since: at, times: 0 });
-        let unanswered = matches!(found, Err(Unlisted::NoServer))
-            .then(|| Unanswered { times: known.times.saturating_add(1), ..known });
+        let known = before.and_then(|before| before.unanswered).unwrap_or(FailedAttempts { since: at, times: 0 });
+        let unanswered = matches!(found, Err(ListJoinedError::NoServer))
+            .then(|| FailedAttempts { times: known.times.saturating_add(1), ..known });
         Self { at, on_delete, found, unanswered, acted_on: false }
     }
 
@@ -106,21 +106,21 @@ impl Answer {
 
     /// Whether there was no API server to ask, for so long that it will not change by itself.
     fn is_dead(&self) -> bool {
-        let (times, span) = UNANSWERED;
+        let (times, span) = DEAD_AFTER;
         self.unanswered.is_some_and(|none| none.times >= times && self.at.duration_since(none.since) >= span)
     }
 }
 
 /// Objects of a business cluster that are to be deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Release {
+pub struct ReleaseBatch {
     /// Disruption budgets, which go first: pods of the last machine cannot go anywhere else, and a budget that wants them to would keep the machine for ever.
-    pub budgets: Vec<Listed>,
+    pub budgets: Vec<ListedObject>,
     /// Machines.
-    pub machines: Vec<Listed>,
+    pub machines: Vec<ListedObject>,
 }
 
-impl Release {
+impl ReleaseBatch {
     /// Stands for these objects and no others.
     pub fn fingerprint(&self) -> String {
         let uids: Vec<_> = self.budgets.iter().chain(&self.machines).map(|one| one.uid.as_str()).collect();
@@ -130,13 +130,13 @@ impl Release {
 
 /// Why a cluster that is to be deleted stays for now, and what is done about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Hold {
+pub struct DeletionHold {
     /// Why, and what to do; none before there was an answer.
     pub message: Option<String>,
     /// List what is joined.
     pub ask: bool,
     /// Delete these.
-    pub release: Option<Release>,
+    pub release: Option<ReleaseBatch>,
     /// All that are joined are being deleted: none is left to release.
     pub released: bool,
     /// When to look again.
@@ -144,19 +144,23 @@ pub struct Hold {
 }
 
 /// Whether machines hold a cluster that is to be deleted; none if nothing does.
-pub fn hold(on_delete: ClusterOnDelete, answer: Option<&Answer>, now: Timestamp) -> Option<Hold> {
+pub fn deletion_hold(
+    on_delete: ClusterOnDelete,
+    answer: Option<&JoinedAnswer>,
+    now: Timestamp,
+) -> Option<DeletionHold> {
     let release = on_delete == ClusterOnDelete::ReleaseMachines;
     let Some(answer) = answer.filter(|answer| answer.on_delete == on_delete) else {
-        return Some(Hold { ask: true, ..Hold::default() });
+        return Some(DeletionHold { ask: true, ..DeletionHold::default() });
     };
-    let fresh = now.duration_since(answer.at) < FRESH;
+    let fresh = now.duration_since(answer.at) < JOINED_ANSWER_TTL;
     let free = match &answer.found {
         Ok(joined) => joined.machines.is_empty() && (release || joined.nodes.is_empty()),
         // Machines are left as they are. That is only right where there is no control plane any more that could release them.
         Err(_) => release && answer.is_dead(),
     };
     if free {
-        return if fresh { None } else { Some(Hold { ask: true, ..Hold::default() }) };
+        return if fresh { None } else { Some(DeletionHold { ask: true, ..DeletionHold::default() }) };
     }
     let message = match &answer.found {
         Ok(joined) if release => format!(
@@ -171,35 +175,42 @@ pub fn hold(on_delete: ClusterOnDelete, answer: Option<&Answer>, now: Timestamp)
             counted(joined.nodes.len(), "node"),
             if joined.machines.is_empty() { some(&joined.nodes) } else { some(&shown(&joined.machines)) }
         ),
-        Err(why @ Unlisted::NoServer) if release => format!(
+        Err(why @ ListJoinedError::NoServer) if release => format!(
             "deletion is waiting: cannot list the joined machines: {why}. If this lasts {} minutes, the cluster is deleted and joined machines are left unchanged",
-            UNANSWERED.1.as_mins()
+            DEAD_AFTER.1.as_mins()
         ),
         Err(why) if release => format!(
             "deletion is waiting: cannot list the joined machines: {why}. Retrying; the cluster is deleted without the list only if no API server is ready for {} minutes",
-            UNANSWERED.1.as_mins()
+            DEAD_AFTER.1.as_mins()
         ),
         Err(why) => format!(
             "deletion is blocked: cannot list the joined machines: {why}. If the API servers do not come back, set spec.onDelete to ReleaseMachines to delete the cluster anyway; joined machines are then left unchanged"
         ),
     };
-    let next = answer.at.checked_add(LIST_AGAIN).unwrap_or(now);
+    let next = answer.at.checked_add(RELIST_AFTER).unwrap_or(now);
     let ask = now >= next;
     let listed = answer.found.as_ref().ok().filter(|_| release && fresh && !answer.acted_on);
     let left = listed.and_then(left);
     let released = listed.is_some() && left.is_none();
-    Some(Hold { message: Some(message), ask, release: left, released, next: Some(next).filter(|next| *next > now) })
+    Some(DeletionHold {
+        message: Some(message),
+        ask,
+        release: left,
+        released,
+        next: Some(next).filter(|next| *next > now),
+    })
 }
 
 /// What is to be deleted next.
-fn left(joined: &Joined) -> Option<Release> {
-    let here =
-        |all: &[Listed]| -> Vec<Listed> { all.iter().filter(|one| !one.terminating).take(BATCH).cloned().collect() };
+fn left(joined: &JoinedObjects) -> Option<ReleaseBatch> {
+    let here = |all: &[ListedObject]| -> Vec<ListedObject> {
+        all.iter().filter(|one| !one.terminating).take(BATCH).cloned().collect()
+    };
     let (budgets, machines) = (here(&joined.budgets), here(&joined.machines));
-    (!budgets.is_empty() || !machines.is_empty()).then_some(Release { budgets, machines })
+    (!budgets.is_empty() || !machines.is_empty()).then_some(ReleaseBatch { budgets, machines })
 }
 
-fn shown(all: &[Listed]) -> Vec<String> {
+fn shown(all: &[ListedObject]) -> Vec<String> {
     all.iter().map(ToString::to_string).collect()
 }
 
@@ -209,87 +220,100 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
-    fn listed(name: &str, terminating: bool) -> Listed {
+    fn listed(name: &str, terminating: bool) -> ListedObject {
         let (namespace, uid) = ("default".to_owned(), format!("uid-{name}"));
-        Listed { namespace, name: name.to_owned(), uid, terminating }
+        ListedObject { namespace, name: name.to_owned(), uid, terminating }
     }
 
-    fn answer(on_delete: ClusterOnDelete, machines: &[Listed]) -> Answer {
-        let joined = Joined { machines: machines.to_vec(), nodes: Vec::new(), budgets: vec![listed("budget", false)] };
-        Answer::after(None, NOW, on_delete, Ok(joined))
+    fn answer(on_delete: ClusterOnDelete, machines: &[ListedObject]) -> JoinedAnswer {
+        let joined =
+            JoinedObjects { machines: machines.to_vec(), nodes: Vec::new(), budgets: vec![listed("budget", false)] };
+        JoinedAnswer::after(None, NOW, on_delete, Ok(joined))
     }
 
     #[test]
     fn an_error_never_counts_as_having_no_machines() {
         use ClusterOnDelete::{ReleaseMachines, WaitForMachines};
         let after = |seconds: i64| NOW + SignedDuration::from_secs(seconds);
-        let failed = |why: &str| Err(Unlisted::Failed(why.to_owned()));
+        let failed = |why: &str| Err(ListJoinedError::Failed(why.to_owned()));
         // One attempt, whatever the reason.
         for found in
-            [failed("cannot read the operator's certificate: 500"), failed("timed out"), Err(Unlisted::NoServer)]
+            [failed("cannot read the operator's certificate: 500"), failed("timed out"), Err(ListJoinedError::NoServer)]
         {
-            let held = hold(ReleaseMachines, Some(&Answer::after(None, NOW, ReleaseMachines, found)), NOW).unwrap();
+            let held =
+                deletion_hold(ReleaseMachines, Some(&JoinedAnswer::after(None, NOW, ReleaseMachines, found)), NOW)
+                    .unwrap();
             assert!(held.message.is_some() && held.release.is_none() && held.next.is_some(), "{held:?}");
         }
         // Any number of attempts that failed while an API server is ready, or the meta cluster did not answer.
         let mut known = None;
         for attempt in 0..200 {
-            let answer = Answer::after(known.as_ref(), after(attempt * 10), ReleaseMachines, failed("no answer"));
-            assert!(hold(ReleaseMachines, Some(&answer), after(attempt * 10)).is_some(), "attempt {attempt}");
+            let answer = JoinedAnswer::after(known.as_ref(), after(attempt * 10), ReleaseMachines, failed("no answer"));
+            assert!(deletion_hold(ReleaseMachines, Some(&answer), after(attempt * 10)).is_some(), "attempt {attempt}");
             known = Some(answer);
         }
         // No API server is ready: several attempts over two minutes, in a row.
-        let none = |known: Option<&Answer>, at: i64, on_delete| {
-            Answer::after(known, after(at), on_delete, Err(Unlisted::NoServer))
+        let none = |known: Option<&JoinedAnswer>, at: i64, on_delete| {
+            JoinedAnswer::after(known, after(at), on_delete, Err(ListJoinedError::NoServer))
         };
         let mut answer = none(known.as_ref(), 0, ReleaseMachines);
-        assert!(hold(ReleaseMachines, Some(&answer), after(0)).is_some(), "what failed otherwise does not count");
+        assert!(
+            deletion_hold(ReleaseMachines, Some(&answer), after(0)).is_some(),
+            "what failed otherwise does not count"
+        );
         for at in [10, 60, 119] {
             answer = none(Some(&answer), at, ReleaseMachines);
-            assert!(hold(ReleaseMachines, Some(&answer), after(at)).is_some(), "after {at} s");
+            assert!(deletion_hold(ReleaseMachines, Some(&answer), after(at)).is_some(), "after {at} s");
         }
         let dead = none(Some(&answer), 120, ReleaseMachines);
-        assert_eq!(hold(ReleaseMachines, Some(&dead), after(120)), None);
+        assert_eq!(deletion_hold(ReleaseMachines, Some(&dead), after(120)), None);
         let restoring = dead.clone().while_restoring();
-        assert!(hold(ReleaseMachines, Some(&restoring), after(120)).is_some(), "a restore stopped them");
+        assert!(deletion_hold(ReleaseMachines, Some(&restoring), after(120)).is_some(), "a restore stopped them");
         let waits = none(Some(&answer), 120, WaitForMachines);
-        assert!(hold(WaitForMachines, Some(&waits), after(120)).is_some(), "that is for a person to decide");
+        assert!(deletion_hold(WaitForMachines, Some(&waits), after(120)).is_some(), "that is for a person to decide");
         // Two attempts, however far apart: the operator may have been away in between.
         let two = none(Some(&none(None, 0, ReleaseMachines)), 600, ReleaseMachines);
-        assert!(hold(ReleaseMachines, Some(&two), after(600)).is_some());
+        assert!(deletion_hold(ReleaseMachines, Some(&two), after(600)).is_some());
         // An answer or another error in between begins again.
-        let between = Answer::after(Some(&answer), after(115), ReleaseMachines, failed("timed out"));
+        let between = JoinedAnswer::after(Some(&answer), after(115), ReleaseMachines, failed("timed out"));
         let answer = none(Some(&between), 120, ReleaseMachines);
-        assert_eq!(answer.unanswered, Some(Unanswered { since: after(120), times: 1 }));
+        assert_eq!(answer.unanswered, Some(FailedAttempts { since: after(120), times: 1 }));
     }
 
     #[test]
     fn machines_are_released_once_for_each_answer_and_only_if_that_is_declared() {
         use ClusterOnDelete::{ReleaseMachines, WaitForMachines};
-        assert_eq!(hold(ReleaseMachines, None, NOW), Some(Hold { ask: true, ..Hold::default() }));
+        assert_eq!(
+            deletion_hold(ReleaseMachines, None, NOW),
+            Some(DeletionHold { ask: true, ..DeletionHold::default() })
+        );
         let machines = [listed("a", false), listed("b", true)];
-        let waits = hold(WaitForMachines, Some(&answer(WaitForMachines, &machines)), NOW).unwrap();
+        let waits = deletion_hold(WaitForMachines, Some(&answer(WaitForMachines, &machines)), NOW).unwrap();
         assert_eq!((waits.release, waits.ask), (None, false));
         // What was listed before somebody changed onDelete is listed again.
-        let changed = hold(ReleaseMachines, Some(&answer(WaitForMachines, &machines)), NOW).unwrap();
+        let changed = deletion_hold(ReleaseMachines, Some(&answer(WaitForMachines, &machines)), NOW).unwrap();
         assert!(changed.ask && changed.release.is_none());
 
         let mut known = answer(ReleaseMachines, &machines);
-        let release = hold(ReleaseMachines, Some(&known), NOW).unwrap().release.unwrap();
-        let names = |all: &[Listed]| all.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
+        let release = deletion_hold(ReleaseMachines, Some(&known), NOW).unwrap().release.unwrap();
+        let names = |all: &[ListedObject]| all.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
         assert_eq!(
             (names(&release.machines), names(&release.budgets)),
             (vec!["a".to_owned()], vec!["budget".to_owned()])
         );
-        let late = hold(ReleaseMachines, Some(&known), NOW + FRESH).unwrap();
+        let late = deletion_hold(ReleaseMachines, Some(&known), NOW + JOINED_ANSWER_TTL).unwrap();
         assert!(late.ask && late.release.is_none(), "what is old is not acted on");
         let none = answer(ReleaseMachines, &[]);
-        assert_eq!(hold(ReleaseMachines, Some(&none), NOW), None);
-        let stale = hold(ReleaseMachines, Some(&none), NOW + FRESH);
-        assert_eq!(stale, Some(Hold { ask: true, ..Hold::default() }), "what was so before a pause may be so no more");
+        assert_eq!(deletion_hold(ReleaseMachines, Some(&none), NOW), None);
+        let stale = deletion_hold(ReleaseMachines, Some(&none), NOW + JOINED_ANSWER_TTL);
+        assert_eq!(
+            stale,
+            Some(DeletionHold { ask: true, ..DeletionHold::default() }),
+            "what was so before a pause may be so no more"
+        );
         known.acted_on = true;
-        assert_eq!(hold(ReleaseMachines, Some(&known), NOW).unwrap().release, None);
-        let other = Release { machines: vec![listed("c", false)], ..release.clone() };
+        assert_eq!(deletion_hold(ReleaseMachines, Some(&known), NOW).unwrap().release, None);
+        let other = ReleaseBatch { machines: vec![listed("c", false)], ..release.clone() };
         assert_ne!(release.fingerprint(), other.fingerprint());
     }
 
@@ -297,7 +321,7 @@ mod tests {
     fn one_operation_is_of_a_bounded_number_of_machines() {
         let machines: Vec<_> = (0..BATCH + 7).map(|number| listed(&number.to_string(), false)).collect();
         let on_delete = ClusterOnDelete::ReleaseMachines;
-        let release = hold(on_delete, Some(&answer(on_delete, &machines)), NOW).unwrap().release.unwrap();
+        let release = deletion_hold(on_delete, Some(&answer(on_delete, &machines)), NOW).unwrap().release.unwrap();
         assert_eq!(release.machines.len(), BATCH);
     }
 }

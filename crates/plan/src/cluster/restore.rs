@@ -18,20 +18,20 @@ use serde_json::{Value, json};
 
 use super::counted;
 use super::decide::Decision;
-use super::members::Claim;
+use super::etcd_data;
+use super::members::VolumeClaim;
 use super::objects::Kind;
 use super::observed::Observed;
-use super::opened;
-use super::reach::Stop;
-use super::snapshots::pods::Ground;
-use super::snapshots::{Job, Report, State, Task};
+use super::snapshots::pods::PodInputs;
+use super::snapshots::{SnapshotPod, SnapshotPodJob, SnapshotPodState, SnapshotReport};
 use super::stage::bounded;
-use super::step::gone;
+use super::step::package_missing_message;
+use super::upgrade_path::VersionNode;
 
 /// The type of the Operation of a restore.
 pub const RESTORE: &str = "Restore";
 /// A pod that failed is made anew after this long: until then it can be looked at.
-const AGAIN: SignedDuration = SignedDuration::from_secs(30);
+const RETRY_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// A restore that is under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct Restore {
 
 /// What is known of the Operation of a restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Started {
+pub struct RestoreOperation {
     /// It passed the gate and was started.
     pub running: bool,
     /// Why it was not yet.
@@ -79,7 +79,7 @@ impl Restore {
     }
 
     /// Whether a pod of a restore works for this one.
-    fn owns(&self, task: &Task) -> bool {
+    fn owns(&self, task: &SnapshotPod) -> bool {
         task.pod.split('-').nth(1) == Some(self.id.as_str())
     }
 }
@@ -124,9 +124,9 @@ pub(super) fn package(seen: &Observed) -> Option<(&str, Option<&ClusterPackageVe
     let target = seen.target();
     let name = restoring.package_version.as_deref().unwrap_or(target.0);
     let stopped_for = seen.package(name);
-    let to = Stop::of(target.0, target.1);
+    let to = VersionNode::of(target.0, target.1);
     let corrects = stopped_for
-        .is_some_and(|spec| Stop::of(name, spec).minor() == to.minor() && opened::same_minor(spec, target.1));
+        .is_some_and(|spec| VersionNode::of(name, spec).minor() == to.minor() && etcd_data::same_minor(spec, target.1));
     Some(if name == target.0 || corrects { (target.0, Some(target.1)) } else { (name, stopped_for) })
 }
 
@@ -150,7 +150,7 @@ pub(super) fn unusable(seen: &Observed) -> Option<String> {
             restoring.snapshot
         ));
     }
-    if let Some(State::Failed(_, why)) = source.map(|source| &source.state) {
+    if let Some(SnapshotPodState::Failed(_, why)) = source.map(|source| &source.state) {
         return Some(format!(
             "spec.restore: snapshot {} cannot be restored: {why}. Nothing was stopped. Correct or remove spec.restore; until then the restore is retried and no upgrade starts",
             restoring.snapshot
@@ -177,18 +177,18 @@ fn asked(spec: &ClusterSpec, name: &str) -> Option<String> {
 }
 
 /// Whether the restore that a spec of the Cluster with that name asks for has replaced the data, or is about to: it cannot be withdrawn any more.
-pub fn is_followed(spec: &ClusterSpec, name: &str, status: &ClusterStatus) -> bool {
+pub fn is_completed(spec: &ClusterSpec, name: &str, status: &ClusterStatus) -> bool {
     let replaces = status.restoring.as_ref().filter(|restoring| restoring.stage != RestoreStage::Checking);
     let followed = [status.restore_followed.as_ref(), replaces.map(|restoring| &restoring.snapshot)];
     asked(spec, name).is_some_and(|asked| followed.contains(&Some(&asked)))
 }
 
 /// The pods of restores, also of those that are over.
-fn tasks(seen: &Observed) -> impl Iterator<Item = &Task> {
-    seen.backup.tasks.iter().filter(|task| task.job != Job::Snapshot)
+fn tasks(seen: &Observed) -> impl Iterator<Item = &SnapshotPod> {
+    seen.backup.tasks.iter().filter(|task| task.job != SnapshotPodJob::Snapshot)
 }
 
-fn task<'a>(seen: &'a Observed, pod: &str) -> Option<&'a Task> {
+fn task<'a>(seen: &'a Observed, pod: &str) -> Option<&'a SnapshotPod> {
     seen.backup.tasks.iter().find(|task| task.pod == pod)
 }
 
@@ -197,21 +197,21 @@ fn members(seen: &Observed) -> u32 {
 }
 
 /// What the source says of the snapshot, once it serves it to members whose etcd can read it.
-fn checked(seen: &Observed, source: Option<&Task>) -> Option<Report> {
+fn checked(seen: &Observed, source: Option<&SnapshotPod>) -> Option<SnapshotReport> {
     let serves = source.filter(|source| source.serves.is_some() && !is_stale(seen, source));
     fetched(serves).filter(|_| too_new(seen, serves).is_none())
 }
 
 /// The description of the snapshot that a source has fetched, also if its etcd does not start with the data.
-fn fetched(source: Option<&Task>) -> Option<Report> {
+fn fetched(source: Option<&SnapshotPod>) -> Option<SnapshotReport> {
     serde_json::from_str(source?.said.as_deref()?).ok()
 }
 
 /// Why the etcd of the package version that the cluster refers to cannot read the snapshot of a source. `etcdutl` restores newer data without a word: etcd refuses the data
 /// only when it starts, and says neither where the data is from nor what to do.
-fn too_new(seen: &Observed, source: Option<&Task>) -> Option<String> {
+fn too_new(seen: &Observed, source: Option<&SnapshotPod>) -> Option<String> {
     let (name, package) = seen.target();
-    let needs = opened::needs_newer(package, fetched(source)?.etcd.as_deref()?)?;
+    let needs = etcd_data::needs_newer(package, fetched(source)?.etcd.as_deref()?)?;
     Some(format!(
         "it was taken from etcd {needs}, and etcd {} of {name} cannot read it; set spec.packageVersion to a version with etcd {needs} or newer",
         package.version_of(ControlPlaneComponent::Etcd)
@@ -220,8 +220,8 @@ fn too_new(seen: &Observed, source: Option<&Task>) -> Option<String> {
 
 /// Whether a source runs another minor of etcd than the cluster will, because another package version was named since. An etcd raises the version of the data that it
 /// serves: members with an older minor could not start with what they get from it.
-fn is_stale(seen: &Observed, source: &Task) -> bool {
-    source.etcd.as_deref().is_some_and(|runs| !opened::has_minor(seen.target().1, runs))
+fn is_stale(seen: &Observed, source: &SnapshotPod) -> bool {
+    source.etcd.as_deref().is_some_and(|runs| !etcd_data::has_minor(seen.target().1, runs))
 }
 
 /// The restore whose Operation is driven on: from when its snapshot is known to be good until the cluster works with that data.
@@ -247,7 +247,7 @@ pub(super) struct RestoreSteps {
     /// Create these pods.
     pub pods: Vec<Value>,
     /// Delete these pods, which have done their work or failed.
-    pub tidy: Vec<Task>,
+    pub tidy: Vec<SnapshotPod>,
     /// When to look again.
     pub next: Option<Timestamp>,
 }
@@ -268,7 +268,7 @@ impl RestoreSteps {
         match task(seen, name) {
             None => self.pods.extend(body()),
             Some(task) => match &task.state {
-                State::Failed(at, _) if !task.ending => match at.checked_add(AGAIN) {
+                SnapshotPodState::Failed(at, _) if !task.ending => match at.checked_add(RETRY_AFTER) {
                     Ok(again) if again > now => self.next = self.next.into_iter().chain([again]).min(),
                     _ => self.tidy.push(task.clone()),
                 },
@@ -287,22 +287,22 @@ pub(super) fn keep(seen: &Observed, held: bool, now: Timestamp) -> RestoreSteps 
     };
     let restore = Restore::of(restoring);
     let other = instead(seen).map(|other| Restore::of(&other));
-    let is_over = |task: &&Task| match restoring.stage {
+    let is_over = |task: &&SnapshotPod| match restoring.stage {
         _ if !restore.owns(task) => other.as_ref().is_none_or(|other| !other.owns(task)),
         RestoreStage::Checking => false,
         // Sources of both may need the same volume with the snapshots: this one makes room.
-        RestoreStage::Stopping | RestoreStage::Restoring => other.is_some() && task.job == Job::Source,
+        RestoreStage::Stopping | RestoreStage::Restoring => other.is_some() && task.job == SnapshotPodJob::Source,
         RestoreStage::Starting => true,
         // The claim is not deleted as long as there is a pod with it.
-        RestoreStage::Cleaning => task.job != Job::Clean || is_on_ending_volume(seen, task),
+        RestoreStage::Cleaning => task.job != SnapshotPodJob::Clean || is_on_ending_volume(seen, task),
     };
     steps.tidy = left.filter(is_over).cloned().collect();
     let held = restoring.stage == RestoreStage::Checking && held;
     steps.restore = driven(seen, restoring).filter(|_| !held);
     let (names, spec, image, members) = (&seen.names, &seen.spec, &*seen.backup.image, members(seen));
-    let target = Ground { names, spec, package: seen.target().1, image, members };
+    let target = PodInputs { names, spec, package: seen.target().1, image, members };
     let ground = match package(seen) {
-        Some((_, package)) => package.map(|package| Ground { package, ..target }),
+        Some((_, package)) => package.map(|package| PodInputs { package, ..target }),
         None => Some(target),
     };
     let source = || Some(ground?.source(&restore));
@@ -347,12 +347,12 @@ pub(super) fn keep(seen: &Observed, held: bool, now: Timestamp) -> RestoreSteps 
 }
 
 /// Whether it did its work. One that is being deleted may have done it on a volume that does not exist any more.
-fn succeeded(task: &Task) -> bool {
-    !task.ending && matches!(task.state, State::Succeeded(_))
+fn succeeded(task: &SnapshotPod) -> bool {
+    !task.ending && matches!(task.state, SnapshotPodState::Succeeded(_))
 }
 
 /// The volume claim of a member that exists.
-fn volume(seen: &Observed, number: u32) -> Option<&Claim> {
+fn volume(seen: &Observed, number: u32) -> Option<&VolumeClaim> {
     let name = super::members::claim(&format!("etcd-{number}"));
     seen.claims.iter().find(|claim| claim.name == name)
 }
@@ -364,7 +364,7 @@ fn is_cleaned(seen: &Observed, restore: &Restore, number: u32) -> bool {
 }
 
 /// Whether the claim of the member that a pod works for is being deleted.
-fn is_on_ending_volume(seen: &Observed, task: &Task) -> bool {
+fn is_on_ending_volume(seen: &Observed, task: &SnapshotPod) -> bool {
     let number = task.pod.rsplit('-').next().and_then(|number| number.parse().ok());
     number.and_then(|number| volume(seen, number)).is_some_and(|volume| volume.ending)
 }
@@ -398,7 +398,7 @@ fn scaled_down(seen: &Observed, component: ControlPlaneComponent) -> bool {
 
 /// The stage that follows when the snapshot is seen to be good: all components are stopped for it. All members begin with the snapshot, and all components with this
 /// package version. Both stay so until it is restored, whatever is declared meanwhile.
-fn stops(seen: &Observed, status: &mut ClusterStatus, restoring: Restoring, report: &Report) -> Restoring {
+fn stops(seen: &Observed, status: &mut ClusterStatus, restoring: Restoring, report: &SnapshotReport) -> Restoring {
     let members = seen.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members);
     status.etcd = Some(EtcdStatus { members, serving: members, ..EtcdStatus::default() });
     // The data is not that of the snapshot before any more: that one can be asked for again.
@@ -408,7 +408,13 @@ fn stops(seen: &Observed, status: &mut ClusterStatus, restoring: Restoring, repo
 }
 
 /// Goes on to the next stage when the present one is done. `settled` says whether all components are as they should be, and proven.
-pub(super) fn tell(seen: &Observed, decision: &Decision, status: &mut ClusterStatus, settled: bool, now: Timestamp) {
+pub(super) fn set_conditions(
+    seen: &Observed,
+    decision: &Decision,
+    status: &mut ClusterStatus,
+    settled: bool,
+    now: Timestamp,
+) {
     if seen.spec.restore.is_none() {
         status.restore_followed = None;
     }
@@ -428,18 +434,18 @@ pub(super) fn tell(seen: &Observed, decision: &Decision, status: &mut ClusterSta
     let restore = Restore::of(restoring);
     let mut next = restoring.clone();
     let (snapshot, source) = (&restoring.snapshot, task(seen, &restore.source()));
-    let why = |task: Option<&Task>| match task.map(|task| &task.state) {
-        Some(State::Failed(_, why)) => format!(": {why}"),
-        Some(State::Runs(why)) if !why.is_empty() => format!(": {why}"),
+    let why = |task: Option<&SnapshotPod>| match task.map(|task| &task.state) {
+        Some(SnapshotPodState::Failed(_, why)) => format!(": {why}"),
+        Some(SnapshotPodState::Runs(why)) if !why.is_empty() => format!(": {why}"),
         _ => String::new(),
     };
-    let fails = |source: Option<&Task>| {
+    let fails = |source: Option<&SnapshotPod>| {
         let source = source.filter(|source| !is_stale(seen, source));
         too_new(seen, source).map_or_else(|| why(source), |why| format!(": {why}"))
     };
     let mut more = String::new();
     if let Some((name, None)) = package(seen).filter(|_| down(seen)) {
-        more = format!("; {}", gone(name));
+        more = format!("; {}", package_missing_message(name));
     }
     if let Some(other) = instead(seen) {
         let (name, source) = (other.snapshot.clone(), task(seen, &Restore::of(&other).source()));
@@ -483,15 +489,16 @@ pub(super) fn tell(seen: &Observed, decision: &Decision, status: &mut ClusterSta
         }
         RestoreStage::Stopping => {
             let replicas: usize = seen.workloads.values().map(|workload| workload.replicas.len()).sum();
-            let left = replicas + tasks(seen).filter(|task| !restore.owns(task) && task.job != Job::Source).count();
+            let left =
+                replicas + tasks(seen).filter(|task| !restore.owns(task) && task.job != SnapshotPodJob::Source).count();
             let stopped = ControlPlaneComponent::ALL.into_iter().all(|component| scaled_down(seen, component));
             match (&seen.backup.restore, left == 0 && stopped) {
-                (Started { running: true, .. }, true) => {
+                (RestoreOperation { running: true, .. }, true) => {
                     next.stage = RestoreStage::Restoring;
                     Some(format!("restoring snapshot {snapshot} to the etcd members"))
                 }
                 // One that took the place of another.
-                (Started { waits, .. }, true) => {
+                (RestoreOperation { waits, .. }, true) => {
                     let why = waits.as_deref().unwrap_or("its Operation has not started yet");
                     Some(format!("snapshot {snapshot} is not restored yet: {why}"))
                 }

@@ -11,20 +11,20 @@ use jiff::{SignedDuration, Timestamp};
 use super::certificates::Authority;
 use super::decide::Decision;
 use super::observed::Observed;
-use crate::join::trusts as trusts_of;
+use crate::join::bundle_digest as trusts_of;
 
 /// When what was just written is looked at again.
-const SOON: SignedDuration = SignedDuration::from_secs(1);
+const REQUEUE_SOON: SignedDuration = SignedDuration::from_secs(1);
 /// Machines that do not have what is trusted are asked again after this long.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// People are warned of an authority's end in the last fifth of its life, for this long at most. A rotation takes two overlaps, a change of every machine in its
 /// windows, and new kubeconfigs for people: half a year is enough for that, also where changes are frozen for months.
-const NOTICE: SignedDuration = SignedDuration::from_hours(180 * 24);
+const EXPIRY_WARNING: SignedDuration = SignedDuration::from_hours(180 * 24);
 
 /// What is known of an authority's Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Anchor {
+pub struct ObservedAuthority {
     /// Which.
     pub authority: Authority,
     /// It holds one that is to sign later.
@@ -41,10 +41,10 @@ pub struct Anchor {
     pub first_end: Timestamp,
 }
 
-impl Anchor {
+impl ObservedAuthority {
     /// From when on people are warned of its end.
     fn warned_from(&self) -> Timestamp {
-        let notice = (self.ends.duration_since(self.begins) / 5).min(NOTICE);
+        let notice = (self.ends.duration_since(self.begins) / 5).min(EXPIRY_WARNING);
         self.ends.checked_sub(notice).unwrap_or(self.ends)
     }
 }
@@ -88,16 +88,16 @@ fn expired(seen: &Observed, now: Timestamp) -> bool {
 }
 
 /// Whether members of etcd with the old and with the new trust bundle cannot connect to each other, because the old etcd authority has expired.
-pub(super) fn members_apart(seen: &Observed, now: Timestamp) -> bool {
+pub(super) fn etcd_authority_expired(seen: &Observed, now: Timestamp) -> bool {
     seen.anchors.iter().any(|anchor| anchor.authority == Authority::Etcd && anchor.first_end <= now)
 }
 
 /// Which machines do not have what is trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Followers {
+pub struct TrustDistribution {
     /// When they were asked.
     pub at: Timestamp,
-    /// What they should have, see [`trusts`](crate::join::trusts).
+    /// What they should have, see [`trust_digest`](crate::join::bundle_digest).
     pub of: String,
     /// Those that have something else; or why nobody answered.
     pub behind: Result<Vec<String>, String>,
@@ -105,8 +105,8 @@ pub struct Followers {
 
 /// A question to a business cluster: which of its machines have that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Follow {
-    /// See [`Followers::of`].
+pub struct TrustQuery {
+    /// See [`TrustDistribution::of`].
     pub of: String,
     /// The addresses of API servers that can be asked.
     pub servers: Vec<String>,
@@ -114,7 +114,7 @@ pub struct Follow {
 
 /// What is done with an authority's Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum RotationAction {
     /// A new one is made, and trusted beside the old one.
     Trust,
     /// The new one signs.
@@ -124,7 +124,7 @@ pub enum Turn {
 }
 
 /// The digest of what all components trust: when it changes, they begin anew, because not all of them read it again.
-pub(super) fn trusts(anchors: &[Anchor]) -> String {
+pub(super) fn trust_digest(anchors: &[ObservedAuthority]) -> String {
     let all: Vec<_> = anchors.iter().map(|anchor| anchor.digest.as_str()).collect();
     super::digest(&all.join("\n"), 8)
 }
@@ -136,7 +136,7 @@ pub fn anchor_digest(trusted: &str, signs: &str) -> String {
 
 /// What else is under way in the pass that decides about a rotation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Underway<'a> {
+pub(super) struct RotationContext<'a> {
     /// Everything is as declared and proven, or can only become so by the rotation.
     pub settled: bool,
     /// Objects are applied or certificates made.
@@ -147,37 +147,37 @@ pub(super) struct Underway<'a> {
 
 /// What is done about a rotation of authorities.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Rotating {
+pub(super) struct RotationSteps {
     /// Do this to these authorities.
-    pub rotate: Vec<(Authority, Turn)>,
+    pub rotate: Vec<(Authority, RotationAction)>,
     /// The phase from now on. None if authorities are not being replaced.
     pub rotation: Option<Rotation>,
     /// Why the next phase does not start, though its time has come.
     pub waits: Option<String>,
     /// Ask which machines have the trust bundle.
-    pub follow: Option<Follow>,
+    pub follow: Option<TrustQuery>,
     /// When to look again.
     pub next: Option<Timestamp>,
 }
 
 /// The phase that a rotation is in, and what is done in it.
-pub(super) fn rotate(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> Rotating {
+pub(super) fn rotate(seen: &Observed, underway: &RotationContext<'_>, now: Timestamp) -> RotationSteps {
     let expired = expired(seen, now);
-    let underway = &Underway { settled: underway.settled || expired, ..*underway };
+    let underway = &RotationContext { settled: underway.settled || expired, ..*underway };
     let mut rotating = phase(seen, underway, expired, now);
     let rotation = &rotating.rotation;
     let asked = seen.spec.certificates.rotate_authorities.as_ref();
-    let open = rotation.is_some() || (asked.is_some() && followed_with(seen, rotation.as_ref()).as_ref() != asked);
+    let open = rotation.is_some() || (asked.is_some() && completed_request(seen, rotation.as_ref()).as_ref() != asked);
     // What is written in this pass is looked at in the next one, and nothing else may happen in between.
     let acts = underway.updating || !rotating.rotate.is_empty();
     if open && underway.settled && (acts || *rotation != seen.status.rotation) {
-        let soon = now.checked_add(SOON).unwrap_or(now);
+        let soon = now.checked_add(REQUEUE_SOON).unwrap_or(now);
         rotating.next = rotating.next.into_iter().chain([soon]).min();
     }
     rotating
 }
 
-fn phase(seen: &Observed, underway: &Underway<'_>, expired: bool, now: Timestamp) -> Rotating {
+fn phase(seen: &Observed, underway: &RotationContext<'_>, expired: bool, now: Timestamp) -> RotationSteps {
     let asked = seen.spec.certificates.rotate_authorities.as_ref();
     let begin = |value: &String| Rotation { value: value.clone(), phase: RotationPhase::Trusting, since: now };
     let rests = underway.settled && !underway.updating;
@@ -186,28 +186,28 @@ fn phase(seen: &Observed, underway: &Underway<'_>, expired: bool, now: Timestamp
         // Those of a new cluster are as new as can be.
         let created = seen.status.package_version.is_some();
         let rotation = new.filter(|_| created && rests && !seen.spec.paused).map(begin);
-        return Rotating { rotation, ..Rotating::default() };
+        return RotationSteps { rotation, ..RotationSteps::default() };
     };
-    let (turn, left): (Turn, fn(&Anchor) -> bool) = match rotation.phase {
-        RotationPhase::Trusting => (Turn::Trust, |anchor| !anchor.next),
-        RotationPhase::Signing => (Turn::Sign, |anchor| anchor.next),
-        RotationPhase::Dropping => (Turn::Drop, |anchor| anchor.trusted > 1),
+    let (turn, left): (RotationAction, fn(&ObservedAuthority) -> bool) = match rotation.phase {
+        RotationPhase::Trusting => (RotationAction::Trust, |anchor| !anchor.next),
+        RotationPhase::Signing => (RotationAction::Sign, |anchor| anchor.next),
+        RotationPhase::Dropping => (RotationAction::Drop, |anchor| anchor.trusted > 1),
     };
     let rotate: Vec<_> =
         seen.anchors.iter().filter(|anchor| left(anchor)).map(|anchor| (anchor.authority, turn)).collect();
-    let stays = Rotating { rotation: Some(rotation.clone()), ..Rotating::default() };
+    let stays = RotationSteps { rotation: Some(rotation.clone()), ..RotationSteps::default() };
     if !rests || !rotate.is_empty() || seen.spec.paused {
-        return Rotating { rotate, ..stays };
+        return RotationSteps { rotate, ..stays };
     }
     let overlap = SignedDuration::try_from(seen.spec.certificates.overlap.0).unwrap_or_default();
     let until = rotation.since.checked_add(overlap).unwrap_or(Timestamp::MAX);
     let next = |phase| Some(Rotation { phase, since: now, ..rotation.clone() });
     match rotation.phase {
-        RotationPhase::Dropping => Rotating::default(),
+        RotationPhase::Dropping => RotationSteps::default(),
         RotationPhase::Trusting if expired => {
-            Rotating { rotation: next(RotationPhase::Signing), ..Rotating::default() }
+            RotationSteps { rotation: next(RotationPhase::Signing), ..RotationSteps::default() }
         }
-        _ if now < until => Rotating { next: Some(until), ..stays },
+        _ if now < until => RotationSteps { next: Some(until), ..stays },
         phase => {
             let behind = waits(seen, underway.extensions, now);
             let rotation = match (behind.waits.is_some(), phase) {
@@ -215,14 +215,14 @@ fn phase(seen: &Observed, underway: &Underway<'_>, expired: bool, now: Timestamp
                 (false, RotationPhase::Trusting) => next(RotationPhase::Signing),
                 (false, _) => next(RotationPhase::Dropping),
             };
-            Rotating { rotation, ..behind }
+            RotationSteps { rotation, ..behind }
         }
     }
 }
 
 /// Who outside the control plane does not have yet what is trusted now. Extensions come first: by them machines get it.
-fn waits(seen: &Observed, extensions: &[ExtensionStatus], now: Timestamp) -> Rotating {
-    let mut rotating = Rotating::default();
+fn waits(seen: &Observed, extensions: &[ExtensionStatus], now: Timestamp) -> RotationSteps {
+    let mut rotating = RotationSteps::default();
     // One that does not work, for whatever reason, holds nobody: a cluster without workers has no names either.
     let unready = || extensions.iter().filter(|one| one.ready != Status::True);
     if unready().all(|one| one.reason == names::reasons::APPLYING)
@@ -245,7 +245,7 @@ fn waits(seen: &Observed, extensions: &[ExtensionStatus], now: Timestamp) -> Rot
     };
     let again = known.map_or(now, |known| known.at.checked_add(ASK_AGAIN).unwrap_or(known.at));
     if again <= now {
-        rotating.follow = Some(Follow { of, servers: super::extensions::servers(seen) });
+        rotating.follow = Some(TrustQuery { of, servers: super::extensions::servers(seen) });
     }
     let again = if again > now { again } else { now.checked_add(ASK_AGAIN).unwrap_or(now) };
     (rotating.next, rotating.waits) = (Some(again), Some(why));
@@ -254,10 +254,10 @@ fn waits(seen: &Observed, extensions: &[ExtensionStatus], now: Timestamp) -> Rot
 
 /// The value that is followed, once nothing is left to do for it.
 pub(super) fn followed(seen: &Observed, decision: &Decision) -> Option<String> {
-    followed_with(seen, decision.rotation.as_ref())
+    completed_request(seen, decision.rotation.as_ref())
 }
 
-fn followed_with(seen: &Observed, after: Option<&Rotation>) -> Option<String> {
+fn completed_request(seen: &Observed, after: Option<&Rotation>) -> Option<String> {
     match (seen.status.rotation.as_ref(), after) {
         (Some(done), None) => Some(done.value.clone()),
         (None, None) if seen.status.package_version.is_none() => seen.spec.certificates.rotate_authorities.clone(),
@@ -266,7 +266,7 @@ fn followed_with(seen: &Observed, after: Option<&Rotation>) -> Option<String> {
 }
 
 /// What a person is told of it.
-pub(super) fn told(rotation: &Rotation, waits: Option<&str>, overlap: fleetwright_api::Span) -> String {
+pub(super) fn progress_message(rotation: &Rotation, waits: Option<&str>, overlap: fleetwright_api::Span) -> String {
     let at = rotation.since;
     let text = match rotation.phase {
         RotationPhase::Trusting => {

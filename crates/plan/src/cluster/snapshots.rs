@@ -12,22 +12,23 @@ use jiff::{SignedDuration, Timestamp, fmt::strtime};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 
-use super::members::Claim;
+use super::members::VolumeClaim;
 use super::observed::Observed;
-use super::{datastore, opened, restore};
+use super::{datastore, etcd_data, restore};
 
 /// What the names of pods that take snapshots begin with; the rest is the snapshot's own name.
 const PREFIX: &str = "snapshot-";
 /// A pod that did not end within this time is given up.
-pub const LONGEST: SignedDuration = SignedDuration::from_secs(3600);
+pub const SNAPSHOT_TIMEOUT: SignedDuration = SignedDuration::from_secs(3600);
 /// A snapshot that is older is not the one to go back to after a change, or after the end of a soak.
-pub(super) const FRESH: SignedDuration = SignedDuration::from_hours(1);
+pub(super) const PRE_UPGRADE_MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 /// One that failed is tried again after this long, and after longer the longer none succeeds.
-const AGAIN: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(60), SignedDuration::from_secs(1800));
+const RETRY_BACKOFF: (SignedDuration, SignedDuration) =
+    (SignedDuration::from_secs(60), SignedDuration::from_secs(1800));
 
 /// What is known for snapshots, besides what is seen of the cluster.
 #[derive(Clone, Debug)]
-pub struct Backup {
+pub struct SnapshotInputs {
     /// The image of the operator, which its pods are made of.
     pub image: String,
     /// When the Cluster was made.
@@ -37,14 +38,14 @@ pub struct Backup {
     /// The value of its annotation [`names::SNAPSHOT`].
     pub asked: Option<String>,
     /// The pods that work on its data.
-    pub tasks: Vec<Task>,
+    pub tasks: Vec<SnapshotPod>,
     /// What is known of the Operation of the restore that is under way.
-    pub restore: super::restore::Started,
+    pub restore: super::restore::RestoreOperation,
 }
 
 /// What a pod does to the data of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Job {
+pub enum SnapshotPodJob {
     /// Takes a snapshot.
     Snapshot,
     /// Has a snapshot as an etcd, for those that restore it.
@@ -55,7 +56,7 @@ pub enum Job {
     Clean,
 }
 
-impl Job {
+impl SnapshotPodJob {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Snapshot, Self::Source, Self::Member, Self::Clean];
 
@@ -77,7 +78,7 @@ impl Job {
 
 /// A pod that works on the data of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Task {
+pub struct SnapshotPod {
     /// Its name.
     pub pod: String,
     /// Its uid.
@@ -85,9 +86,9 @@ pub struct Task {
     /// Its resourceVersion.
     pub version: String,
     /// What it does.
-    pub job: Job,
+    pub job: SnapshotPodJob,
     /// Where it stands.
-    pub state: State,
+    pub state: SnapshotPodState,
     /// When it was made.
     pub created: Timestamp,
     /// The value of the annotation that asked for it.
@@ -108,7 +109,7 @@ pub struct Task {
 
 /// Where such a pod stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum SnapshotPodState {
     /// It is under way; what it waits for, if it does.
     Runs(String),
     /// It is done, and said this.
@@ -117,23 +118,28 @@ pub enum State {
     Failed(Timestamp, String),
 }
 
-impl Task {
+impl SnapshotPod {
     /// The name of the snapshot that it is about.
     pub fn snapshot(&self) -> &str {
         self.pod.strip_prefix(PREFIX).unwrap_or(&self.pod)
     }
 
     /// Where it stands now: one that takes too long has failed.
-    fn state(&self, now: Timestamp) -> State {
+    fn state(&self, now: Timestamp) -> SnapshotPodState {
         match &self.state {
-            State::Runs(waits) if now.duration_since(self.created) >= LONGEST => {
-                let since = self.created.checked_add(LONGEST).unwrap_or(now);
+            SnapshotPodState::Runs(waits) if now.duration_since(self.created) >= SNAPSHOT_TIMEOUT => {
+                let since = self.created.checked_add(SNAPSHOT_TIMEOUT).unwrap_or(now);
                 let waits = if waits.is_empty() { String::new() } else { format!(": {waits}") };
-                State::Failed(since, format!("timed out after {} minutes{waits}", LONGEST.as_mins()))
+                SnapshotPodState::Failed(
+                    since,
+                    format!("timed out after {} minutes{waits}", SNAPSHOT_TIMEOUT.as_mins()),
+                )
             }
-            State::Succeeded(said) => match serde_json::from_str::<Report>(said) {
+            SnapshotPodState::Succeeded(said) => match serde_json::from_str::<SnapshotReport>(said) {
                 Ok(_) => self.state.clone(),
-                Err(error) => State::Failed(self.created, format!("the pod did not report its snapshot: {error}")),
+                Err(error) => {
+                    SnapshotPodState::Failed(self.created, format!("the pod did not report its snapshot: {error}"))
+                }
             },
             state => state.clone(),
         }
@@ -142,7 +148,7 @@ impl Task {
 
 /// What a pod says when it has taken a snapshot, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct SnapshotReport {
     /// Its name.
     pub name: String,
     /// When the data was so.
@@ -166,7 +172,7 @@ pub struct Report {
 
 /// A snapshot that is to be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DueSnapshot {
     /// Its name.
     pub name: String,
     /// The value of the annotation that asks for it.
@@ -177,7 +183,7 @@ pub struct Wanted {
     pub purpose: Option<String>,
 }
 
-impl Wanted {
+impl DueSnapshot {
     /// The pod that takes it.
     pub fn pod(&self) -> String {
         format!("{PREFIX}{}", self.name)
@@ -186,9 +192,9 @@ impl Wanted {
 
 /// A snapshot that is being taken: the objects for it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Taking {
+pub struct NewSnapshot {
     /// Which.
-    pub wanted: Wanted,
+    pub wanted: DueSnapshot,
     /// The claim that it is kept by, where that is a volume.
     pub claim: Option<serde_json::Value>,
     /// The pod that takes it.
@@ -197,14 +203,14 @@ pub struct Taking {
 
 /// Whether a snapshot was taken for the change that this generation of the Cluster asks for, and not long ago: a change that failed may be asked for again days later.
 fn is_taken(seen: &Observed, now: Timestamp) -> bool {
-    let last = seen.status.last_snapshot.as_ref().filter(|last| now.duration_since(last.at) < FRESH);
+    let last = seen.status.last_snapshot.as_ref().filter(|last| now.duration_since(last.at) < PRE_UPGRADE_MAX_AGE);
     let taken = last.and_then(|last| last.generation);
     taken.is_some() && taken == seen.backup.generation
 }
 
 /// Why a change of version waits: its snapshot is not there yet.
 pub(super) fn refused(seen: &Observed, target: &str, now: Timestamp) -> Option<(&'static str, String)> {
-    if opened::begun(seen, target) || seen.spec.datastore.etcd.is_none() || is_taken(seen, now) {
+    if etcd_data::begun(seen, target) || seen.spec.datastore.etcd.is_none() || is_taken(seen, now) {
         return None;
     }
     let failed = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)
@@ -221,7 +227,7 @@ fn policy(seen: &Observed) -> Snapshots {
 }
 
 /// The claim that snapshots are kept by, and the declared size, if the claim requests less.
-fn small(seen: &Observed) -> Option<(&Claim, String)> {
+fn volume_to_expand(seen: &Observed) -> Option<(&VolumeClaim, String)> {
     let policy = seen.spec.snapshots().filter(|policy| policy.s3.is_none())?;
     let size = policy.volume.unwrap_or_default().size.0;
     let claim = seen.claims.iter().find(|claim| claim.name == pods::CLAIM && !claim.ending)?;
@@ -237,26 +243,27 @@ fn scheduled(seen: &Observed) -> Option<Timestamp> {
     match &seen.status.last_snapshot {
         Some(last) => last.at.checked_add(every).ok(),
         // Those of a fleet that was made together are not taken together.
-        None => seen.backup.created.checked_add(every.mul_f64(0.5 + spread(seen) / 2.0)).ok(),
+        None => seen.backup.created.checked_add(every.mul_f64(0.5 + start_offset(seen) / 2.0)).ok(),
     }
 }
 
 /// From nought to one, by the cluster's name.
-fn spread(seen: &Observed) -> f64 {
+fn start_offset(seen: &Observed) -> f64 {
     let text = &seen.names.namespace;
     let sum = text.bytes().fold(7_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
     f64::from(sum % 1000) / 1000.0
 }
 
 /// The failed attempt that counts, with when it is tried again.
-fn failed(seen: &Observed, now: Timestamp) -> Option<(&Task, Timestamp, String)> {
+fn failed(seen: &Observed, now: Timestamp) -> Option<(&SnapshotPod, Timestamp, String)> {
     let since = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)
         .filter(|one| one.reason == names::reasons::SNAPSHOT_FAILED)
         .map(|one| one.last_transition_time);
-    let failures = seen.backup.tasks.iter().filter(|task| task.job == Job::Snapshot).filter_map(|task| {
-        let State::Failed(at, why) = task.state(now) else { return None };
+    let failures = seen.backup.tasks.iter().filter(|task| task.job == SnapshotPodJob::Snapshot).filter_map(|task| {
+        let SnapshotPodState::Failed(at, why) = task.state(now) else { return None };
         // As long again as it fails already: twice as long each time.
-        let wait = since.map_or(AGAIN.0, |since| at.duration_since(since)).clamp(AGAIN.0, AGAIN.1);
+        let wait =
+            since.map_or(RETRY_BACKOFF.0, |since| at.duration_since(since)).clamp(RETRY_BACKOFF.0, RETRY_BACKOFF.1);
         Some((task, at.checked_add(wait).unwrap_or(now), why))
     });
     failures.max_by_key(|(_, again, _)| *again)
@@ -264,7 +271,7 @@ fn failed(seen: &Observed, now: Timestamp) -> Option<(&Task, Timestamp, String)>
 
 /// Who else asks for a snapshot, besides the schedule and a person.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Asks<'a> {
+pub(super) struct SnapshotRequests<'a> {
     /// A change of the package version waits for it.
     pub for_change: bool,
     /// The end of a soak waits for one with this purpose.
@@ -275,32 +282,37 @@ pub(super) struct Asks<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct SnapshotSteps {
     /// Take this one.
-    pub take: Option<Taking>,
+    pub take: Option<NewSnapshot>,
     /// Delete these pods, which have done their work.
-    pub tidy: Vec<Task>,
+    pub tidy: Vec<SnapshotPod>,
     /// Let this volume claim request that size.
-    pub expand: Option<(Claim, String)>,
+    pub expand: Option<(VolumeClaim, String)>,
     /// When to look again.
     pub next: Option<Timestamp>,
 }
 
 /// Decides whether a snapshot is taken now, and which pods have done their work.
-pub(super) fn keep(seen: &Observed, asks: Asks<'_>, now: Timestamp) -> SnapshotSteps {
-    let expand = small(seen).filter(|(claim, _)| claim.expandable).map(|(claim, size)| (claim.clone(), size));
+pub(super) fn decide_snapshots(seen: &Observed, asks: SnapshotRequests<'_>, now: Timestamp) -> SnapshotSteps {
+    let expand =
+        volume_to_expand(seen).filter(|(claim, _)| claim.expandable).map(|(claim, size)| (claim.clone(), size));
     let mut steps = SnapshotSteps { expand, ..SnapshotSteps::default() };
-    let tasks = || seen.backup.tasks.iter().filter(|task| task.job == Job::Snapshot);
+    let tasks = || seen.backup.tasks.iter().filter(|task| task.job == SnapshotPodJob::Snapshot);
     let last = seen.status.last_snapshot.as_ref().map(|last| last.name.as_str());
-    let running = tasks().any(|task| matches!(task.state(now), State::Runs(_)) || task.ending);
-    let told = |task: &&Task| matches!(task.state(now), State::Succeeded(_)) && last >= Some(task.snapshot());
+    let running = tasks().any(|task| matches!(task.state(now), SnapshotPodState::Runs(_)) || task.ending);
+    let told = |task: &&SnapshotPod| {
+        matches!(task.state(now), SnapshotPodState::Succeeded(_)) && last >= Some(task.snapshot())
+    };
     steps.tidy.extend(tasks().filter(|task| !task.ending).filter(told).cloned());
-    let news = tasks().any(|task| matches!(task.state(now), State::Succeeded(_)) && last < Some(task.snapshot()));
+    let news =
+        tasks().any(|task| matches!(task.state(now), SnapshotPodState::Succeeded(_)) && last < Some(task.snapshot()));
     let failure = failed(seen, now);
     if running {
-        let over = tasks().filter_map(|task| task.created.checked_add(LONGEST).ok()).filter(|over| *over > now).min();
+        let over =
+            tasks().filter_map(|task| task.created.checked_add(SNAPSHOT_TIMEOUT).ok()).filter(|over| *over > now).min();
         return SnapshotSteps { next: over, ..steps };
     }
     // While one is to be restored no change begins, and so none is taken for a change.
-    let asks = if restore::holds(seen) { Asks::default() } else { asks };
+    let asks = if restore::holds(seen) { SnapshotRequests::default() } else { asks };
     let Some(due) = due(seen, asks, now) else { return steps };
     let again = failure.as_ref().map(|(_, again, _)| *again);
     let at = due.max(again.unwrap_or(due));
@@ -318,7 +330,7 @@ pub(super) fn keep(seen: &Observed, asks: Asks<'_>, now: Timestamp) -> SnapshotS
         // One a second, so that each has a name of its own, and the later one the greater.
         return SnapshotSteps { next: now.checked_add(SignedDuration::from_secs(1)).ok(), ..steps };
     }
-    let wanted = Wanted {
+    let wanted = DueSnapshot {
         name,
         asked: seen.backup.asked.clone().filter(|asked| seen.status.snapshotted.as_ref() != Some(asked)),
         generation: seen.backup.generation.filter(|_| asks.for_change),
@@ -328,21 +340,21 @@ pub(super) fn keep(seen: &Observed, asks: Asks<'_>, now: Timestamp) -> SnapshotS
     let running = seen.workloads.get(&ControlPlaneComponent::Etcd).and_then(|workload| workload.package.as_deref());
     let Some(running) = running else { return steps };
     // So does one that would go on with its data.
-    let other = || opened::goes_on(seen, seen.target()).ok().map(|(_, spec)| spec);
+    let other = || etcd_data::compatible_package(seen, seen.target()).ok().map(|(_, spec)| spec);
     let Some(package) = seen.package(running).or_else(other) else { return steps };
-    let ground = pods::Ground {
+    let ground = pods::PodInputs {
         names: &seen.names,
         spec: &seen.spec,
         package,
         image: &seen.backup.image,
         members: super::datastore::record(seen).members,
     };
-    steps.take = Some(Taking { claim: ground.claim(), pod: ground.snapshot(&wanted), wanted });
+    steps.take = Some(NewSnapshot { claim: ground.claim(), pod: ground.snapshot(&wanted), wanted });
     steps
 }
 
 /// When the next one is due; none if nobody wants one.
-fn due(seen: &Observed, asks: Asks<'_>, now: Timestamp) -> Option<Timestamp> {
+fn due(seen: &Observed, asks: SnapshotRequests<'_>, now: Timestamp) -> Option<Timestamp> {
     seen.status.package_version.as_ref()?;
     seen.spec.datastore.etcd.as_ref()?;
     if restore::takes_over(seen) {
@@ -353,11 +365,14 @@ fn due(seen: &Observed, asks: Asks<'_>, now: Timestamp) -> Option<Timestamp> {
 }
 
 /// Writes down what was taken, and whether that is as recent as it should be.
-pub(super) fn tell(seen: &Observed, status: &mut ClusterStatus, now: Timestamp) {
+pub(super) fn set_conditions(seen: &Observed, status: &mut ClusterStatus, now: Timestamp) {
     let last = seen.status.last_snapshot.as_ref().map(|last| last.name.as_str());
-    let tasks = seen.backup.tasks.iter().filter(|task| task.job == Job::Snapshot && last < Some(task.snapshot()));
+    let tasks =
+        seen.backup.tasks.iter().filter(|task| task.job == SnapshotPodJob::Snapshot && last < Some(task.snapshot()));
     let reports = tasks.filter_map(|task| match task.state(now) {
-        State::Succeeded(said) => serde_json::from_str::<Report>(&said).ok().map(|report| (task, report)),
+        SnapshotPodState::Succeeded(said) => {
+            serde_json::from_str::<SnapshotReport>(&said).ok().map(|report| (task, report))
+        }
         _ => None,
     });
     if let Some((task, report)) = reports.max_by_key(|(_, report)| report.at) {
@@ -382,7 +397,7 @@ pub(super) fn tell(seen: &Observed, status: &mut ClusterStatus, now: Timestamp) 
 }
 
 fn recent(seen: &Observed, status: &ClusterStatus, now: Timestamp) -> Condition {
-    let said = |status, reason, message| super::status::said(names::SNAPSHOTS_RECENT, status, reason, message);
+    let said = |status, reason, message| super::status::condition_of(names::SNAPSHOTS_RECENT, status, reason, message);
     let fresh = status.last_snapshot != seen.status.last_snapshot;
     let before = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)
         .filter(|one| one.reason == names::reasons::SNAPSHOT_FAILED && !fresh);
@@ -398,7 +413,7 @@ fn recent(seen: &Observed, status: &ClusterStatus, now: Timestamp) -> Condition 
         Some(last) => format!("last snapshot: {} with the data of {}", last.name, last.at),
         None => "no snapshot was taken yet".to_owned(),
     };
-    let last = match small(seen).filter(|(claim, _)| !claim.expandable) {
+    let last = match volume_to_expand(seen).filter(|(claim, _)| !claim.expandable) {
         Some((claim, size)) => format!(
             "{last}. PersistentVolumeClaim {}/{} stays at {} instead of {size}: its StorageClass does not allow expansion. Set allowVolumeExpansion of the class to true, or \
              use spec.snapshots.s3",

@@ -13,18 +13,18 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::components::Waiting;
 use super::datastore;
-use super::members::Next;
+use super::members::NextMemberStep;
 use super::observed::Observed;
-use super::preflight::{self, AGAIN, Finding};
+use super::preflight::{self, PreflightFinding, SURVEY_TTL};
 use super::proofs::proven_at;
-use super::reach::Stop;
 use super::restore;
-use super::snapshots::FRESH;
+use super::snapshots::PRE_UPGRADE_MAX_AGE;
 use super::stage::bounded;
-use super::survey::Ask;
+use super::survey::SurveyQuestion;
+use super::upgrade_path::VersionNode;
 
 /// What stands against the end is looked at and reported this long before the time is over.
-const AHEAD: SignedDuration = SignedDuration::from_hours(1);
+const SNAPSHOT_LEAD_TIME: SignedDuration = SignedDuration::from_hours(1);
 /// Each API server is proven again within this time. An older proof does not count for a step that cannot be taken back.
 const PROVEN_WITHIN: SignedDuration = SignedDuration::from_mins(15);
 
@@ -32,11 +32,11 @@ const PROVEN_WITHIN: SignedDuration = SignedDuration::from_mins(15);
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SoakEnd {
     /// What stands against it.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<PreflightFinding>,
     /// What is said of it, if a soak is under way or being ended.
     pub condition: Option<(Status, &'static str, String)>,
     /// Find this out.
-    pub ask: Option<Ask>,
+    pub ask: Option<SurveyQuestion>,
     /// What was found out is still needed.
     pub surveyed: bool,
     /// Take a snapshot for this purpose.
@@ -53,13 +53,13 @@ pub struct SoakEnd {
 
 /// What else is under way in the pass that decides about the end of a soak.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Underway<'a> {
+pub(super) struct SoakContext<'a> {
     /// The package version that the cluster is brought to.
     pub package: &'a str,
     /// Authorities are being replaced from now on.
     pub rotation: bool,
     /// The next step towards the members of etcd that are declared.
-    pub members: &'a Next,
+    pub members: &'a NextMemberStep,
     /// The first that is not as declared and proven yet.
     pub waiting: Option<&'a Waiting>,
     /// Objects, claims, certificates, keys or members are being updated.
@@ -94,13 +94,13 @@ pub(super) fn emulating(seen: &Observed) -> Option<String> {
 }
 
 /// How the end of a soak stands, when everything else is decided.
-pub(super) fn end(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> SoakEnd {
+pub(super) fn end(seen: &Observed, underway: &SoakContext<'_>, now: Timestamp) -> SoakEnd {
     if let Some(finishing) = &seen.status.finishing {
         return restarts(seen, underway.waiting, finishing, now);
     }
     let Some((_, until)) = times(seen, now) else { return SoakEnd::default() };
     let Some(minor) = &seen.status.emulates else { return SoakEnd::default() };
-    let ahead = until.checked_sub(AHEAD).unwrap_or(until);
+    let ahead = until.checked_sub(SNAPSHOT_LEAD_TIME).unwrap_or(until);
     let mut end = SoakEnd { next: [ahead, until].into_iter().find(|then| *then > now), ..SoakEnd::default() };
     let lasts = match now < until {
         true => format!("emulating {minor} until {until}"),
@@ -113,7 +113,7 @@ pub(super) fn end(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> S
         end.condition = Some((Status::Unknown, names::reasons::PACKAGE_VERSION_NOT_FOUND, message));
         return end;
     };
-    if let Some((reason, why)) = held(seen, underway, at.0, now) {
+    if let Some((reason, why)) = soak_end_blocker(seen, underway, at.0, now) {
         end.condition = Some((Status::Unknown, reason, bounded(&format!("{lasts}; {why}"))));
         return end;
     }
@@ -125,9 +125,9 @@ pub(super) fn end(seen: &Observed, underway: &Underway<'_>, now: Timestamp) -> S
         return end;
     }
     let of = preflight::ask(seen, at.0);
-    let ask = Ask { of: format!("end of the soak of {}", of.of), ..of };
+    let ask = SurveyQuestion { of: format!("end of the soak of {}", of.of), ..of };
     let survey = seen.preflight.survey.as_ref().filter(|survey| survey.of == ask.of);
-    let again = survey.and_then(|survey| survey.at.checked_add(AGAIN).ok());
+    let again = survey.and_then(|survey| survey.at.checked_add(SURVEY_TTL).ok());
     let stale = again.is_none_or(|again| again <= now);
     end.surveyed = true;
     end.ask = stale.then_some(ask);
@@ -167,13 +167,18 @@ fn restarting(minor: &str) -> String {
 }
 
 /// What the end of a soak waits for, besides its time and what is found. None of it can be overridden.
-fn held(seen: &Observed, underway: &Underway<'_>, at: &str, now: Timestamp) -> Option<(&'static str, String)> {
+fn soak_end_blocker(
+    seen: &Observed,
+    underway: &SoakContext<'_>,
+    at: &str,
+    now: Timestamp,
+) -> Option<(&'static str, String)> {
     use names::reasons::{CHANGE_IN_PROGRESS, NOT_VERIFIED, PAUSED, QUORUM_LOST};
     if seen.spec.paused {
         return Some((PAUSED, "the upgrade is not completed while spec.paused is true".to_owned()));
     }
     let present = seen.package(at)?;
-    let (from, to) = (Stop::of(at, present), Stop::of(seen.target().0, seen.target().1));
+    let (from, to) = (VersionNode::of(at, present), VersionNode::of(seen.target().0, seen.target().1));
     // The next minor waits for the end of this soak. Everything else that is asked for comes first: above all the way back.
     if to.name != from.name && (to.is_older_than(&from) || to.minor() == from.minor()) {
         return Some((
@@ -200,7 +205,12 @@ fn held(seen: &Observed, underway: &Underway<'_>, at: &str, now: Timestamp) -> O
         ));
     }
     let change = datastore::record(seen).change.filter(|_| seen.spec.datastore.etcd.is_some());
-    if change.is_some() || !matches!(underway.members, Next::Rest | Next::Ask | Next::Refuse(_)) {
+    if change.is_some()
+        || !matches!(
+            underway.members,
+            NextMemberStep::Nothing | NextMemberStep::QueryMembers | NextMemberStep::Refuse(_)
+        )
+    {
         return Some((
             CHANGE_IN_PROGRESS,
             "the upgrade is not completed while etcd members are being changed".to_owned(),
@@ -228,7 +238,7 @@ fn snapshot(seen: &Observed, at: &str, until: Timestamp, now: Timestamp) -> Opti
     // Another end asks for another one: who made the soak longer gets a snapshot of then.
     let purpose = format!("soak/{at}/{until}");
     let last = seen.status.last_snapshot.as_ref().filter(|last| last.purpose.as_ref() == Some(&purpose));
-    if last.is_some_and(|last| now.duration_since(last.at) < FRESH) {
+    if last.is_some_and(|last| now.duration_since(last.at) < PRE_UPGRADE_MAX_AGE) {
         return None;
     }
     let failed = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)

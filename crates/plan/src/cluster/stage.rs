@@ -5,12 +5,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::components::Waiting;
 use super::observed::Observed;
-use super::reach::Stop;
 use super::restore;
-use super::step::{Present, Step, gone};
+use super::step::{CurrentVersion, VersionStep, package_missing_message};
+use super::upgrade_path::VersionNode;
 
 /// The longest message of a change that failed.
-const LONGEST: usize = 1024;
+const MAX_MESSAGE: usize = 1024;
 
 /// The change that did not work and was taken back, if it is still the one that is asked for.
 pub(super) fn failed(seen: &Observed) -> Option<&FailedChange> {
@@ -21,7 +21,7 @@ pub(super) fn failed(seen: &Observed) -> Option<&FailedChange> {
 
 /// The stage that a change is at.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Stage {
+pub(super) struct ChangeStage {
     /// The stage, and since when.
     pub progress: Option<StepProgress>,
     /// The change is given up: this is written down, and from then on the change is taken back.
@@ -31,18 +31,18 @@ pub(super) struct Stage {
 }
 
 /// Says at which stage a change is, and gives it up when that takes too long.
-pub(super) fn stage(seen: &Observed, step: &Step<'_>, waiting: &[Waiting], now: Timestamp) -> Stage {
-    let mut stage = Stage::default();
+pub(super) fn stage(seen: &Observed, step: &VersionStep<'_>, waiting: &[Waiting], now: Timestamp) -> ChangeStage {
+    let mut stage = ChangeStage::default();
     // There is nothing that it could be taken back to.
     if restore::replaces(seen) {
         return stage;
     }
-    let at = Present::of(seen).filter(|at| at.name != step.name);
+    let at = CurrentVersion::of(seen).filter(|at| at.name != step.name);
     let (Some(at), Some(to), Some((component, why))) = (at, step.package(), waiting.first()) else { return stage };
     let id = format!("{}/{component}", to.0);
     let known = seen.status.progress.as_ref().filter(|known| known.id.as_ref() == Some(&id));
     let since = known.map_or(now, |known| known.since);
-    let back = at.stop().is_none_or(|from| Stop::of(to.0, to.1).is_older_than(&from));
+    let back = at.stop().is_none_or(|from| VersionNode::of(to.0, to.1).is_older_than(&from));
     let text = match back {
         true => format!("rolling back {component} to {}", to.0),
         false => format!("upgrading {component} to {}", to.0),
@@ -60,18 +60,18 @@ pub(super) fn stage(seen: &Observed, step: &Step<'_>, waiting: &[Waiting], now: 
     let counts_from = since.max(seen.extensions.since.unwrap_or(since));
     let until = counts_from.checked_add(within).unwrap_or(Timestamp::MAX);
     if now < until {
-        return Stage { next: Some(until), ..stage };
+        return ChangeStage { next: Some(until), ..stage };
     }
     let message = bounded(&format!("timed out after {}: {why}", seen.spec.upgrade.stage_within));
     // What it had cannot be brought back. It goes on trying, and is taken back when it can be.
     if at.spec.is_none() {
-        progress.message = bounded(&format!("{message}; no automatic rollback: {}", gone(at.name)));
-        return Stage { progress: Some(progress), ..stage };
+        progress.message = bounded(&format!("{message}; no automatic rollback: {}", package_missing_message(at.name)));
+        return ChangeStage { progress: Some(progress), ..stage };
     }
     let (package_version, generation) = (to.0.to_owned(), seen.generation);
-    Stage { failed: Some(FailedChange { package_version, generation, at: now, message }), ..stage }
+    ChangeStage { failed: Some(FailedChange { package_version, generation, at: now, message }), ..stage }
 }
 
 pub(super) fn bounded(text: &str) -> String {
-    text.chars().take(LONGEST).collect()
+    text.chars().take(MAX_MESSAGE).collect()
 }

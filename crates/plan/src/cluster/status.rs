@@ -9,16 +9,16 @@ use jiff::{SignedDuration, Timestamp};
 use super::datastore;
 use super::decide::Decision;
 use super::extensions;
-use super::members::Next;
+use super::members::NextMemberStep;
 use super::observed::Observed;
 use super::proofs::proven_at;
-use super::reach::Stop;
-use super::rotation::{expiry, followed, told};
-use super::step::Present;
-use super::{opened, restore, snapshots, soak};
+use super::rotation::{expiry, followed, progress_message};
+use super::step::CurrentVersion;
+use super::upgrade_path::VersionNode;
+use super::{etcd_data, restore, snapshots, soak};
 
 /// A proof that goes well again is written down this often and no more: the status of a fleet at rest does not change all the time.
-const TOLD_EVERY: SignedDuration = SignedDuration::from_hours(1);
+const STATUS_REFRESH_INTERVAL: SignedDuration = SignedDuration::from_hours(1);
 
 /// The longest value of the annotation that asks for another try.
 const LONGEST_RETRY: usize = 256;
@@ -31,7 +31,7 @@ const DELETION_PAUSED: &str = "deletion is blocked by spec.paused: set spec.paus
 
 /// What is known besides what was seen.
 #[derive(Clone, Debug, Default)]
-pub struct Outlook {
+pub struct StatusInputs {
     /// The generation that was acted on.
     pub generation: Option<i64>,
     /// When each certificate ends.
@@ -47,7 +47,7 @@ pub struct Outlook {
 }
 
 /// The status of a cluster that is there to stay.
-pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Timestamp) -> ClusterStatus {
+pub fn status(seen: &Observed, decision: &Decision, outlook: &StatusInputs, now: Timestamp) -> ClusterStatus {
     let before = &seen.status;
     if before.phase.is_some() && !outlook.paused && decision.keys.silent(&before.keys) {
         return ClusterStatus { keys: decision.keys.record.clone(), ..before.clone() };
@@ -128,7 +128,7 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Time
             .cloned()
             .unwrap_or_else(|| upgradable(decision)),
         reversible(seen, before, &soak),
-        said(names::READY, status, reason, message),
+        condition_of(names::READY, status, reason, message),
         datastore::healthy(seen, now),
         certificates(seen, decision, now),
     ];
@@ -137,13 +137,13 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Time
     if unseen {
         conditions.extend(condition(&before.conditions, names::UPGRADE_COMPLETABLE).cloned());
     } else if let Some((status, reason, message)) = decision.soak.condition.clone() {
-        conditions.push(said(names::UPGRADE_COMPLETABLE, status, reason, message));
+        conditions.push(condition_of(names::UPGRADE_COMPLETABLE, status, reason, message));
     }
     if partial {
         conditions.extend(condition(&before.conditions, names::EXTENSIONS_READY).cloned());
     } else if created || settled {
         let (status, reason, message) = extensions::condition(&decision.extensions);
-        conditions.push(said(names::EXTENSIONS_READY, status, &reason, message));
+        conditions.push(condition_of(names::EXTENSIONS_READY, status, &reason, message));
     }
     let package_version = if settled { Some(decision.package.clone()) } else { before.package_version.clone() };
     let mut status = ClusterStatus {
@@ -179,7 +179,7 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Time
         rotation: decision.rotation.clone(),
         components,
         etcd: match &decision.members {
-            Next::Record(record) => Some(record.clone()),
+            NextMemberStep::Record(record) => Some(record.clone()),
             _ => decision.etcd.clone().or_else(|| before.etcd.clone()),
         },
         replaced: decision.heal.announce.clone().or_else(|| before.replaced.clone()),
@@ -187,10 +187,10 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Time
         conditions,
         ..before.clone()
     };
-    snapshots::tell(seen, &mut status, now);
-    restore::tell(seen, decision, &mut status, settled, now);
+    snapshots::set_conditions(seen, &mut status, now);
+    restore::set_conditions(seen, decision, &mut status, settled, now);
     if let Some(etcd) = &mut status.etcd {
-        let opened = opened::opened(seen);
+        let opened = etcd_data::opened_by(seen);
         etcd.version = opened.map(|opened| opened.version.to_owned());
         etcd.package_version = opened.and_then(|opened| opened.package).map(str::to_owned);
     }
@@ -200,7 +200,7 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &Outlook, now: Time
 
 /// The version of Kubernetes of the package version that the cluster has from now on. It is recorded, because that one can be deleted.
 fn kubernetes(seen: &Observed, name: &str) -> Option<String> {
-    let present = Present::of(seen).filter(|present| present.name == name).and_then(|present| present.stop());
+    let present = CurrentVersion::of(seen).filter(|present| present.name == name).and_then(|present| present.stop());
     let target = seen.target();
     // A restore may have led to another one than the cluster refers to by now.
     let other = (target.0 == name).then_some(target.1).or_else(|| seen.package(name));
@@ -235,11 +235,11 @@ fn paused(status: ClusterStatus, before: &ClusterStatus) -> ClusterStatus {
 
 /// The status of a cluster that is marked for deletion and paused, of which nothing else can be observed.
 pub fn deletion_paused(before: &ClusterStatus, generation: Option<i64>, now: Timestamp) -> ClusterStatus {
-    troubled(before, names::reasons::PAUSED, DELETION_PAUSED, generation, now)
+    failed_pass_status(before, names::reasons::PAUSED, DELETION_PAUSED, generation, now)
 }
 
 /// The status after a pass that failed: what was known before, and why.
-pub fn troubled(
+pub fn failed_pass_status(
     before: &ClusterStatus,
     reason: &str,
     message: &str,
@@ -259,7 +259,7 @@ pub fn not_accepted(
 ) -> ClusterStatus {
     let mut conditions = status.conditions.clone();
     conditions.retain(|condition| condition.type_ != names::ACCEPTED);
-    let mut accepted = vec![said(names::ACCEPTED, Status::False, reason, message.to_owned())];
+    let mut accepted = vec![condition_of(names::ACCEPTED, Status::False, reason, message.to_owned())];
     since(&mut accepted, &before.conditions, generation, now);
     conditions.splice(0..0, accepted);
     ClusterStatus {
@@ -271,7 +271,7 @@ pub fn not_accepted(
 }
 
 /// What is recorded of a soak.
-struct Soak {
+struct RecordedSoak {
     emulates: Option<String>,
     since: Option<Timestamp>,
     until: Option<Timestamp>,
@@ -280,16 +280,16 @@ struct Soak {
 
 /// What is recorded of a soak from now on. That it ends is written down before anything is done about it. Where nothing may begin or end, or not
 /// everything is as declared, it stays as it was.
-fn soak(seen: &Observed, decision: &Decision, settled: bool, now: Timestamp) -> Soak {
+fn soak(seen: &Observed, decision: &Decision, settled: bool, now: Timestamp) -> RecordedSoak {
     let before = &seen.status;
     let arrived = settled && before.package_version.as_deref() != Some(&decision.package);
     let finishing = before.finishing.clone().filter(|_| !soak::finished(seen, settled));
-    let none = |finishing| Soak { emulates: None, since: None, until: None, finishing };
+    let none = |finishing| RecordedSoak { emulates: None, since: None, until: None, finishing };
     match (&decision.emulates, &decision.soak.ends) {
         (Some(minor), _) if arrived && before.emulates.as_ref() != Some(minor) => {
             let soak = SignedDuration::try_from(seen.spec.upgrade.soak.0).unwrap_or(SignedDuration::MAX);
             let until = now.checked_add(soak).unwrap_or(Timestamp::MAX);
-            Soak { emulates: Some(minor.clone()), since: Some(now), until: Some(until), finishing }
+            RecordedSoak { emulates: Some(minor.clone()), since: Some(now), until: Some(until), finishing }
         }
         // Back where it came from: there is nothing to go back to.
         (None, _) if arrived => none(finishing),
@@ -297,13 +297,13 @@ fn soak(seen: &Observed, decision: &Decision, settled: bool, now: Timestamp) -> 
         _ => {
             let times = soak::times(seen, now);
             let (since, until) = (times.map(|(since, _)| since), times.map(|(_, until)| until));
-            Soak { emulates: before.emulates.clone(), since, until, finishing }
+            RecordedSoak { emulates: before.emulates.clone(), since, until, finishing }
         }
     }
 }
 
 fn certificates(seen: &Observed, decision: &Decision, now: Timestamp) -> Condition {
-    let valid = |status, reason, message| said(names::CERTIFICATES_VALID, status, reason, message);
+    let valid = |status, reason, message| condition_of(names::CERTIFICATES_VALID, status, reason, message);
     if let Some((reason, why)) = &decision.keys.blocked {
         return valid(Status::False, reason, why.clone());
     }
@@ -322,7 +322,7 @@ fn certificates(seen: &Observed, decision: &Decision, now: Timestamp) -> Conditi
         (None, None, Some(rotation)) => valid(
             if expired { Status::False } else { Status::True },
             names::reasons::ROTATING,
-            told(rotation, decision.rotation_waits.as_deref(), seen.spec.certificates.overlap),
+            progress_message(rotation, decision.rotation_waits.as_deref(), seen.spec.certificates.overlap),
         ),
         (None, None, None) => match expiry {
             Some((reason, message)) => valid(Status::False, reason, message),
@@ -338,10 +338,10 @@ fn certificates(seen: &Observed, decision: &Decision, now: Timestamp) -> Conditi
 fn upgradable(decision: &Decision) -> Condition {
     match &decision.refused {
         Some((reason, why)) if *reason == names::reasons::PREFLIGHT_CHECKS_RUNNING => {
-            said(names::UPGRADABLE, Status::Unknown, reason, why.clone())
+            condition_of(names::UPGRADABLE, Status::Unknown, reason, why.clone())
         }
-        Some((reason, why)) => said(names::UPGRADABLE, Status::False, reason, why.clone()),
-        None => said(
+        Some((reason, why)) => condition_of(names::UPGRADABLE, Status::False, reason, why.clone()),
+        None => condition_of(
             names::UPGRADABLE,
             Status::True,
             names::reasons::NO_BLOCKERS,
@@ -350,14 +350,14 @@ fn upgradable(decision: &Decision) -> Condition {
     }
 }
 
-fn reversible(seen: &Observed, before: &ClusterStatus, soak: &Soak) -> Condition {
-    let reversible = |status, reason, message| said(names::ROLLBACK_POSSIBLE, status, reason, message);
+fn reversible(seen: &Observed, before: &ClusterStatus, soak: &RecordedSoak) -> Condition {
+    let reversible = |status, reason, message| condition_of(names::ROLLBACK_POSSIBLE, status, reason, message);
     let Some(previous) = &before.previous else {
         let message = "the cluster had no other package version".to_owned();
         return reversible(Status::False, names::reasons::NO_PREVIOUS_VERSION, message);
     };
-    let minor = |name: &str| seen.package(name).map(|spec| Stop::of("", spec).minor().to_owned());
-    let has = Present::of(seen).and_then(|present| present.stop()).map(|stop| stop.minor().to_owned());
+    let minor = |name: &str| seen.package(name).map(|spec| VersionNode::of("", spec).minor().to_owned());
+    let has = CurrentVersion::of(seen).and_then(|present| present.stop()).map(|stop| stop.minor().to_owned());
     let same = has.is_some() && has == minor(previous);
     match (&soak.emulates, soak.until) {
         (Some(emulated), Some(until)) if Some(emulated) == minor(previous).as_ref() => {
@@ -376,27 +376,29 @@ fn reversible(seen: &Observed, before: &ClusterStatus, soak: &Soak) -> Condition
     }
 }
 
-fn accepted(seen: &Observed, decision: &Decision, outlook: &Outlook) -> Condition {
+fn accepted(seen: &Observed, decision: &Decision, outlook: &StatusInputs) -> Condition {
     if outlook.deletion_paused {
-        return said(names::ACCEPTED, Status::False, names::reasons::PAUSED, DELETION_PAUSED.to_owned());
+        return condition_of(names::ACCEPTED, Status::False, names::reasons::PAUSED, DELETION_PAUSED.to_owned());
     }
     if let Some(why) = &outlook.held {
-        return said(names::ACCEPTED, Status::False, names::reasons::MACHINES_JOINED, why.clone());
+        return condition_of(names::ACCEPTED, Status::False, names::reasons::MACHINES_JOINED, why.clone());
     }
     if let Some(why) = &decision.extensions.refused {
-        return said(names::ACCEPTED, Status::False, names::reasons::INVALID_EXTENSION, why.clone());
+        return condition_of(names::ACCEPTED, Status::False, names::reasons::INVALID_EXTENSION, why.clone());
     }
     if let Some(why) = restore::unusable(seen).filter(|_| !outlook.paused) {
-        return said(names::ACCEPTED, Status::False, names::reasons::SNAPSHOT_UNUSABLE, why);
+        return condition_of(names::ACCEPTED, Status::False, names::reasons::SNAPSHOT_UNUSABLE, why);
     }
     match outlook.paused {
-        true => said(
+        true => condition_of(
             names::ACCEPTED,
             Status::True,
             names::reasons::PAUSED,
             "reconciliation is stopped while spec.paused is true".to_owned(),
         ),
-        false => said(names::ACCEPTED, Status::True, names::reasons::ACCEPTED, "the spec is accepted".to_owned()),
+        false => {
+            condition_of(names::ACCEPTED, Status::True, names::reasons::ACCEPTED, "the spec is accepted".to_owned())
+        }
     }
 }
 
@@ -409,7 +411,7 @@ fn since(conditions: &mut [Condition], before: &[Condition], generation: Option<
     }
 }
 
-pub(super) fn said(type_: &str, status: Status, reason: &str, message: String) -> Condition {
+pub(super) fn condition_of(type_: &str, status: Status, reason: &str, message: String) -> Condition {
     Condition {
         type_: type_.to_owned(),
         status,
@@ -465,7 +467,9 @@ fn component(
             let proof = seen.proofs.get(&replica.uid);
             let told = known.and_then(|known| known.proven);
             let proven = match (component, proven_at(seen, replica), told) {
-                (ControlPlaneComponent::Apiserver, Some(_), Some(told)) if now.duration_since(told) < TOLD_EVERY => {
+                (ControlPlaneComponent::Apiserver, Some(_), Some(told))
+                    if now.duration_since(told) < STATUS_REFRESH_INTERVAL =>
+                {
                     Some(told)
                 }
                 (ControlPlaneComponent::Apiserver, Some(at), _) => Some(at),

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// What is to be found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct SurveyQuestion {
     /// For which change, at which pods: an answer counts for that only.
     pub of: String,
     /// The API servers: name and address.

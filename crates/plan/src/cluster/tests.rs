@@ -1,5 +1,4 @@
 mod backups;
-mod before;
 mod building;
 mod changing;
 mod extending;
@@ -10,6 +9,7 @@ mod members;
 mod observing;
 mod opening;
 mod policies;
+mod preflight_checks;
 mod rehearsing;
 mod restores;
 mod soaking;
@@ -26,7 +26,7 @@ use fleetwright_api::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::certificates::{self, Authority, Due};
+use super::certificates::{self, Authority, RenewalReason};
 use super::objects::Kind;
 use super::*;
 
@@ -39,37 +39,37 @@ fn package(kubernetes: &str) -> ClusterPackageVersionSpec {
 }
 
 /// A cluster as it is seen, which the tests change.
-struct World {
+struct TestCluster {
     names: Names,
     spec: ClusterSpec,
     status: ClusterStatus,
     packages: BTreeMap<String, ClusterPackageVersionSpec>,
     live: BTreeMap<(Kind, String), Value>,
     /// What was looked at last: most of it is the same the next time.
-    shared: RefCell<Shared>,
+    shared: RefCell<SharedObjects>,
     workloads: BTreeMap<ControlPlaneComponent, Workload>,
     proofs: BTreeMap<String, Proof>,
-    members: Option<crate::cluster::members::Asked>,
-    claims: Vec<crate::cluster::members::Claim>,
+    members: Option<crate::cluster::members::MemberQueryResult>,
+    claims: Vec<crate::cluster::members::VolumeClaim>,
     asked: Option<String>,
-    tasks: Vec<snapshots::Task>,
-    restore: restore::Started,
-    due: Vec<(certificates::Wanted, Due)>,
-    keys: Option<keys::Known>,
-    anchors: Vec<Anchor>,
+    tasks: Vec<snapshots::SnapshotPod>,
+    restore: restore::RestoreOperation,
+    due: Vec<(certificates::CertificateSpec, RenewalReason)>,
+    keys: Option<keys::ObservedKeys>,
+    anchors: Vec<ObservedAuthority>,
     namespace: bool,
     retry: Option<String>,
     now: Timestamp,
-    known: preflight::Known,
-    extensions: extensions::Known,
-    followers: Option<Followers>,
+    known: preflight::PreflightInputs,
+    extensions: extensions::ExtensionKnowledge,
+    followers: Option<TrustDistribution>,
     meta: networks::MetaNetworks,
-    rested: RefCell<BTreeMap<ControlPlaneComponent, AtRest>>,
+    rested: RefCell<BTreeMap<ControlPlaneComponent, UnchangedComponent>>,
 }
 
 /// Parts of an [`Observed`] that are dear to clone.
 #[derive(Clone, Default)]
-struct Shared {
+struct SharedObjects {
     packages: BTreeMap<String, Arc<ClusterPackageVersionSpec>>,
     live: BTreeMap<(Kind, String), Arc<Value>>,
 }
@@ -84,7 +84,7 @@ fn renew<K: Ord + Clone, V: PartialEq + Clone>(shared: &mut BTreeMap<K, Arc<V>>,
     }
 }
 
-impl World {
+impl TestCluster {
     /// One that has its namespace and certificates.
     fn new() -> Self {
         let packages = [("v1.36", "1.36.4"), ("v1.37", "1.37.1")];
@@ -101,15 +101,15 @@ impl World {
             claims: Vec::new(),
             asked: None,
             tasks: Vec::new(),
-            restore: restore::Started { running: true, waits: None },
+            restore: restore::RestoreOperation { running: true, waits: None },
             due: Vec::new(),
             keys: None,
             anchors: Authority::ALL.into_iter().map(|one| anchor(one, false, &["old"])).collect(),
             namespace: true,
             retry: None,
             now: NOW,
-            known: preflight::Known::default(),
-            extensions: extensions::Known::default(),
+            known: preflight::PreflightInputs::default(),
+            extensions: extensions::ExtensionKnowledge::default(),
             followers: None,
             meta: networks::MetaNetworks::default(),
             rested: RefCell::default(),
@@ -128,7 +128,7 @@ impl World {
 
     fn look<T>(&self, with: impl FnOnce(&Observed) -> T) -> T {
         let mut shared = self.shared.borrow_mut();
-        let Shared { packages, live } = &mut *shared;
+        let SharedObjects { packages, live } = &mut *shared;
         renew(packages, &self.packages);
         renew(live, &self.live);
         let packages = packages.clone();
@@ -158,7 +158,7 @@ impl World {
             members: self.members.clone(),
             claims: self.claims.clone(),
             extensions: self.extensions.clone(),
-            backup: snapshots::Backup {
+            backup: snapshots::SnapshotInputs {
                 image: "registry.example/fleetwright:v1".to_owned(),
                 created: NOW,
                 // Another reference is another generation.
@@ -205,11 +205,18 @@ impl World {
             let (begins, ends, first_end) = (held.begins, held.ends, held.first_end);
             let new = (self.now, self.now + AUTHORITY_LASTS);
             *held = match turn {
-                Turn::Trust => Anchor { begins, ends, first_end, ..anchor(*authority, true, &["old", "new"]) },
-                Turn::Sign => {
-                    Anchor { begins: new.0, ends: new.1, first_end, ..anchor(*authority, false, &["new", "old"]) }
+                RotationAction::Trust => {
+                    ObservedAuthority { begins, ends, first_end, ..anchor(*authority, true, &["old", "new"]) }
                 }
-                Turn::Drop => Anchor { begins, ends, first_end: ends, ..anchor(*authority, false, &["new"]) },
+                RotationAction::Sign => ObservedAuthority {
+                    begins: new.0,
+                    ends: new.1,
+                    first_end,
+                    ..anchor(*authority, false, &["new", "old"])
+                },
+                RotationAction::Drop => {
+                    ObservedAuthority { begins, ends, first_end: ends, ..anchor(*authority, false, &["new"]) }
+                }
             };
         }
         if let Some(gone) = &decision.replace {
@@ -239,7 +246,7 @@ impl World {
     }
 
     fn status(&self) -> ClusterStatus {
-        let outlook = Outlook { generation: Some(1), ..Outlook::default() };
+        let outlook = StatusInputs { generation: Some(1), ..StatusInputs::default() };
         self.look(|seen| status(seen, &decide(seen, self.now), &outlook, self.now))
     }
 
@@ -265,10 +272,10 @@ impl World {
     }
 }
 
-fn anchor(authority: Authority, next: bool, trusted: &[&str]) -> Anchor {
+fn anchor(authority: Authority, next: bool, trusted: &[&str]) -> ObservedAuthority {
     let digest = anchor_digest(&trusted.join("+"), trusted[0]);
     let ends = NOW + AUTHORITY_LASTS;
-    Anchor { authority, next, trusted: trusted.len(), digest, begins: NOW, ends, first_end: ends }
+    ObservedAuthority { authority, next, trusted: trusted.len(), digest, begins: NOW, ends, first_end: ends }
 }
 
 fn replica(component: ControlPlaneComponent, number: u64, template: Option<String>) -> Replica {

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 
 use super::{Action, Check, Explanation, Group, State, Subject, Verdict};
 use crate::readiness::cut;
-use crate::readiness::gate::{Checked, Found, Source, State as GateState};
-use crate::readiness::reports::Copies;
-use crate::readiness::verdict::{Decision, Judgement, Node, NodeSeen, Seen, Turn, reason};
+use crate::readiness::gate::{CheckedGate, ConditionSource, GateResult, GateState};
+use crate::readiness::reports::CopiedConditions;
+use crate::readiness::verdict::{Decision, GateVerdict, MachineObservation, Node, NodeAction, NodeObservation, reason};
 
 /// Broken reports that are listed.
 const MAX_REPORTS: usize = 8;
@@ -33,11 +33,11 @@ pub struct Schedulability<'a, 'b> {
     /// The ReadinessGates that select it.
     pub gates: &'b [&'a ReadinessGates],
     /// What the decision was made from.
-    pub seen: &'b Seen<'a>,
+    pub seen: &'b MachineObservation<'a>,
     /// The reports on the machine.
-    pub copies: &'b Copies<'a>,
+    pub copies: &'b CopiedConditions<'a>,
     /// What the gates come to.
-    pub judgement: &'b Judgement<'a>,
+    pub judgement: &'b GateVerdict<'a>,
     /// The decision.
     pub decision: &'b Decision,
 }
@@ -64,12 +64,12 @@ pub fn schedulability(input: &Schedulability<'_, '_>, now: Timestamp) -> Explana
     };
     let phase = machine.status.as_ref().and_then(|status| status.phase).map(|phase| format!("{phase:?}"));
     let mut out = Explanation::new(object, phase, machine.spec.paused, verdict);
-    let closed = matches!(&seen.node, NodeSeen::Here(node) if node.closed);
+    let closed = matches!(&seen.node, NodeObservation::Found(node) if node.closed);
     let mut gates: Vec<_> = judgement.checked.iter().map(|checked| gate(checked, closed, now)).collect();
     gates.sort_by_key(|check| check.state);
     out.checks.extend(gates);
     out.checks.extend(unchecked(seen, judgement));
-    if let NodeSeen::Here(node) = &seen.node {
+    if let NodeObservation::Found(node) = &seen.node {
         out.checks.extend(node_checks(node, judgement));
     }
     out.checks.extend(input.gates.iter().filter_map(|gates| safety_net(gates)));
@@ -83,7 +83,7 @@ pub fn schedulability(input: &Schedulability<'_, '_>, now: Timestamp) -> Explana
     out
 }
 
-fn gate(checked: &Checked<'_>, closed: bool, now: Timestamp) -> Check {
+fn gate(checked: &CheckedGate<'_>, closed: bool, now: Timestamp) -> Check {
     let state = match checked.state {
         GateState::Fails { .. } => State::Failing,
         GateState::Keep => State::Unknown,
@@ -91,13 +91,13 @@ fn gate(checked: &Checked<'_>, closed: bool, now: Timestamp) -> Check {
         GateState::Holds { .. } => State::Passing,
     };
     let (value, since, reason, message) = match &checked.found {
-        Found::Fact(fact) => {
+        GateResult::Fact(fact) => {
             (fact.status.as_str().to_owned(), fact.since, cut(fact.reason, 120), cut(fact.message, 120))
         }
-        Found::Missing { since, hint } => {
+        GateResult::Missing { since, hint } => {
             ("missing".to_owned(), *since, String::new(), hint.clone().unwrap_or_default())
         }
-        Found::Stale { fact, since } => {
+        GateResult::Stale { fact, since } => {
             ("stale".to_owned(), *since, String::new(), format!("the last value was {}", fact.status.as_str()))
         }
     };
@@ -107,7 +107,7 @@ fn gate(checked: &Checked<'_>, closed: bool, now: Timestamp) -> Check {
     };
     Check {
         rule: Some(format!("ReadinessGates/{}", checked.object)),
-        owner: Some(Source::of(checked.gate).to_string()),
+        owner: Some(ConditionSource::of(checked.gate).to_string()),
         value,
         limit: until.map(|_| limit.to_string()),
         reason,
@@ -119,16 +119,16 @@ fn gate(checked: &Checked<'_>, closed: bool, now: Timestamp) -> Check {
 }
 
 /// Gates that only count until the machine was ready for the first time.
-fn unchecked(seen: &Seen<'_>, judgement: &Judgement<'_>) -> Option<Check> {
+fn unchecked(seen: &MachineObservation<'_>, judgement: &GateVerdict<'_>) -> Option<Check> {
     let total: usize = seen.gates.iter().map(|object| object.gates.len()).sum();
     let passed = total.saturating_sub(judgement.checked.len());
-    (passed > 0 && matches!(seen.node, NodeSeen::Here(_))).then(|| Check {
+    (passed > 0 && matches!(seen.node, NodeObservation::Found(_))).then(|| Check {
         message: format!("{passed} with when: {:?} no longer count: the machine was ready before", GateWhen::Bootstrap),
         ..Check::new(Group::Gates, format!("when: {:?}", GateWhen::Bootstrap), State::Passing)
     })
 }
 
-fn node_checks(node: &Node<'_>, judgement: &Judgement<'_>) -> Vec<Check> {
+fn node_checks(node: &Node<'_>, judgement: &GateVerdict<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
     let taint = |state, value: &str| Check {
         value: value.to_owned(),
@@ -180,7 +180,7 @@ fn actions(input: &Schedulability<'_, '_>, recorded: bool) -> Vec<Action> {
     let name = machine.metadata.name.as_deref().unwrap_or_default();
     let mut actions = Vec::new();
     match &seen.node {
-        NodeSeen::Here(node) => {
+        NodeObservation::Found(node) => {
             if node.cordoned {
                 let by =
                     node.cordoned_by.map_or(String::new(), |hand| format!(" if {} is done", cut(hand.manager, 63)));
@@ -194,15 +194,15 @@ fn actions(input: &Schedulability<'_, '_>, recorded: bool) -> Vec<Action> {
                 ));
             }
         }
-        NodeSeen::Missing(_) => {
+        NodeObservation::Missing(_) => {
             actions
                 .push(Action::text(format!("check the kubelet on the host: it registers Node {}", node_name(machine))));
         }
-        NodeSeen::NotBound { node, .. } => actions.push(Action::run(
+        NodeObservation::NotBound { node, .. } => actions.push(Action::run(
             format!("fleetwright machine bind-node {name} -n {namespace}"),
             format!("if Node {node} is this machine's; needs the right to write machines/status"),
         )),
-        NodeSeen::Taken { by, .. } => actions.push(Action::run(
+        NodeObservation::Taken { by, .. } => actions.push(Action::run(
             format!("kubectl get machine -n {namespace} {by} {name} -o wide"),
             "delete one of the two, or give it another spec.hostname",
         )),
@@ -211,13 +211,13 @@ fn actions(input: &Schedulability<'_, '_>, recorded: bool) -> Vec<Action> {
         actions.push(Action::run(format!("fleetwright machine resume {name} -n {namespace}"), "ends the pause"));
     }
     for gate in judgement.checked.iter().filter(|gate| !matches!(gate.state, GateState::Holds { .. })) {
-        actions.push(match Source::of(gate.gate) {
-            Source::Reporter(reporter) => Action::run(
+        actions.push(match ConditionSource::of(gate.gate) {
+            ConditionSource::Reporter(reporter) => Action::run(
                 format!("kubectl get configmap -n {namespace} {name}.{reporter} -o yaml"),
                 format!("shows the report; then check {reporter}"),
             ),
-            Source::Node(_) => Action::run(format!("kubectl describe node {}", node_name(machine)), ""),
-            Source::Machine(type_) => Action::run(
+            ConditionSource::Node(_) => Action::run(format!("kubectl describe node {}", node_name(machine)), ""),
+            ConditionSource::Machine(type_) => Action::run(
                 format!("kubectl describe machine -n {namespace} {name}"),
                 format!("{type_} is written by the operator that owns it"),
             ),
@@ -236,7 +236,7 @@ fn actions(input: &Schedulability<'_, '_>, recorded: bool) -> Vec<Action> {
     if decision.held {
         actions.push(Action::text("find what the failing machines have in common before you change spec.safetyNet"));
     }
-    if actions.is_empty() && (judgement.turn == Some(Turn::Open) || decision.status != Status::True) {
+    if actions.is_empty() && (judgement.turn == Some(NodeAction::Open) || decision.status != Status::True) {
         actions.push(Action::text("nothing: it resolves by itself"));
     }
     actions
@@ -260,7 +260,7 @@ pub fn host(out: &mut Explanation, machine: &Machine) {
             ..Check::new(Group::Packages, &component.component, state)
         }
     }));
-    let failing = crate::machine::OURS.iter().filter_map(|type_| condition(&status.conditions, type_));
+    let failing = crate::machine::OWNED_CONDITIONS.iter().filter_map(|type_| condition(&status.conditions, type_));
     let failing = failing.filter(|condition| condition.status == Status::False);
     out.checks.extend(failing.map(|condition| Check::of_condition(Group::Host, condition, State::Failing)));
 

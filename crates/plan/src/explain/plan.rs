@@ -4,7 +4,9 @@ use fleetwright_api::{Cluster, Disruption, GROUP, Machine, VERSION};
 use serde::Serialize;
 
 use super::{Check, Group, State, Subject};
-use crate::cluster::rehearse::{Back, CertificatePlan, ObjectChange, Rehearsal, RestorePlan, Version};
+use crate::cluster::cluster_plan::{
+    CertificatePlan, ClusterPlan, ObjectChange, PlannedVersion, RestorePlan, RollbackPlan,
+};
 use crate::machine::{InputChange, PlannedStep};
 
 /// What would be done to an object. `machine plan -o json` and `cluster plan -o json` have this shape, which docs/reference/json.md describes.
@@ -115,15 +117,15 @@ pub struct Obstacles<'a> {
 pub struct ClusterDetails {
     /// The package version that the cluster runs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub from: Option<Version>,
+    pub from: Option<PlannedVersion>,
     /// The package version that it would run.
-    pub to: Version,
+    pub to: PlannedVersion,
     /// What is only checked when the change starts.
     pub checked_later: Vec<String>,
     /// Extensions that follow, in order.
     pub extensions: Vec<String>,
     /// Whether and until when a rollback keeps all writes.
-    pub rollback: Back,
+    pub rollback: RollbackPlan,
     /// The snapshot to restore, if there is no other way back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restore: Option<RestorePlan>,
@@ -177,7 +179,7 @@ impl Plan {
     }
 
     /// The plan of a cluster.
-    pub fn of_cluster(cluster: &Cluster, rehearsal: &Rehearsal) -> Self {
+    pub fn of_cluster(cluster: &Cluster, rehearsal: &ClusterPlan) -> Self {
         let object = Subject {
             kind: "Cluster",
             namespace: cluster.metadata.namespace.clone().unwrap_or_default(),

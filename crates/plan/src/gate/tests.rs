@@ -50,23 +50,28 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-fn ask_for(operation: &str, labels: &BTreeMap<String, String>, policies: &[Owned], machines: Option<usize>) -> Verdict {
+fn ask_for(
+    operation: &str,
+    labels: &BTreeMap<String, String>,
+    policies: &[Owned],
+    machines: Option<usize>,
+) -> GateAnswer {
     let uid = format!("uid-{operation}");
     let request = Request { operation, uid: &uid, type_: "Drain", labels };
     judge(request, policies.iter().map(Owned::get), &Fleet(machines))
 }
 
-fn refusal(verdict: Verdict) -> Refusal {
+fn refusal(verdict: GateAnswer) -> Refusal {
     match verdict {
-        Verdict::Refused(refusal) => refusal,
-        Verdict::Granted { by, .. } => panic!("granted by {by}"),
+        GateAnswer::Refused(refusal) => refusal,
+        GateAnswer::Granted { by, .. } => panic!("granted by {by}"),
     }
 }
 
-fn granted_by(verdict: Verdict) -> String {
+fn granted_by(verdict: GateAnswer) -> String {
     match verdict {
-        Verdict::Granted { by, .. } => by,
-        Verdict::Refused(refusal) => panic!("refused: {refusal}"),
+        GateAnswer::Granted { by, .. } => by,
+        GateAnswer::Refused(refusal) => panic!("refused: {refusal}"),
     }
 }
 
@@ -74,7 +79,7 @@ fn granted_by(verdict: Verdict) -> String {
 fn what_no_policy_names_does_not_pass_and_is_told_to_write_one() {
     let reboots = Owned::new("reboots", &["Reboot"], None, Amount::Count(9));
     let refusal = refusal(ask_for("a", &labels(&[]), &[reboots], None));
-    assert_eq!(refusal.why, Why::NoMatchingPolicy);
+    assert_eq!(refusal.why, RefusalReason::NoMatchingPolicy);
     let text = refusal.to_string();
     assert!(text.contains("OperationPolicy") && text.contains("Drain"), "{text}");
 }
@@ -92,7 +97,7 @@ fn all_policies_that_name_the_type_must_have_room() {
     let room = Owned::new("a-room", &["Drain"], None, Amount::Count(9));
     let full = Owned::new("b-full", &["Drain"], None, Amount::Count(1)).held_by(&[("b", "")]);
     let refusal = refusal(ask_for("a", &labels(&[]), &[room, full], None));
-    assert_eq!((refusal.why, refusal.by.as_deref()), (Why::LimitReached, Some("b-full")));
+    assert_eq!((refusal.why, refusal.by.as_deref()), (RefusalReason::LimitReached, Some("b-full")));
     assert_eq!((refusal.count, refusal.limit), (1, 1));
     let text = refusal.to_string();
     assert!(text.contains("OperationPolicy b-full ") && text.contains("1 of 1"), "{text}");
@@ -102,9 +107,9 @@ fn all_policies_that_name_the_type_must_have_room() {
 fn what_cannot_be_counted_does_not_pass() {
     let percent = Owned::new("drains", &["Drain"], Some("zone"), Amount::Percent(5));
     let unknown = refusal(ask_for("a", &labels(&[("zone", "z1")]), std::slice::from_ref(&percent), None));
-    assert_eq!(unknown.why, Why::TargetCountUnknown);
+    assert_eq!(unknown.why, RefusalReason::TargetCountUnknown);
     let unlabelled = refusal(ask_for("a", &labels(&[("rack", "r1")]), &[percent], Some(100)));
-    assert_eq!(unlabelled.why, Why::ScopeLabelMissing);
+    assert_eq!(unlabelled.why, RefusalReason::ScopeLabelMissing);
     assert!(unlabelled.to_string().contains("label zone"), "{unlabelled}");
 }
 
@@ -112,7 +117,10 @@ fn what_cannot_be_counted_does_not_pass() {
 fn a_policy_that_changed_lets_nothing_pass_until_its_counts_follow() {
     let mut policy = Owned::new("drains", &["Drain"], None, Amount::Count(5));
     policy.status.observed_generation = Some(0);
-    assert_eq!(refusal(ask_for("a", &labels(&[]), std::slice::from_ref(&policy), None)).why, Why::PolicyNotObserved);
+    assert_eq!(
+        refusal(ask_for("a", &labels(&[]), std::slice::from_ref(&policy), None)).why,
+        RefusalReason::PolicyNotObserved
+    );
     policy.status = keep_true(policy.get(), &[], &BTreeSet::new(), Timestamp::UNIX_EPOCH);
     assert_eq!(granted_by(ask_for("a", &labels(&[]), &[policy], None)), "drains: 1 of 5");
 }
@@ -123,7 +131,7 @@ fn a_policy_that_is_not_understood_lets_nothing_pass() {
     let accepted: &Condition = condition(&policy.status.conditions, names::ACCEPTED).unwrap();
     assert_eq!(accepted.status, Status::False);
     assert!(accepted.message.contains("spec.scope.by"), "{}", accepted.message);
-    assert_eq!(refusal(ask_for("a", &labels(&[]), &[policy], None)).why, Why::PolicyNotAccepted);
+    assert_eq!(refusal(ask_for("a", &labels(&[]), &[policy], None)).why, RefusalReason::PolicyNotAccepted);
 }
 
 #[test]
@@ -131,14 +139,14 @@ fn a_place_that_is_held_stays_ones_own_when_the_limit_falls() {
     let mut policy = Owned::new("drains", &["Drain"], None, Amount::Count(2)).held_by(&[("a", ""), ("b", "")]);
     policy.spec.max = Amount::Count(1);
     assert_eq!(granted_by(ask_for("a", &labels(&[]), std::slice::from_ref(&policy), None)), "drains: 2 of 1");
-    assert_eq!(refusal(ask_for("c", &labels(&[]), &[policy], None)).why, Why::LimitReached);
+    assert_eq!(refusal(ask_for("c", &labels(&[]), &[policy], None)).why, RefusalReason::LimitReached);
 }
 
 #[test]
 fn a_place_of_one_that_is_gone_is_no_place_of_a_later_one_of_that_name() {
     let mut policy = Owned::new("drains", &["Drain"], None, Amount::Count(1)).held_by(&[("a", "")]);
     policy.status.holders[0].uid = "older".to_owned();
-    let Verdict::Granted { places, .. } = ask_for("a", &labels(&[]), std::slice::from_ref(&policy), None) else {
+    let GateAnswer::Granted { places, .. } = ask_for("a", &labels(&[]), std::slice::from_ref(&policy), None) else {
         panic!("refused")
     };
     assert!(!places[0].held, "it must be written, or whoever forgets the older one would free it");
@@ -150,7 +158,7 @@ fn no_more_pass_than_a_policy_can_list() {
     let mut policy = Owned::new("drains", &["Drain"], Some("zone"), Amount::Count(1));
     policy.status.holders = (0..4096).map(|n| holder(&format!("op-{n}"), &format!("z{n}"))).collect();
     let refusal = refusal(ask_for("a", &labels(&[("zone", "empty")]), &[policy], None));
-    assert_eq!(refusal.why, Why::LimitReached);
+    assert_eq!(refusal.why, RefusalReason::LimitReached);
     assert!(refusal.to_string().contains("4096"), "{refusal}");
 }
 
@@ -164,7 +172,7 @@ fn the_counts_follow_what_ended_what_is_gone_and_what_is_under_way() {
         ("other", "z1"),
     ]);
     let zone = labels(&[("zone", "z2")]);
-    let op = |name, uid, type_, phase| Counted { name, uid, type_, labels: &zone, phase };
+    let op = |name, uid, type_, phase| ActiveOperation { name, uid, type_, labels: &zone, phase };
     let operations = [
         op("ended", "uid-ended", "Drain", OperationPhase::Succeeded),
         op("waits", "uid-waits", "Drain", OperationPhase::Pending),
@@ -186,7 +194,7 @@ fn who_was_not_asked_for_keeps_its_place_and_nothing_passes_meanwhile() {
     let unsure = BTreeSet::from(["unsure".to_owned()]);
     policy.status = keep_true(policy.get(), &[], &unsure, Timestamp::UNIX_EPOCH);
     assert_eq!(policy.status.holders, [holder("unsure", "")]);
-    assert_eq!(refusal(ask_for("a", &labels(&[]), &[policy], None)).why, Why::PolicyNotObserved);
+    assert_eq!(refusal(ask_for("a", &labels(&[]), &[policy], None)).why, RefusalReason::PolicyNotObserved);
 }
 
 fn any_policy(name: &'static str) -> impl Strategy<Value = Owned> {
@@ -214,7 +222,7 @@ proptest! {
                 let uid = format!("uid-{name}");
                 let type_ = if drain { "Drain" } else { "Reboot" };
                 let request = Request { operation: &name, uid: &uid, type_, labels: &labels };
-                if let Verdict::Granted { places, .. } = judge(request, policies.iter().map(Owned::get), &fleet) {
+                if let GateAnswer::Granted { places, .. } = judge(request, policies.iter().map(Owned::get), &fleet) {
                     let named = policies.iter().filter(|p| p.spec.operations.iter().any(|t| t == type_)).count();
                     prop_assert_eq!(places.len(), named);
                     for place in places {
@@ -253,7 +261,7 @@ proptest! {
         let mut before = policy;
         before.status.holders = holders.iter().map(|n| holder(&format!("op-{n}"), scope)).collect();
         let passes = |policy: &Owned| {
-            matches!(ask_for("new", &target, std::slice::from_ref(policy), Some(machines)), Verdict::Granted { .. })
+            matches!(ask_for("new", &target, std::slice::from_ref(policy), Some(machines)), GateAnswer::Granted { .. })
         };
         let mut fewer = before.clone();
         fewer.status.holders.pop();

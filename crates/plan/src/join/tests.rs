@@ -70,8 +70,8 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-fn machine() -> Joiner {
-    Joiner {
+fn machine() -> JoiningMachine {
+    JoiningMachine {
         name: "host-17".to_owned(),
         uid: UID.to_owned(),
         node: "host-17".to_owned(),
@@ -108,22 +108,25 @@ fn whose(name: &str) -> Option<String> {
 }
 
 /// The verdict, for a machine whose Node is bound to it.
-fn ask(requestor: &Requestor, form: &Form, machine: Option<&Joiner>) -> Verdict {
+fn ask(requestor: &Requestor, form: &Form, machine: Option<&JoiningMachine>) -> SigningDecision {
     ask_of(requestor, form, machine, &own_node())
 }
 
-fn ask_of(requestor: &Requestor, form: &Form, machine: Option<&Joiner>, node: &Binding) -> Verdict {
+fn ask_of(requestor: &Requestor, form: &Form, machine: Option<&JoiningMachine>, node: &Binding) -> SigningDecision {
     let pem = form.pem();
-    let asked = Asked { signer: form.signer, usages: &form.usages, request: pem.as_bytes() };
-    decide(requestor, &asked, &Around { machine, rivals: &[], node, reserved: &whose })
+    let asked = SigningRequest { signer: form.signer, usages: &form.usages, request: pem.as_bytes() };
+    decide(requestor, &asked, &JoinContext { machine, rivals: &[], node, reserved: &whose })
 }
 
-fn is_denied(verdict: &Verdict, reason: &str) {
-    assert!(matches!(verdict, Verdict::Denied { reason: found, .. } if *found == reason), "{reason}: {verdict:?}");
+fn is_denied(verdict: &SigningDecision, reason: &str) {
+    assert!(
+        matches!(verdict, SigningDecision::Denied { reason: found, .. } if *found == reason),
+        "{reason}: {verdict:?}"
+    );
 }
 
-fn is_approved(verdict: &Verdict) {
-    assert!(matches!(verdict, Verdict::Approved { .. }), "{verdict:?}");
+fn is_approved(verdict: &SigningDecision) {
+    assert!(matches!(verdict, SigningDecision::Approved { .. }), "{verdict:?}");
 }
 
 #[test]
@@ -182,10 +185,10 @@ fn names_are_for_serving_and_of_the_machine_only() {
         is_denied(&ask(&node(), &form, Some(&machine())), "InvalidSubjectAltNames");
     }
     let verdict = ask(&node(), &serving(&["host-17"], &["10.1.0.17"]), Some(&machine()));
-    let Verdict::Denied { message, .. } = verdict else { panic!("{verdict:?}") };
+    let SigningDecision::Denied { message, .. } = verdict else { panic!("{verdict:?}") };
     assert!(message.contains("10.1.0.17") && message.contains("spec.addresses of Machine host-17"), "{message}");
     let verdict = ask(&node(), &serving(&["host-17"], &["::ffff:10.0.0.17"]), Some(&machine()));
-    let Verdict::Denied { message, .. } = verdict else { panic!("{verdict:?}") };
+    let SigningDecision::Denied { message, .. } = verdict else { panic!("{verdict:?}") };
     assert!(message.contains("10.0.0.17 instead of ::ffff:10.0.0.17"), "{message}");
 }
 
@@ -221,7 +224,7 @@ fn what_is_reserved_is_refused_even_if_the_machine_declares_it() {
         "fd00::1",
     ];
     let declared = names.iter().chain(&ips).map(|&name| name.to_owned()).chain(words(&["10.97.0.1", "fd00:97::1"]));
-    let machine = Joiner { addresses: declared.collect(), ..machine() };
+    let machine = JoiningMachine { addresses: declared.collect(), ..machine() };
     let serving = |dns: &[&str], ips: &[&str]| Form {
         dns: words(dns),
         ips: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
@@ -235,7 +238,7 @@ fn what_is_reserved_is_refused_even_if_the_machine_declares_it() {
     }
     is_approved(&ask(&node(), &serving(&["host-17"], &["10.97.0.1", "fd00:97::1"]), Some(&machine)));
     // A machine that is called so does not get it either.
-    let named = Joiner { node: "kubernetes".to_owned(), ..machine };
+    let named = JoiningMachine { node: "kubernetes".to_owned(), ..machine };
     let form = Form { common_name: "system:node:kubernetes".to_owned(), ..serving(&["kubernetes"], &[]) };
     let requestor = Requestor::of("system:node:kubernetes", &words(&["system:nodes"]), NAMESPACE);
     is_denied(&ask(&requestor, &form, Some(&named)), "ReservedSubjectAltNames");
@@ -248,12 +251,12 @@ fn the_name_of_a_foreign_node_is_not_given_away() {
     // What the foreign Node asks for itself is not ours to answer.
     for form in [Form::client(), Form::serving()] {
         let verdict = ask_of(&node(), &form, Some(&machine()), &Binding::Foreign);
-        assert!(matches!(&verdict, Verdict::Waits { message } if message.contains("bind-node")), "{verdict:?}");
+        assert!(matches!(&verdict, SigningDecision::Waits { message } if message.contains("bind-node")), "{verdict:?}");
     }
     // Before a Node registers, only the holder of the certificate that the machine's token got is known.
     is_approved(&ask_of(&node(), &Form::serving(), Some(&machine()), &Binding::Missing));
-    let uncertified = Joiner { certified: false, ..machine() };
-    assert_eq!(ask_of(&node(), &Form::serving(), Some(&uncertified), &Binding::Missing), Verdict::LeftAlone);
+    let uncertified = JoiningMachine { certified: false, ..machine() };
+    assert_eq!(ask_of(&node(), &Form::serving(), Some(&uncertified), &Binding::Missing), SigningDecision::Ignored);
 }
 
 /// A machine of 10:00 whose status is that.
@@ -333,11 +336,11 @@ fn a_token_gets_no_serving_certificate() {
 #[test]
 fn a_machine_that_is_gone_or_going_joins_no_more_and_a_paused_one_waits() {
     is_denied(&ask(&token(), &Form::client(), None), "MachineNotFound");
-    let going = Joiner { deleted: true, ..machine() };
+    let going = JoiningMachine { deleted: true, ..machine() };
     is_denied(&ask(&token(), &Form::client(), Some(&going)), "MachineDeleted");
     is_denied(&ask(&node(), &Form::serving(), Some(&going)), "MachineDeleted");
-    let paused = Joiner { paused: true, ..machine() };
-    assert!(matches!(ask(&token(), &Form::client(), Some(&paused)), Verdict::Waits { .. }));
+    let paused = JoiningMachine { paused: true, ..machine() };
+    assert!(matches!(ask(&token(), &Form::client(), Some(&paused)), SigningDecision::Waits { .. }));
     // A request that will never do does not wait.
     is_denied(&ask(&token(), &Form { country: true, ..Form::client() }, Some(&paused)), "InvalidSubject");
 }
@@ -346,13 +349,13 @@ fn a_machine_that_is_gone_or_going_joins_no_more_and_a_paused_one_waits() {
 fn of_two_machines_that_claim_one_node_neither_gets_a_certificate() {
     let (machine, rivals, form) = (machine(), words(&["host-17b"]), Form::client());
     let pem = form.pem();
-    let asked = Asked { signer: form.signer, usages: &form.usages, request: pem.as_bytes() };
+    let asked = SigningRequest { signer: form.signer, usages: &form.usages, request: pem.as_bytes() };
     let (missing, own) = (Binding::Missing, own_node());
-    let around = Around { machine: Some(&machine), rivals: &rivals, node: &missing, reserved: &whose };
+    let around = JoinContext { machine: Some(&machine), rivals: &rivals, node: &missing, reserved: &whose };
     let verdict = decide(&token(), &asked, &around);
-    assert!(matches!(&verdict, Verdict::Waits { message } if message.contains("host-17b")), "{verdict:?}");
+    assert!(matches!(&verdict, SigningDecision::Waits { message } if message.contains("host-17b")), "{verdict:?}");
     // Once the Node is bound, it is clear whose it is.
-    is_approved(&decide(&token(), &asked, &Around { node: &own, ..around }));
+    is_approved(&decide(&token(), &asked, &JoinContext { node: &own, ..around }));
 }
 
 #[test]
@@ -362,11 +365,11 @@ fn what_is_none_of_our_business_is_left_alone() {
     let elsewhere = Requestor::of("system:bootstrap:abcdef", &words(&[&token_group("elsewhere", UID)]), NAMESPACE);
     assert_eq!(elsewhere, Requestor::Other);
     assert_eq!(Requestor::of("system:node:host-17", &[], NAMESPACE), Requestor::Other);
-    assert_eq!(ask(&other, &Form::client(), Some(&machine())), Verdict::LeftAlone);
+    assert_eq!(ask(&other, &Form::client(), Some(&machine())), SigningDecision::Ignored);
     // A node that no machine stands for.
-    assert_eq!(ask(&node(), &Form::client(), None), Verdict::LeftAlone);
+    assert_eq!(ask(&node(), &Form::client(), None), SigningDecision::Ignored);
     let signer = Form { signer: "kubernetes.io/kube-apiserver-client", ..Form::client() };
-    assert_eq!(ask(&token(), &signer, Some(&machine())), Verdict::LeftAlone);
+    assert_eq!(ask(&token(), &signer, Some(&machine())), SigningDecision::Ignored);
 }
 
 #[test]
@@ -375,10 +378,10 @@ fn what_is_no_request_is_refused() {
     let (twice, cut) = (format!("{pem}{pem}"), &pem[..pem.len() / 2]);
     for request in ["", "x", cut, &twice, &pem.replace("CERTIFICATE REQUEST", "CERTIFICATE")] {
         let usages = Form::client().usages;
-        let asked = Asked { signer: CLIENT_SIGNER, usages: &usages, request: request.as_bytes() };
+        let asked = SigningRequest { signer: CLIENT_SIGNER, usages: &usages, request: request.as_bytes() };
         let machine = machine();
         let node = own_node();
-        let around = Around { machine: Some(&machine), rivals: &[], node: &node, reserved: &whose };
+        let around = JoinContext { machine: Some(&machine), rivals: &[], node: &node, reserved: &whose };
         is_denied(&decide(&token(), &asked, &around), "RequestInvalid");
     }
 }
@@ -386,9 +389,9 @@ fn what_is_no_request_is_refused() {
 #[test]
 fn a_request_that_is_too_long_is_refused_unread() {
     let (usages, request) = (Form::client().usages, vec![b'x'; LONGEST_REQUEST + 1]);
-    let asked = Asked { signer: CLIENT_SIGNER, usages: &usages, request: &request };
+    let asked = SigningRequest { signer: CLIENT_SIGNER, usages: &usages, request: &request };
     let (machine, node) = (machine(), own_node());
-    let around = Around { machine: Some(&machine), rivals: &[], node: &node, reserved: &whose };
+    let around = JoinContext { machine: Some(&machine), rivals: &[], node: &node, reserved: &whose };
     let verdict = decide(&token(), &asked, &around);
     is_denied(&verdict, "RequestInvalid");
     assert!(format!("{verdict:?}").contains("16384"), "{verdict:?}");
@@ -427,9 +430,9 @@ proptest! {
     /// Said anew, from what an approver must never let pass.
     #[test]
     fn no_forged_request_is_approved(form in forms(), from_token: bool, deleted: bool, paused: bool) {
-        let machine = Joiner { deleted, paused, ..machine() };
+        let machine = JoiningMachine { deleted, paused, ..machine() };
         let requestor = if from_token { token() } else { node() };
-        if let Verdict::Approved { .. } = ask(&requestor, &form, Some(&machine)) {
+        if let SigningDecision::Approved { .. } = ask(&requestor, &form, Some(&machine)) {
             prop_assert!(!deleted && !paused);
             prop_assert_eq!(&form.common_name, "system:node:host-17");
             prop_assert_eq!(form.organization.as_deref(), Some("system:nodes"));
@@ -465,9 +468,9 @@ proptest! {
         let usages = Form::client().usages;
         let machine = machine();
         let node = own_node();
-        let around = Around { machine: Some(&machine), rivals: &[], node: &node, reserved: &whose };
-        let verdict = decide(&token(), &Asked { signer: CLIENT_SIGNER, usages: &usages, request: &bytes }, &around);
-        let invalid = matches!(verdict, Verdict::Denied { reason: "RequestInvalid", .. });
+        let around = JoinContext { machine: Some(&machine), rivals: &[], node: &node, reserved: &whose };
+        let verdict = decide(&token(), &SigningRequest { signer: CLIENT_SIGNER, usages: &usages, request: &bytes }, &around);
+        let invalid = matches!(verdict, SigningDecision::Denied { reason: "RequestInvalid", .. });
         prop_assert!(invalid);
     }
 }

@@ -4,11 +4,11 @@ use fleetwright_api::{Component, ComponentState, Disruption, Drift, OnFailure, R
 use fleetwright_wire::{ComponentSeen, Facts, Outcome, StepRecord};
 use jiff::{SignedDuration, Timestamp};
 
-use super::decide::Mind;
-use super::guard::{self, cut};
-use super::step::{Does, Item, PlannedStep, Verb, changes, id, named};
+use super::decide::Decider;
+use super::drift::{self, cut};
+use super::step::{PlannedStep, StepEffect, StepItem, Verb, changes, id, named};
 use super::version;
-use crate::package::{Rendered, Times};
+use crate::package::{Rendered, StepTimeouts};
 
 /// A step that may be tried again is tried after this long at first…
 const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(5);
@@ -19,16 +19,16 @@ pub(super) const PROVING: &str = "waiting until it works";
 /// How the message of a component begins whose repair failed.
 pub(super) const REPAIR_FAILED: &str = "the repair failed";
 /// How much of a step's output a component's message tells.
-const TAIL: usize = 1024;
+const MAX_OUTPUT_TAIL: usize = 1024;
 /// A component whose health checks failed this often in a row does not work. One failure may be a slow answer.
 const DOWN_AFTER: u32 = 2;
 /// The API server excuses at most that much of the time that a package has to prove itself. An outage that lasts longer ends the operator's
 /// lease, and its successor counts from its own start; a single watch that fails for ever excuses nothing for ever.
-const LONGEST_EXCUSE: SignedDuration = SignedDuration::from_mins(30);
+const MAX_OUTAGE_EXCUSE: SignedDuration = SignedDuration::from_mins(30);
 
 /// Where one component stands.
 #[derive(Debug)]
-pub(super) enum Stand<'a> {
+pub(super) enum ComponentStanding<'a> {
     /// As declared, and it works.
     Settled,
     /// Changed, and not yet known to work.
@@ -41,26 +41,26 @@ pub(super) enum Stand<'a> {
     /// Its step goes on on the host.
     Running,
     /// Something is to be done.
-    Due(Box<Item<'a>>),
+    Due(Box<StepItem<'a>>),
     /// It did not work and is left, or drift is only reported.
-    Left,
+    Abandoned,
 }
 
 /// What is known of a component from the host.
-pub(super) struct Sight<'a> {
+pub(super) struct ObservedComponent<'a> {
     pub seen: &'a ComponentSeen,
     pub facts: &'a Facts,
     /// The boot is another than the one that is written down.
     pub booted: bool,
 }
 
-impl<'a> Mind<'a> {
+impl<'a> Decider<'a> {
     /// Judges a component that is declared, and writes down what it finds.
-    pub(super) fn stand(&mut self, wanted: &'a Rendered, sight: &Sight<'_>) -> Stand<'a> {
+    pub(super) fn stand(&mut self, wanted: &'a Rendered, sight: &ObservedComponent<'_>) -> ComponentStanding<'a> {
         let mut entry = self.entry(&wanted.package.component);
         entry.desired = Some(cut(&wanted.package.version, 256));
         entry.observed = observed(sight.seen);
-        let misfit = super::misfit(wanted, self.k.server);
+        let misfit = super::version_skew(wanted, self.k.server);
         let others = std::mem::replace(&mut self.misfit, misfit);
         if entry.failed.as_ref().is_some_and(|failed| *failed != wanted.digest) {
             // Another one is declared.
@@ -79,7 +79,7 @@ impl<'a> Mind<'a> {
         };
         self.put(entry);
         self.misfit = self.misfit.take().or(others);
-        if matches!(stand, Stand::Settled) && wanted.trusts.is_some() {
+        if matches!(stand, ComponentStanding::Settled) && wanted.trusts.is_some() {
             self.status.trusts.clone_from(&wanted.trusts);
         }
         stand
@@ -92,27 +92,32 @@ impl<'a> Mind<'a> {
     }
 
     /// The declared package is what we installed last.
-    fn in_place(&mut self, entry: &mut Component, wanted: &'a Rendered, sight: &Sight<'_>) -> Stand<'a> {
+    fn in_place(
+        &mut self,
+        entry: &mut Component,
+        wanted: &'a Rendered,
+        sight: &ObservedComponent<'_>,
+    ) -> ComponentStanding<'a> {
         let now = self.now;
-        for does in [Does::Install(wanted), Does::Repair(wanted)] {
+        for does in [StepEffect::Install(wanted), StepEffect::Repair(wanted)] {
             let Some(record) = self.record(entry, &does) else { continue };
-            let (outcome, said) = (record.outcome, said(record));
+            let (outcome, said) = (record.outcome, record_message(record));
             match outcome {
-                Outcome::Running => return Stand::Running,
-                Outcome::Failed | Outcome::Interrupted if matches!(does, Does::Repair(_)) => {
-                    bump(entry);
+                Outcome::Running => return ComponentStanding::Running,
+                Outcome::Failed | Outcome::Interrupted if matches!(does, StepEffect::Repair(_)) => {
+                    count_attempt(entry);
                     self.repaired(false);
                     entry.message = format!("{REPAIR_FAILED}: {said}");
                 }
                 Outcome::Failed => {
-                    bump(entry);
+                    count_attempt(entry);
                     return self.fail(entry, wanted, sight, &said);
                 }
                 Outcome::Done | Outcome::Interrupted | Outcome::Refused => {
-                    bump(entry);
+                    count_attempt(entry);
                     // What was changed has from now on to prove itself.
                     entry.since = now;
-                    if outcome == Outcome::Done && matches!(does, Does::Repair(_)) {
+                    if outcome == Outcome::Done && matches!(does, StepEffect::Repair(_)) {
                         self.repaired(true);
                     }
                 }
@@ -123,14 +128,16 @@ impl<'a> Mind<'a> {
         let calm = self.installed_by_us(entry, wanted).is_none() && !self.repaired_in_proof(entry, wanted);
         if calm && !deviations.is_empty() {
             let why = self.drifted(entry, sight.seen);
-            return why.map_or(Stand::Left, |why| Stand::Due(Box::new(self.repair(wanted, None, sight.seen, why))));
+            return why.map_or(ComponentStanding::Abandoned, |why| {
+                ComponentStanding::Due(Box::new(self.repair(wanted, None, sight.seen, why)))
+            });
         }
         if self.needs_boot(entry, wanted, sight) {
             if entry.state == ComponentState::Ready {
                 set(entry, ComponentState::Pending, String::new(), now);
             }
             entry.message = "waiting for a reboot to take effect".to_owned();
-            return Stand::Boots;
+            return ComponentStanding::Boots;
         }
         match entry.state {
             ComponentState::Ready => {
@@ -139,22 +146,23 @@ impl<'a> Mind<'a> {
                     entry.inputs = wanted.inputs();
                 }
                 entry.proven = Some(wanted.digest.clone());
-                return Stand::Settled;
+                return ComponentStanding::Settled;
             }
             // It mended itself, or somebody did.
             ComponentState::Drifted if !self.was_repaired() => {
                 set(entry, ComponentState::Ready, String::new(), now);
-                return Stand::Settled;
+                return ComponentStanding::Settled;
             }
             // A bootstrap token is valid for minutes: a kubelet that did not join with its own needs another one.
             // The step was written down before it was asked for: one that no host heard of, such as when its token was not issued, is asked for again.
             ComponentState::Pending | ComponentState::Upgrading
                 if wanted.needs_credential
                     && self.k.node.is_none()
-                    && (entry.state == ComponentState::Pending || self.written_down(entry, &Does::Install(wanted))) =>
+                    && (entry.state == ComponentState::Pending
+                        || self.written_down(entry, &StepEffect::Install(wanted))) =>
             {
                 let mut stand = self.not_in_place(entry, wanted, sight);
-                if let Stand::Due(item) = &mut stand {
+                if let ComponentStanding::Due(item) = &mut stand {
                     item.step.why =
                         "installed, but the Node has not joined: retrying with a new bootstrap token".to_owned();
                 }
@@ -179,7 +187,12 @@ impl<'a> Mind<'a> {
         self.prove(entry, wanted, sight)
     }
 
-    fn prove(&mut self, entry: &mut Component, wanted: &'a Rendered, sight: &Sight<'_>) -> Stand<'a> {
+    fn prove(
+        &mut self,
+        entry: &mut Component,
+        wanted: &'a Rendered,
+        sight: &ObservedComponent<'_>,
+    ) -> ComponentStanding<'a> {
         let Some(doubt) = self.doubt(wanted, sight) else { return self.proven(entry, wanted) };
         let within = signed(wanted.times.healthy_within);
         let needs_server = !wanted.node_conditions.is_empty() || wanted.needs_credential;
@@ -191,21 +204,21 @@ impl<'a> Mind<'a> {
                 && !self.repaired_in_proof(entry, wanted)
             {
                 entry.message = format!("{doubt}: repairing once before marking the package as failed");
-                return Stand::Due(Box::new(self.repair(wanted, None, sight.seen, doubt)));
+                return ComponentStanding::Due(Box::new(self.repair(wanted, None, sight.seen, doubt)));
             }
             let said = format!("not healthy within {}s: {doubt}", within.as_secs());
             return self.fail(entry, wanted, sight, &said);
         }
         entry.message = format!("{PROVING}: {doubt}");
-        self.look_for_health(wanted.times.healthy_every);
-        Stand::Proving { others: entry.state == ComponentState::Installing }
+        self.observe_health(wanted.times.healthy_every);
+        ComponentStanding::Proving { others: entry.state == ComponentState::Installing }
     }
 
     /// The declared package works: it is what a later version goes back to.
-    fn proven(&self, entry: &mut Component, wanted: &Rendered) -> Stand<'a> {
+    fn proven(&self, entry: &mut Component, wanted: &Rendered) -> ComponentStanding<'a> {
         set(entry, ComponentState::Ready, String::new(), self.now);
         (entry.inputs, entry.proven) = (wanted.inputs(), Some(wanted.digest.clone()));
-        Stand::Settled
+        ComponentStanding::Settled
     }
 
     /// The time that a component had to prove itself.
@@ -221,11 +234,11 @@ impl<'a> Mind<'a> {
             (*to).min(self.now).duration_since((*from).max(since)).max(SignedDuration::ZERO)
         };
         let excused = self.k.outages.iter().map(overlap).fold(SignedDuration::ZERO, |sum, outage| sum + outage);
-        passed - excused.min(LONGEST_EXCUSE)
+        passed - excused.min(MAX_OUTAGE_EXCUSE)
     }
 
     /// Why a component is not yet known to work; none if it is.
-    fn doubt(&self, wanted: &Rendered, sight: &Sight<'_>) -> Option<String> {
+    fn doubt(&self, wanted: &Rendered, sight: &ObservedComponent<'_>) -> Option<String> {
         let checks = wanted.package.health.checks.len();
         let ran = sight.seen.health.len() >= checks;
         self.doubt_of(&wanted.package.component, ran, wanted.times.healthy_times, &wanted.node_conditions, sight)
@@ -238,7 +251,7 @@ impl<'a> Mind<'a> {
         ran: bool,
         times: u32,
         node_conditions: &[String],
-        sight: &Sight<'_>,
+        sight: &ObservedComponent<'_>,
     ) -> Option<String> {
         if let Some(deviation) = sight.seen.deviations.first() {
             return Some(format!("{} is {}, wanted {}", deviation.what, deviation.found, deviation.wanted));
@@ -247,7 +260,7 @@ impl<'a> Mind<'a> {
             return Some("not in effect although the host was rebooted".to_owned());
         }
         if let Some(failed) = sight.seen.health.iter().find(|check| !check.holds) {
-            return Some(format!("{}: {}", failed.check, cut(&failed.message, TAIL)));
+            return Some(format!("{}: {}", failed.check, cut(&failed.message, MAX_OUTPUT_TAIL)));
         }
         if !ran {
             return Some("health checks have not run yet".to_owned());
@@ -271,22 +284,27 @@ impl<'a> Mind<'a> {
     }
 
     /// Something else is there, or nothing.
-    fn not_in_place(&mut self, entry: &mut Component, wanted: &'a Rendered, sight: &Sight<'_>) -> Stand<'a> {
-        let does = Does::Install(wanted);
+    fn not_in_place(
+        &mut self,
+        entry: &mut Component,
+        wanted: &'a Rendered,
+        sight: &ObservedComponent<'_>,
+    ) -> ComponentStanding<'a> {
+        let does = StepEffect::Install(wanted);
         let verb = change(sight.seen, wanted);
         if entry.state == ComponentState::Ready || entry.state == ComponentState::Drifted {
             set(entry, ComponentState::Pending, String::new(), self.now);
         }
         if let Some(record) = self.record(entry, &does) {
-            let (outcome, said, untouched) = (record.outcome, said(record), record.untouched);
+            let (outcome, said, untouched) = (record.outcome, record_message(record), record.untouched);
             match outcome {
-                Outcome::Running => return Stand::Running,
+                Outcome::Running => return ComponentStanding::Running,
                 Outcome::Failed if !untouched => {
-                    bump(entry);
+                    count_attempt(entry);
                     return self.fail(entry, wanted, sight, &said);
                 }
                 Outcome::Failed => {
-                    bump(entry);
+                    count_attempt(entry);
                     set(
                         entry,
                         ComponentState::Pending,
@@ -295,19 +313,19 @@ impl<'a> Mind<'a> {
                     );
                 }
                 Outcome::Interrupted => {
-                    bump(entry);
+                    count_attempt(entry);
                     entry.message = format!("interrupted, resuming: {said}");
                 }
                 Outcome::Done => {
-                    bump(entry);
+                    count_attempt(entry);
                     entry.message = "the host reported success, but the package is not installed: retrying".to_owned();
                 }
-                Outcome::Refused => bump(entry),
+                Outcome::Refused => count_attempt(entry),
             }
         }
         if let Some((reason, message)) = self.misfit.clone() {
             set(entry, ComponentState::Pending, format!("{reason}: {message}"), self.now);
-            return Stand::Left;
+            return ComponentStanding::Abandoned;
         }
         let changes = changes(&entry.inputs, &wanted.inputs());
         let step = PlannedStep {
@@ -325,11 +343,22 @@ impl<'a> Mind<'a> {
             changes,
         };
         let not_before = self.retry_at(entry, &does);
-        Stand::Due(Box::new(Item { step, does, depends_on: &wanted.depends_on, times: wanted.times, not_before }))
+        ComponentStanding::Due(Box::new(StepItem {
+            step,
+            does,
+            depends_on: &wanted.depends_on,
+            times: wanted.times,
+            not_before,
+        }))
     }
 
     /// The declared package did not work: it is on its way back, or left.
-    fn held(&mut self, entry: &mut Component, wanted: &'a Rendered, sight: &Sight<'_>) -> Stand<'a> {
+    fn held(
+        &mut self,
+        entry: &mut Component,
+        wanted: &'a Rendered,
+        sight: &ObservedComponent<'_>,
+    ) -> ComponentStanding<'a> {
         // What was too late, and nothing took its place, is seen to work when it does. That is no second try.
         let late = entry.state == ComponentState::Failed && installed(sight.seen) == Some(&wanted.digest);
         if late && self.doubt(wanted, sight).is_none() {
@@ -343,20 +372,20 @@ impl<'a> Mind<'a> {
             if !matches!(entry.state, ComponentState::RolledBack | ComponentState::Failed) {
                 set(entry, ComponentState::Failed, entry.message.clone(), self.now);
             }
-            return Stand::Left;
+            return ComponentStanding::Abandoned;
         }
         let Some((to, version)) = kept(entry, sight.seen, wanted) else {
             set(entry, ComponentState::Failed, entry.message.clone(), self.now);
-            return Stand::Left;
+            return ComponentStanding::Abandoned;
         };
-        let does = Does::Back { to };
+        let does = StepEffect::Back { to };
         if let Some(record) = self.record(entry, &does) {
-            let (outcome, said) = (record.outcome, said(record));
+            let (outcome, said) = (record.outcome, record_message(record));
             match outcome {
-                Outcome::Running => return Stand::Running,
+                Outcome::Running => return ComponentStanding::Running,
                 Outcome::Done => {
-                    bump(entry);
-                    let Does::Back { to } = does else { return Stand::Left };
+                    count_attempt(entry);
+                    let StepEffect::Back { to } = does else { return ComponentStanding::Abandoned };
                     let version = cut(&version, 256);
                     let back =
                         Rollback { version: version.clone(), digest: to, at: self.now, why: entry.message.clone() };
@@ -366,19 +395,25 @@ impl<'a> Mind<'a> {
                     return self.restored(entry, wanted, sight, &back);
                 }
                 Outcome::Failed => {
-                    bump(entry);
+                    count_attempt(entry);
                     let message = format!("{}; rollback failed: {said}", entry.message);
                     set(entry, ComponentState::Failed, message, self.now);
-                    return Stand::Left;
+                    return ComponentStanding::Abandoned;
                 }
-                Outcome::Interrupted | Outcome::Refused => bump(entry),
+                Outcome::Interrupted | Outcome::Refused => count_attempt(entry),
             }
         }
-        Stand::Due(Box::new(self.back(entry, wanted, does, version)))
+        ComponentStanding::Due(Box::new(self.back(entry, wanted, does, version)))
     }
 
     /// A change did not work: what worked comes back, once, or it is left.
-    fn fail(&mut self, entry: &mut Component, wanted: &'a Rendered, sight: &Sight<'_>, said: &str) -> Stand<'a> {
+    fn fail(
+        &mut self,
+        entry: &mut Component,
+        wanted: &'a Rendered,
+        sight: &ObservedComponent<'_>,
+        said: &str,
+    ) -> ComponentStanding<'a> {
         let version = &wanted.package.version;
         let repaired = entry.state == ComponentState::Drifted;
         entry.failed = Some(wanted.digest.clone());
@@ -398,15 +433,21 @@ impl<'a> Mind<'a> {
             };
             let message = format!("{version} failed ({why}): {said}");
             set(entry, ComponentState::Failed, cut(&message, 4096), self.now);
-            return Stand::Left;
+            return ComponentStanding::Abandoned;
         };
         let message = format!("{version} failed, rollback to {old}: {said}");
         set(entry, ComponentState::Downgrading, cut(&message, 4096), self.now);
-        let does = Does::Back { to };
-        Stand::Due(Box::new(self.back(entry, wanted, does, old)))
+        let does = StepEffect::Back { to };
+        ComponentStanding::Due(Box::new(self.back(entry, wanted, does, old)))
     }
 
-    pub(super) fn back(&self, entry: &Component, wanted: &'a Rendered, does: Does<'a>, version: String) -> Item<'a> {
+    pub(super) fn back(
+        &self,
+        entry: &Component,
+        wanted: &'a Rendered,
+        does: StepEffect<'a>,
+        version: String,
+    ) -> StepItem<'a> {
         let step = PlannedStep {
             component: wanted.package.component.clone(),
             from: entry.observed.clone(),
@@ -417,16 +458,16 @@ impl<'a> Mind<'a> {
             changes: Vec::new(),
         };
         let not_before = self.retry_at(entry, &does);
-        Item { step, does, depends_on: &[], times: wanted.times, not_before }
+        StepItem { step, does, depends_on: &[], times: wanted.times, not_before }
     }
 
     /// Writes down what deviates. Answers what a repair is for; none if drift is only reported.
     pub(super) fn drifted(&mut self, entry: &mut Component, seen: &ComponentSeen) -> Option<String> {
         if let Some(why) = self.why_down(seen) {
-            self.not_working.insert(entry.component.clone(), cut(&why, TAIL));
+            self.not_working.insert(entry.component.clone(), cut(&why, MAX_OUTPUT_TAIL));
         }
-        let items = guard::items(&entry.component, &seen.deviations);
-        let text = guard::text(&items);
+        let items = drift::items(&entry.component, &seen.deviations);
+        let text = drift::text(&items);
         self.drift.extend(items);
         let kept = std::mem::take(&mut entry.message);
         let message = if kept.starts_with(REPAIR_FAILED) { kept } else { text.clone() };
@@ -442,21 +483,21 @@ impl<'a> Mind<'a> {
         back: Option<&Rollback>,
         seen: &ComponentSeen,
         mut why: String,
-    ) -> Item<'a> {
+    ) -> StepItem<'a> {
         let down = self.why_down(seen);
         let disrupts = down.is_none() && seen.deviations.iter().any(|deviation| deviation.disrupts);
         if disrupts && seen.health.iter().any(|check| !check.holds) {
             self.second_look = true;
-            self.look_for_health(wanted.times.healthy_every);
+            self.observe_health(wanted.times.healthy_every);
         }
         if let Some(down) = down {
-            why = cut(&format!("{why}; already unhealthy, so the repair disrupts nothing: {down}"), TAIL);
+            why = cut(&format!("{why}; already unhealthy, so the repair disrupts nothing: {down}"), MAX_OUTPUT_TAIL);
         }
         // Its health checks say whether it works; without their answer no pod is evicted for a repair.
         self.ask_health |= disrupts && !wanted.package.health.checks.is_empty();
         let disruption = if disrupts { wanted.disruption.max(Disruption::Restart) } else { Disruption::None };
         let version = Some(back.map_or(&wanted.package.version, |back| &back.version).clone());
-        let does = back.map_or(Does::Repair(wanted), |back| Does::Back { to: back.digest.clone() });
+        let does = back.map_or(StepEffect::Repair(wanted), |back| StepEffect::Back { to: back.digest.clone() });
         let step = PlannedStep {
             component: wanted.package.component.clone(),
             from: version.clone(),
@@ -466,34 +507,34 @@ impl<'a> Mind<'a> {
             why,
             changes: Vec::new(),
         };
-        Item { step, does, depends_on: &[], times: wanted.times, not_before: None }
+        StepItem { step, does, depends_on: &[], times: wanted.times, not_before: None }
     }
 
     /// Judges a component that is on the host and not declared.
-    pub(super) fn going(&mut self, seen: &ComponentSeen) -> Stand<'a> {
+    pub(super) fn going(&mut self, seen: &ComponentSeen) -> ComponentStanding<'a> {
         let name = &seen.component;
         let mut entry = self.entry(name);
         entry.desired = None;
         (entry.failed, entry.rollback) = (None, None);
         entry.observed = observed(seen);
         let left = self.k.leaving.get(name);
-        let does = Does::Remove;
+        let does = StepEffect::Remove;
         if entry.state != ComponentState::Removing && entry.state != ComponentState::Failed {
             set(&mut entry, ComponentState::Pending, "no longer declared".to_owned(), self.now);
         }
         if let Some(record) = self.record(&entry, &does) {
-            let (outcome, said) = (record.outcome, said(record));
+            let (outcome, said) = (record.outcome, record_message(record));
             match outcome {
                 Outcome::Running => {
                     self.put(entry);
-                    return Stand::Running;
+                    return ComponentStanding::Running;
                 }
                 Outcome::Failed => {
-                    bump(&mut entry);
+                    count_attempt(&mut entry);
                     let message = format!("removal failed, retrying: {said}");
                     set(&mut entry, ComponentState::Failed, message, self.now);
                 }
-                Outcome::Done | Outcome::Interrupted | Outcome::Refused => bump(&mut entry),
+                Outcome::Done | Outcome::Interrupted | Outcome::Refused => count_attempt(&mut entry),
             }
         }
         let step = PlannedStep {
@@ -509,22 +550,22 @@ impl<'a> Mind<'a> {
         let not_before = self.retry_at(&entry, &does);
         self.put(entry);
         let times = left.map_or_else(default_times, |left| left.times);
-        Stand::Due(Box::new(Item { step, does, depends_on: &[], times, not_before }))
+        ComponentStanding::Due(Box::new(StepItem { step, does, depends_on: &[], times, not_before }))
     }
 
     /// What the host remembers of the present attempt.
-    pub(super) fn record(&self, entry: &Component, does: &Does<'_>) -> Option<&'a StepRecord> {
+    pub(super) fn record(&self, entry: &Component, does: &StepEffect<'_>) -> Option<&'a StepRecord> {
         self.record_of(&id(self.under(), &entry.component, does.tag(), entry.attempts.unwrap_or(0)))
     }
 
     /// The present attempt is the step that was written down last.
-    fn written_down(&self, entry: &Component, does: &Does<'_>) -> bool {
+    fn written_down(&self, entry: &Component, does: &StepEffect<'_>) -> bool {
         let id = id(self.under(), &entry.component, does.tag(), entry.attempts.unwrap_or(0));
         self.old.progress.as_ref().is_some_and(|progress| progress.id.as_ref() == Some(&id))
     }
 
     /// When an attempt that follows one that failed may be made.
-    pub(super) fn retry_at(&self, entry: &Component, does: &Does<'_>) -> Option<Timestamp> {
+    pub(super) fn retry_at(&self, entry: &Component, does: &StepEffect<'_>) -> Option<Timestamp> {
         let before = entry.attempts.unwrap_or(0).checked_sub(1)?;
         let record = self.record_of(&id(self.under(), &entry.component, does.tag(), before))?;
         // Also one that the host says was done, when its effect is not seen: a host that lies is not asked again and again.
@@ -542,13 +583,14 @@ impl<'a> Mind<'a> {
         let changing =
             matches!(entry.state, ComponentState::Installing | ComponentState::Upgrading | ComponentState::Downgrading);
         let before = entry.attempts.unwrap_or(0).checked_sub(1).filter(|_| changing)?;
-        self.record_of(&id(self.under(), &entry.component, Does::Install(wanted).tag(), before))
+        self.record_of(&id(self.under(), &entry.component, StepEffect::Install(wanted).tag(), before))
     }
 
     /// What was installed and has not yet proven itself was repaired since.
     fn repaired_in_proof(&self, entry: &Component, wanted: &Rendered) -> bool {
         let before = entry.attempts.unwrap_or(0).checked_sub(1).filter(|_| entry.state == ComponentState::Installing);
-        let record = |before| self.record_of(&id(self.under(), &entry.component, Does::Repair(wanted).tag(), before));
+        let record =
+            |before| self.record_of(&id(self.under(), &entry.component, StepEffect::Repair(wanted).tag(), before));
         before.and_then(record).is_some()
     }
 
@@ -562,7 +604,7 @@ impl<'a> Mind<'a> {
         (times >= DOWN_AFTER).then(|| format!("{}: {}", failed.check, failed.message))
     }
 
-    fn needs_boot(&self, entry: &Component, wanted: &Rendered, sight: &Sight<'_>) -> bool {
+    fn needs_boot(&self, entry: &Component, wanted: &Rendered, sight: &ObservedComponent<'_>) -> bool {
         let changed = self.installed_by_us(entry, wanted).filter(|record| record.outcome == Outcome::Done);
         match changed {
             // One boot is enough: what is not in place after it does not work.
@@ -574,13 +616,13 @@ impl<'a> Mind<'a> {
 }
 
 /// What a step says of itself, and the end of what it printed.
-pub(super) fn said(record: &StepRecord) -> String {
+pub(super) fn record_message(record: &StepRecord) -> String {
     let tail = record.tail.trim();
-    let message = cut(record.message.trim(), TAIL);
+    let message = cut(record.message.trim(), MAX_OUTPUT_TAIL);
     if tail.is_empty() || message.contains(tail) {
         return message;
     }
-    let from = tail.char_indices().rev().nth(TAIL).map_or(0, |(at, _)| at);
+    let from = tail.char_indices().rev().nth(MAX_OUTPUT_TAIL).map_or(0, |(at, _)| at);
     format!("{message}\n{}", &tail[from..])
 }
 
@@ -594,7 +636,7 @@ pub(super) fn set(entry: &mut Component, state: ComponentState, message: String,
 }
 
 /// The next step has another id.
-pub(super) fn bump(entry: &mut Component) {
+pub(super) fn count_attempt(entry: &mut Component) {
     entry.attempts = Some(entry.attempts.unwrap_or(0).saturating_add(1));
 }
 
@@ -651,10 +693,10 @@ pub(super) fn signed(duration: std::time::Duration) -> SignedDuration {
 }
 
 /// The times of a package version that says nothing about them.
-pub(super) fn default_times() -> Times {
+pub(super) fn default_times() -> StepTimeouts {
     let timeouts = fleetwright_api::Timeouts::default();
     let health = fleetwright_api::PackageHealth::default();
-    Times {
+    StepTimeouts {
         apply: timeouts.apply.0,
         drain: timeouts.drain.0,
         reboot: timeouts.reboot.0,

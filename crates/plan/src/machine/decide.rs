@@ -8,28 +8,28 @@ use fleetwright_wire as wire;
 use jiff::{SignedDuration, Timestamp};
 
 use super::component::set;
-use super::guard::cut;
-use super::{Act, Decision, Known, Unreachable, Wanted, Wish, order};
+use super::drift::cut;
+use super::{Act, Decision, DesiredPackages, MachineInputs, Unreachable, WindowRequest, order};
 use crate::join::{Binding, NOT_BOUND, not_bound};
 
 /// A step that goes on without us is asked after so often.
 pub(super) const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(3);
 /// A host that says no is asked again after that.
-const REFUSED: SignedDuration = SignedDuration::from_secs(30);
+const REFUSAL_BACKOFF: SignedDuration = SignedDuration::from_secs(30);
 /// How often what a person follows is written.
-const PROGRESS: SignedDuration = SignedDuration::from_secs(5);
+const PROGRESS_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
 
 /// Says what to do next about a machine.
-pub fn decide(known: &Known<'_>, now: Timestamp) -> Decision {
-    let mut mind = Mind::new(known, now);
+pub fn decide(known: &MachineInputs<'_>, now: Timestamp) -> Decision {
+    let mut mind = Decider::new(known, now);
     mind.decide();
     mind.keep_node_meanwhile();
     mind.finish()
 }
 
 /// A decision in the making.
-pub(super) struct Mind<'a> {
-    pub k: &'a Known<'a>,
+pub(super) struct Decider<'a> {
+    pub k: &'a MachineInputs<'a>,
     pub now: Timestamp,
     /// Our part of the status as it is written.
     pub old: MachineStatus,
@@ -37,7 +37,7 @@ pub(super) struct Mind<'a> {
     pub status: MachineStatus,
     pub act: Act,
     /// A window that is asked for as well, if `act` is about the Node.
-    pub also_ask: Option<Wish>,
+    pub also_ask: Option<WindowRequest>,
     pub next: Option<Timestamp>,
     pub withdraw: bool,
     /// What of the host is not as declared.
@@ -60,15 +60,15 @@ pub(super) struct Mind<'a> {
     pub stopped: bool,
 }
 
-impl<'a> Mind<'a> {
-    pub fn new(known: &'a Known<'a>, now: Timestamp) -> Self {
-        let old = super::status::ours(known.machine);
+impl<'a> Decider<'a> {
+    pub fn new(known: &'a MachineInputs<'a>, now: Timestamp) -> Self {
+        let old = super::status::owned_status(known.machine);
         Self {
             k: known,
             now,
             status: MachineStatus { progress: None, ..old.clone() },
             old,
-            act: Act::Rest,
+            act: Act::Nothing,
             also_ask: None,
             next: None,
             withdraw: false,
@@ -108,22 +108,24 @@ impl<'a> Mind<'a> {
             return self.cannot(NOT_BOUND, message);
         }
         let wanted = match self.k.wanted {
-            Wanted::Ready(wanted) => wanted,
-            Wanted::Not { reason, message } => return self.cannot(reason, message.to_owned()),
+            DesiredPackages::Ready(wanted) => wanted,
+            DesiredPackages::Unavailable { reason, message } => return self.cannot(reason, message.to_owned()),
         };
         let ordered = match order(wanted) {
             Ok(ordered) => ordered,
             Err(refused) => return self.cannot(refused.reason, refused.message),
         };
         let observe = self.observe(&ordered);
-        let Some(seen) = self.fresh(&ordered).filter(|_| !asked) else { return self.look_or_rest(observe, &ordered) };
+        let Some(seen) = self.fresh(&ordered).filter(|_| !asked) else {
+            return self.observe_or_wait(observe, &ordered);
+        };
         self.looked = true;
         let work = self.work(&ordered, seen.observation);
         self.note_drift();
         if machine.spec.paused {
-            return self.look_while_paused(&work, observe, seen);
+            return self.observe_while_paused(&work, observe, seen);
         }
-        self.go_on(work, observe, seen);
+        self.take_next_step(work, observe, seen);
     }
 
     /// Whether a Node was bound just now. That is written down before anything is done to the Node: what it was bound by may not last.
@@ -152,7 +154,7 @@ impl<'a> Mind<'a> {
             // A look is nothing that a person follows.
             if doing.id.is_some() {
                 self.progress(doing.what, doing.id, doing.since, doing.message);
-                self.at(self.now + PROGRESS);
+                self.at(self.now + PROGRESS_INTERVAL);
             } else {
                 self.status.progress = self.old.progress.clone();
             }
@@ -166,13 +168,13 @@ impl<'a> Mind<'a> {
         }
         if let Some((at, failure)) = host.refused {
             let busy = failure.kind == wire::FailureKind::Busy;
-            let again = at + if busy { ASK_AGAIN } else { REFUSED };
+            let again = at + if busy { ASK_AGAIN } else { REFUSAL_BACKOFF };
             if again > self.now {
                 self.at(again);
                 if busy {
                     self.status.progress = self.old.progress.clone();
                 } else {
-                    self.told_no(at, &failure.message);
+                    self.handle_refusal(at, &failure.message);
                 }
                 return false;
             }
@@ -196,7 +198,7 @@ impl<'a> Mind<'a> {
     }
 
     /// The host said no, and nothing was begun: its disk may be full, or its journal broken.
-    fn told_no(&mut self, at: Timestamp, why: &str) {
+    fn handle_refusal(&mut self, at: Timestamp, why: &str) {
         self.progress("retry the request that the host rejected", None, Some(at), why);
         for entry in self.status.components.iter_mut().filter(|entry| entry.state == ComponentState::Pending) {
             entry.message = cut(&format!("host rejected the request, retrying: {why}"), 1024);
@@ -224,7 +226,7 @@ impl<'a> Mind<'a> {
     fn cannot(&mut self, reason: &'static str, message: String) {
         let paused = self.k.machine.spec.paused;
         self.withdraw = self.waits() && !paused;
-        let ended = if paused { None } else { self.end_in_vain(&format!("{reason}: {message}")) };
+        let ended = if paused { None } else { self.abandon_window(&format!("{reason}: {message}")) };
         if let Some(ended) = ended {
             self.refused = Some((reason, format!("{message}. {ended}")));
             return;
@@ -258,7 +260,7 @@ impl<'a> Mind<'a> {
 
     /// What is declared is told before the host was reached.
     fn note_declared(&mut self) {
-        let Wanted::Ready(wanted) = self.k.wanted else { return };
+        let DesiredPackages::Ready(wanted) = self.k.wanted else { return };
         for wanted in wanted {
             let version = cut(&wanted.package.version, 256);
             let mut entry = self.entry(&wanted.package.component);

@@ -2,7 +2,7 @@
 
 use fleetwright_api::{ComponentState, MachineStatus, Status, condition, names};
 
-use super::guard;
+use super::drift;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Level {
 
 /// Something to tell about a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct MachineEvent {
     /// How bad it is.
     pub level: Level,
     /// One word in CamelCase.
@@ -27,7 +27,7 @@ pub struct Told {
 }
 
 /// What is worth telling of the change from one status to the next.
-pub fn told(old: &MachineStatus, new: &MachineStatus) -> Vec<Told> {
+pub fn events_between(old: &MachineStatus, new: &MachineStatus) -> Vec<MachineEvent> {
     let mut told = Vec::new();
     for entry in &new.components {
         let before = old.components.iter().find(|before| before.component == entry.component);
@@ -53,13 +53,13 @@ pub fn told(old: &MachineStatus, new: &MachineStatus) -> Vec<Told> {
             }
             _ => continue,
         };
-        told.push(Told { level, reason, message, once_for: entry.since.to_string() });
+        told.push(MachineEvent { level, reason, message, once_for: entry.since.to_string() });
     }
     for entry in &old.components {
         let gone = !new.components.iter().any(|after| after.component == entry.component);
         if gone && entry.state == ComponentState::Removing {
             let message = format!("{} was removed", entry.component);
-            told.push(Told {
+            told.push(MachineEvent {
                 level: Level::Normal,
                 reason: "PackageRemoved",
                 message,
@@ -70,10 +70,10 @@ pub fn told(old: &MachineStatus, new: &MachineStatus) -> Vec<Told> {
     if let Some(drift) = &new.last_drift
         && old.last_drift.as_ref().is_none_or(|before| before.at != drift.at)
     {
-        let fights = guard::fights(drift);
+        let fights = drift::is_recurring(drift);
         let reason = if fights { "DriftRecurring" } else { "Drifted" };
-        let message = guard::text(&drift.items);
-        told.push(Told { level: Level::Warning, reason, message, once_for: drift.at.to_string() });
+        let message = drift::text(&drift.items);
+        told.push(MachineEvent { level: Level::Warning, reason, message, once_for: drift.at.to_string() });
     }
     let owned = |status: &MachineStatus| condition(&status.conditions, names::HOST_OWNED).cloned();
     if let Some(now) = owned(new)
@@ -84,7 +84,7 @@ pub fn told(old: &MachineStatus, new: &MachineStatus) -> Vec<Told> {
             .into_iter()
             .find(|one| now.reason == **one);
         if let Some(reason) = reason.filter(|_| now.status == Status::False) {
-            told.push(Told { level: Level::Warning, reason, message: now.message, once_for });
+            told.push(MachineEvent { level: Level::Warning, reason, message: now.message, once_for });
         }
     }
     if let Some((before, now)) = old.host_owner.as_ref().zip(new.host_owner.as_ref())
@@ -103,13 +103,18 @@ pub fn told(old: &MachineStatus, new: &MachineStatus) -> Vec<Told> {
             now.cluster,
             now.epoch
         );
-        told.push(Told { level: Level::Normal, reason: "HostAdopted", message, once_for: now.epoch.to_string() });
+        told.push(MachineEvent {
+            level: Level::Normal,
+            reason: "HostAdopted",
+            message,
+            once_for: now.epoch.to_string(),
+        });
     }
     let key = |status: &MachineStatus| condition(&status.conditions, names::HOST_KEY_TRUSTED).cloned();
     if let Some(now) = key(new).filter(|now| now.status == Status::False)
         && key(old).is_none_or(|before| before.status != Status::False)
     {
-        told.push(Told {
+        told.push(MachineEvent {
             level: Level::Warning,
             reason: "HostKeyChanged",
             message: now.message,

@@ -20,15 +20,15 @@
 
 mod component;
 mod decide;
+mod deletion;
+mod drift;
 mod events;
-mod foresee;
-mod guard;
-mod leave;
-mod look;
 mod node;
-mod notes;
+mod observe;
 mod order;
 mod owner;
+mod preview;
+mod records;
 mod rollback;
 mod status;
 mod step;
@@ -47,20 +47,20 @@ use fleetwright_wire as wire;
 use jiff::Timestamp;
 
 use crate::join::Binding;
-use crate::package::{Rendered, Times};
+use crate::package::{Rendered, StepTimeouts};
 use crate::skew::{self, Minor};
 
 pub use decide::decide;
-pub use events::{Level, Told, told};
-pub use foresee::{steps, uncompared};
-pub use guard::next_check;
-pub use order::{Refused, order};
-pub use status::{OURS, facts, ours};
+pub use drift::next_check;
+pub use events::{Level, MachineEvent, events_between};
+pub use order::{PackageConflict, order};
+pub use preview::{components_without_inputs, steps};
+pub use status::{OWNED_CONDITIONS, facts, owned_status};
 pub use step::{InputChange, PlannedStep, Verb};
 
 /// Everything that a decision is made from.
 #[derive(Clone, Debug)]
-pub struct Known<'a> {
+pub struct MachineInputs<'a> {
     /// The machine as it is written.
     pub machine: &'a Machine,
     /// As whom the host knows it.
@@ -70,11 +70,11 @@ pub struct Known<'a> {
     /// An older Machine of the same API server that has the same address, by its name.
     pub same_address: Option<&'a str>,
     /// What its host should carry, in the order of the specification.
-    pub wanted: Wanted<'a>,
+    pub wanted: DesiredPackages<'a>,
     /// What is known of versions that are on the host and not wanted: of components to be removed, and of restored versions.
-    pub leaving: &'a BTreeMap<String, Left>,
+    pub leaving: &'a BTreeMap<String, LeavingVersion>,
     /// What is known of the host.
-    pub host: Host<'a>,
+    pub host: HostKnowledge<'a>,
     /// The Node that is bound to it.
     pub node: Option<Node<'a>>,
     /// Whether the Node of its name is bound to it. `node` is none unless it is.
@@ -82,11 +82,11 @@ pub struct Known<'a> {
     /// When its bootstrap token first requested a client certificate that was approved.
     pub certified: Option<Timestamp>,
     /// Who was still on the Node when it was last looked at in this window; none if it was not.
-    pub pods: Option<&'a Pods>,
+    pub pods: Option<&'a RemainingPods>,
     /// Its window, if one waits or is under way.
     pub window: Option<Window<'a>>,
-    /// Windows that were given up, by what they were for ([`Wish::fingerprint`]).
-    pub given_up: &'a BTreeMap<String, GivenUp>,
+    /// Windows that were given up, by what they were for ([`WindowRequest::fingerprint`]).
+    pub given_up: &'a BTreeMap<String, AbandonedWindows>,
     /// How often in a row the checks of a component held.
     pub streaks: &'a BTreeMap<String, u32>,
     /// How often in a row the checks of a component failed, of the looks that ran them.
@@ -103,11 +103,11 @@ pub struct Known<'a> {
 
 /// What a host should carry.
 #[derive(Clone, Copy, Debug)]
-pub enum Wanted<'a> {
+pub enum DesiredPackages<'a> {
     /// These.
     Ready(&'a [Arc<Rendered>]),
     /// Nobody can say, because one of them cannot be made.
-    Not {
+    Unavailable {
         /// One word in CamelCase.
         reason: &'static str,
         /// Which, where, and what to do.
@@ -117,24 +117,24 @@ pub enum Wanted<'a> {
 
 /// What is known of a component that is to go, or whose declared version was rolled back: of the version on the host.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Left {
+pub struct LeavingVersion {
     /// What it needs, which outlives it.
     pub depends_on: Vec<String>,
     /// What taking it away does to what runs.
     pub disruption: Disruption,
     /// Times, as declared.
-    pub times: Times,
+    pub times: StepTimeouts,
     /// The conditions that its Node must have for it to count as healthy.
     pub node_conditions: Vec<String>,
 }
 
 /// What is known of a host.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Host<'a> {
+pub struct HostKnowledge<'a> {
     /// What is under way.
-    pub doing: Option<Doing<'a>>,
+    pub doing: Option<OngoingTask<'a>>,
     /// What it said when it was last looked at; none if that was before this process began.
-    pub seen: Option<Seen<'a>>,
+    pub seen: Option<HostObservation<'a>>,
     /// What became of the last step.
     pub step: Option<&'a wire::StepRecord>,
     /// When that was learnt.
@@ -153,7 +153,7 @@ pub struct Host<'a> {
 
 /// What is under way with a host.
 #[derive(Clone, Copy, Debug)]
-pub struct Doing<'a> {
+pub struct OngoingTask<'a> {
     /// What, for people.
     pub what: &'a str,
     /// The step's id, if it is one.
@@ -166,20 +166,20 @@ pub struct Doing<'a> {
 
 /// What a host said when it was looked at.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct HostObservation<'a> {
     /// When.
     pub at: Timestamp,
     /// What it said.
     pub observation: &'a wire::Observation,
     /// What it was asked about.
-    pub asked: &'a Asked,
+    pub asked: &'a ObservedScope,
     /// Nothing was asked of it since.
     pub current: bool,
 }
 
 /// What a host was asked about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct ObservedScope {
     /// The digests of the packages, by component.
     pub digests: BTreeMap<String, String>,
     /// Components that were compared with the host's own copy of their package.
@@ -188,7 +188,7 @@ pub struct Asked {
     pub health: bool,
 }
 
-impl Asked {
+impl ObservedScope {
     /// What is asked with that.
     pub fn of(observe: &wire::Observe) -> Self {
         let digests = observe.packages.iter().map(|package| (package.component.clone(), package.digest())).collect();
@@ -206,12 +206,12 @@ pub struct Unreachable<'a> {
     /// Not tried before.
     pub not_before: Timestamp,
     /// Why.
-    pub why: Why<'a>,
+    pub why: UnreachableReason<'a>,
 }
 
 /// Why a host is not reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why<'a> {
+pub enum UnreachableReason<'a> {
     /// It shows another key than it should.
     HostKeyChanged(&'a str),
     /// It is none that we can serve.
@@ -219,14 +219,16 @@ pub enum Why<'a> {
     /// It does not let us in, or ours cannot be used: one word, and why.
     Refused(&'static str, &'a str),
     /// It does not answer, or stopped answering.
-    Silent(&'a str),
+    NoAnswer(&'a str),
 }
 
-impl<'a> Why<'a> {
+impl<'a> UnreachableReason<'a> {
     /// What happened, for people.
     pub fn text(self) -> &'a str {
         match self {
-            Self::HostKeyChanged(text) | Self::Unsupported(text) | Self::Refused(_, text) | Self::Silent(text) => text,
+            Self::HostKeyChanged(text) | Self::Unsupported(text) | Self::Refused(_, text) | Self::NoAnswer(text) => {
+                text
+            }
         }
     }
 }
@@ -268,7 +270,7 @@ impl Node<'_> {
 
 /// Who is on a Node that is being drained.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pods {
+pub struct RemainingPods {
     /// When it was looked.
     pub at: Timestamp,
     /// Who must still leave, as `namespace/name`, and what keeps each, if something does.
@@ -284,15 +286,15 @@ pub struct Window<'a> {
     pub uid: &'a str,
     /// The worst that may happen inside.
     pub level: Disruption,
-    /// What it is for, see [`Wish::fingerprint`].
+    /// What it is for, see [`WindowRequest::fingerprint`].
     pub fingerprint: &'a str,
     /// How far it is.
-    pub phase: Phase<'a>,
+    pub phase: WindowPhase<'a>,
 }
 
 /// How far a window is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase<'a> {
+pub enum WindowPhase<'a> {
     /// The gate does not let it pass yet, and why.
     Waiting(&'a str),
     /// It is under way.
@@ -306,7 +308,7 @@ pub enum Phase<'a> {
 
 /// Windows that were given up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GivenUp {
+pub struct AbandonedWindows {
     /// How many.
     pub times: u32,
     /// When the last one was.
@@ -319,7 +321,7 @@ pub struct Decision {
     /// The one thing to do.
     pub act: Act,
     /// A window to ask for before that, if `act` is about the Node alone.
-    pub also_ask: Option<Wish>,
+    pub also_ask: Option<WindowRequest>,
     /// Our part of the status.
     pub status: MachineStatus,
     /// When to look again, if nothing happens.
@@ -332,13 +334,13 @@ pub struct Decision {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act {
     /// Nothing.
-    Rest,
+    Nothing,
     /// See to it that the machine does not go before its host is clean.
     Finalize,
     /// Look at the host.
     Observe(Box<wire::Observe>),
     /// Run a step on the host.
-    Run(Box<Run>),
+    RunStep(Box<StepRun>),
     /// Leave nothing on the host.
     Clean,
     /// Leave the host as it is, and to whoever claims it next.
@@ -351,15 +353,15 @@ pub enum Act {
         from: wire::Owner,
     },
     /// Ask for a window.
-    Ask(Wish),
+    RequestWindow(WindowRequest),
     /// Keep new pods away.
-    Close,
+    CloseNode,
     /// Ask the pods to leave.
     Drain,
     /// Let pods come again.
-    Open,
+    OpenNode,
     /// The window is over.
-    End {
+    EndWindow {
         /// Let pods come again, before that.
         open: bool,
         /// Whether it did what it was for.
@@ -386,7 +388,7 @@ pub enum Act {
     /// The machine has left: its Node goes.
     DeleteNode,
     /// Let the machine go, and its Node, too, if it is there and the host is gone.
-    LetGo {
+    ReleaseMachine {
         /// The Node, too.
         node: bool,
     },
@@ -394,7 +396,7 @@ pub enum Act {
 
 /// A step to be run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Run {
+pub struct StepRun {
     /// Its id: the host never runs the same one twice.
     pub id: String,
     /// What.
@@ -411,7 +413,7 @@ pub struct Run {
 
 /// A window that is wished for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct WindowRequest {
     /// The worst that happens inside.
     pub level: Disruption,
     /// Why, for people.
@@ -424,7 +426,7 @@ pub struct Wish {
 pub const KUBELET: &str = "kubelet";
 
 /// Why a package does not fit to an API server of that minor: a reason, and what to do. Only kubelets are compared.
-pub fn misfit(wanted: &Rendered, server: Option<Minor>) -> Option<(&'static str, String)> {
+pub fn version_skew(wanted: &Rendered, server: Option<Minor>) -> Option<(&'static str, String)> {
     let (major, minor) = server?;
     let version = &wanted.package.version;
     let skew = skew::skew(version, (major, minor)).filter(|_| wanted.package.component == KUBELET)?;
@@ -432,11 +434,11 @@ pub fn misfit(wanted: &Rendered, server: Option<Minor>) -> Option<(&'static str,
         skew::Skew::TooNew => format!(
             "kubelet {version} is newer than the API server ({major}.{minor}): upgrade the control plane first, or declare a kubelet of \
              {major}.{minor} or up to {} minors older",
-            skew::OLDEST
+            skew::MAX_KUBELET_SKEW
         ),
         skew::Skew::TooOld => format!(
             "kubelet {version} is more than {} minors older than the API server ({major}.{minor}): declare a newer kubelet",
-            skew::OLDEST
+            skew::MAX_KUBELET_SKEW
         ),
     };
     Some((skew.reason(), text))

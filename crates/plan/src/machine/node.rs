@@ -2,7 +2,7 @@
 
 use fleetwright_api::{Machine, Taint};
 
-use super::decide::Mind;
+use super::decide::Decider;
 use super::{Act, Node};
 
 /// Taints below these are set and removed by Kubernetes. One of them in `spec.taints` only does not count against the Node.
@@ -18,7 +18,7 @@ fn found<'a>(node: Node<'a>, id: &str) -> Option<&'a Taint> {
     node.taints.iter().find(|taint| taint.id() == id)
 }
 
-impl Mind<'_> {
+impl Decider<'_> {
     /// Brings the Node to what the machine declares when nothing else is done now. That needs no host and disrupts nothing: it waits neither for
     /// the gate nor for a host that is not reached.
     pub(super) fn keep_node_meanwhile(&mut self) {
@@ -26,19 +26,24 @@ impl Mind<'_> {
         let left = machine.metadata.deletion_timestamp.is_some() || machine.spec.ssh.is_none() || machine.spec.paused;
         // A Node that was bound just now is written down first.
         let bound = self.status.node_ref == self.old.node_ref;
-        if left || !bound || self.stopped || self.running().is_some() || !matches!(self.act, Act::Rest | Act::Ask(_)) {
+        if left
+            || !bound
+            || self.stopped
+            || self.running().is_some()
+            || !matches!(self.act, Act::Nothing | Act::RequestWindow(_))
+        {
             return;
         }
-        let act = std::mem::replace(&mut self.act, Act::Rest);
+        let act = std::mem::replace(&mut self.act, Act::Nothing);
         // Who asks for the first time may be let pass at once: the Node would be closed again.
-        if self.closed_for_nothing() && (act == Act::Rest || self.waits()) {
-            self.act = Act::Open;
+        if self.may_reopen_node() && (act == Act::Nothing || self.waits()) {
+            self.act = Act::OpenNode;
         } else {
             self.keep_node();
         }
-        if self.act == Act::Rest {
+        if self.act == Act::Nothing {
             self.act = act;
-        } else if let Act::Ask(wish) = act {
+        } else if let Act::RequestWindow(wish) = act {
             // Asked for all the same: a Node that cannot be written must not keep its machine from the gate.
             self.also_ask = Some(wish);
         }

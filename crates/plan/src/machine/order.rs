@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::Left;
+use super::LeavingVersion;
 use crate::package::Rendered;
 
 /// Why packages cannot stand together on one machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct PackageConflict {
     /// One word in CamelCase.
     pub reason: &'static str,
     /// Which, and what to do.
     pub message: String,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for PackageConflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
@@ -26,13 +26,13 @@ impl fmt::Display for Refused {
 ///
 /// # Errors
 /// Says which component is missing, which conflict, or which go around in a circle.
-pub fn order(packages: &[Arc<Rendered>]) -> Result<Vec<&Arc<Rendered>>, Refused> {
+pub fn order(packages: &[Arc<Rendered>]) -> Result<Vec<&Arc<Rendered>>, PackageConflict> {
     let name = |package: &Rendered| package.package.component.clone();
     let all: BTreeSet<String> = packages.iter().map(|package| name(package)).collect();
     for package in packages {
         if let Some(other) = package.conflicts_with.iter().find(|other| all.contains(*other)) {
             let (one, reference) = (name(package), &package.package.reference);
-            return Err(Refused {
+            return Err(PackageConflict {
                 reason: "PackagesConflict",
                 message: format!(
                     "{one} conflicts with {other} (spec.conflictsWith of MachinePackageVersion {reference}): remove one of them from \
@@ -42,7 +42,7 @@ pub fn order(packages: &[Arc<Rendered>]) -> Result<Vec<&Arc<Rendered>>, Refused>
         }
         if let Some(other) = package.depends_on.iter().find(|other| !all.contains(*other)) {
             let (one, reference) = (name(package), &package.package.reference);
-            return Err(Refused {
+            return Err(PackageConflict {
                 reason: "DependencyMissing",
                 message: format!(
                     "{one} depends on {other} (spec.dependsOn of MachinePackageVersion {reference}), which spec.packages does not list: add a \
@@ -58,7 +58,7 @@ pub fn order(packages: &[Arc<Rendered>]) -> Result<Vec<&Arc<Rendered>>, Refused>
         let free = rest.iter().position(|package| package.depends_on.iter().all(|on| placed.contains(on.as_str())));
         let Some(free) = free else {
             let circle: Vec<String> = rest.iter().map(|package| name(package)).collect();
-            return Err(Refused {
+            return Err(PackageConflict {
                 reason: "DependencyCycle",
                 message: format!(
                     "dependency cycle between components {}: remove one of the dependencies from spec.dependsOn of their package versions",
@@ -74,7 +74,7 @@ pub fn order(packages: &[Arc<Rendered>]) -> Result<Vec<&Arc<Rendered>>, Refused>
 }
 
 /// Puts components that are to go into the order in which they go: who needs another goes before it.
-pub(super) fn removals(components: &[String], known: &BTreeMap<String, Left>) -> Vec<String> {
+pub(super) fn removals(components: &[String], known: &BTreeMap<String, LeavingVersion>) -> Vec<String> {
     let mut rest: Vec<&String> = components.iter().collect();
     let mut ordered = Vec::with_capacity(rest.len());
     while !rest.is_empty() {

@@ -3,13 +3,13 @@
 use fleetwright_api::{HostOwner, OnDelete, Status, names};
 use fleetwright_wire::{Facts, Mark, Observe, Owner};
 
-use super::decide::Mind;
-use super::guard::cut;
-use super::{Act, Seen};
+use super::decide::Decider;
+use super::drift::cut;
+use super::{Act, HostObservation};
 use crate::join::Binding;
 use crate::operation::put;
 
-impl Mind<'_> {
+impl Decider<'_> {
     /// Whether the host may be changed for this Machine. If not, it is only looked at, and what is to be done instead was decided.
     pub(super) fn may_change(&mut self) -> bool {
         let Some(seen) = self.k.host.seen else { return true };
@@ -39,9 +39,9 @@ impl Mind<'_> {
             if self.k.fence == 0 || mark.fence <= self.k.fence {
                 match self.unknown_serial(&seen.observation.facts) {
                     Some(text) => {
-                        self.say_owned(Status::True, "SerialUnknown", format!("epoch {}; {text}", mark.epoch))
+                        self.set_host_owned(Status::True, "SerialUnknown", format!("epoch {}; {text}", mark.epoch))
                     }
-                    None => self.say_owned(Status::True, "Owned", format!("epoch {}", mark.epoch)),
+                    None => self.set_host_owned(Status::True, "Owned", format!("epoch {}", mark.epoch)),
                 }
                 return true;
             }
@@ -67,7 +67,7 @@ impl Mind<'_> {
 
     /// Whether a host without an owner may be changed, which its first step claims. A Machine that installed its packages before hosts had
     /// owners claims it at once: until then any other Machine could.
-    fn may_claim(&mut self, seen: Seen<'_>) -> bool {
+    fn may_claim(&mut self, seen: HostObservation<'_>) -> bool {
         let machine = self.k.machine;
         let installed = self.old.components.iter().any(|entry| entry.observed.is_some());
         let asked = self.asks_to_adopt(HostOwner::UNCLAIMED);
@@ -91,7 +91,7 @@ impl Mind<'_> {
         if let Some(text) = self.unknown_serial(&seen.observation.facts) {
             message = format!("{message}; {text}");
         }
-        self.say_owned(Status::Unknown, "NotClaimedYet", message);
+        self.set_host_owned(Status::Unknown, "NotClaimedYet", message);
         true
     }
 
@@ -145,13 +145,13 @@ impl Mind<'_> {
             return;
         }
         self.withdraw = self.waits();
-        if let Some(ended) = self.end_in_vain("spec.ssh is null, the host is no longer managed") {
+        if let Some(ended) = self.abandon_window("spec.ssh is null, the host is no longer managed") {
             let message = format!("spec.ssh is null: the host is neither checked nor changed. {ended}");
             let (generation, now) = (machine.metadata.generation, self.now);
             let conditions = &mut self.status.conditions;
             put(conditions, names::UP_TO_DATE, Status::Unknown, "NotManaged", cut(&message, 4096), generation, now);
-        } else if self.left_closed() {
-            self.act = Act::Open;
+        } else if self.is_left_closed() {
+            self.act = Act::OpenNode;
         }
     }
 
@@ -171,13 +171,13 @@ impl Mind<'_> {
         self.withdraw = self.waits();
         let ends = self.running().is_some();
         if ends {
-            self.act = Act::End { open: false, well: false, text: cut(&format!("{reason}: {message}"), 1024) };
+            self.act = Act::EndWindow { open: false, well: false, text: cut(&format!("{reason}: {message}"), 1024) };
         }
-        self.say_owned(Status::False, reason, message);
+        self.set_host_owned(Status::False, reason, message);
         ends
     }
 
-    fn say_owned(&mut self, status: Status, reason: &str, message: String) {
+    fn set_host_owned(&mut self, status: Status, reason: &str, message: String) {
         let (generation, now) = (self.k.machine.metadata.generation, self.now);
         put(&mut self.status.conditions, names::HOST_OWNED, status, reason, cut(&message, 4096), generation, now);
     }

@@ -3,36 +3,38 @@
 use fleetwright_api::{Component, ComponentState, Rollback};
 use fleetwright_wire::Outcome;
 
-use super::component::{PROVING, REPAIR_FAILED, Sight, Stand, bump, installed, said, set, signed};
-use super::decide::Mind;
-use super::guard::cut;
-use super::step::{Does, Item};
+use super::component::{
+    ComponentStanding, ObservedComponent, PROVING, REPAIR_FAILED, count_attempt, installed, record_message, set, signed,
+};
+use super::decide::Decider;
+use super::drift::cut;
+use super::step::{StepEffect, StepItem};
 use crate::package::Rendered;
 
-impl<'a> Mind<'a> {
+impl<'a> Decider<'a> {
     /// The host carries a restored version: it must prove itself before the Node opens, and is guarded as any other.
     pub(super) fn restored(
         &mut self,
         entry: &mut Component,
         wanted: &'a Rendered,
-        sight: &Sight<'_>,
+        sight: &ObservedComponent<'_>,
         back: &Rollback,
-    ) -> Stand<'a> {
-        let does = Does::Back { to: back.digest.clone() };
+    ) -> ComponentStanding<'a> {
+        let does = StepEffect::Back { to: back.digest.clone() };
         let drifted = entry.state == ComponentState::Drifted;
         if let Some(record) = self.record(entry, &does) {
-            let (outcome, said) = (record.outcome, said(record));
+            let (outcome, said) = (record.outcome, record_message(record));
             match outcome {
-                Outcome::Running => return Stand::Running,
+                Outcome::Running => return ComponentStanding::Running,
                 Outcome::Failed | Outcome::Interrupted => {
-                    bump(entry);
+                    count_attempt(entry);
                     if drifted {
                         self.repaired(false);
                         entry.message = format!("{REPAIR_FAILED}: {said}");
                     }
                 }
                 Outcome::Done | Outcome::Refused => {
-                    bump(entry);
+                    count_attempt(entry);
                     entry.since = self.now;
                     if outcome == Outcome::Done && drifted {
                         self.repaired(true);
@@ -44,31 +46,31 @@ impl<'a> Mind<'a> {
             let kept = sight.seen.previous.iter().any(|kept| kept.digest == back.digest);
             if kept && entry.state != ComponentState::Failed {
                 set(entry, ComponentState::Downgrading, entry.message.clone(), self.now);
-                return Stand::Due(Box::new(self.back(entry, wanted, does, back.version.clone())));
+                return ComponentStanding::Due(Box::new(self.back(entry, wanted, does, back.version.clone())));
             }
             let message = format!("{}; rollback failed: {} is no longer on the host", back.why, back.version);
             set(entry, ComponentState::Failed, cut(&message, 8192), self.now);
-            return Stand::Left;
+            return ComponentStanding::Abandoned;
         }
         // A kernel that was restored is in place after a boot.
         if sight.seen.needs_reboot && entry.state != ComponentState::Failed {
-            return Stand::Boots;
+            return ComponentStanding::Boots;
         }
         let asked = self.k.host.seen.filter(|seen| seen.asked.installed.contains(&entry.component));
         let guarded = matches!(entry.state, ComponentState::RolledBack | ComponentState::Drifted);
         if guarded && asked.is_some() && !sight.seen.deviations.is_empty() {
             if let Some(why) = self.drifted(entry, sight.seen) {
                 let item = self.repair(wanted, Some(back), sight.seen, why);
-                return Stand::Due(Box::new(Item { not_before: self.retry_at(entry, &does), ..item }));
+                return ComponentStanding::Due(Box::new(StepItem { not_before: self.retry_at(entry, &does), ..item }));
             }
-            return Stand::Left;
+            return ComponentStanding::Abandoned;
         }
         if entry.state == ComponentState::RolledBack || asked.is_none() && drifted {
-            return Stand::Left;
+            return ComponentStanding::Abandoned;
         }
         if drifted && !self.was_repaired() {
             set(entry, ComponentState::RolledBack, back.why.clone(), self.now);
-            return Stand::Left;
+            return ComponentStanding::Abandoned;
         }
         if sight.booted {
             entry.since = self.now;
@@ -80,20 +82,20 @@ impl<'a> Mind<'a> {
         let Some(doubt) = self.doubt_of(&entry.component, ran, times.healthy_times, conditions, sight) else {
             entry.proven = Some(back.digest.clone());
             set(entry, ComponentState::RolledBack, back.why.clone(), self.now);
-            return Stand::Left;
+            return ComponentStanding::Abandoned;
         };
         if entry.state == ComponentState::Failed {
-            return Stand::Left;
+            return ComponentStanding::Abandoned;
         }
         let within = signed(times.healthy_within);
         if self.had(entry, !conditions.is_empty()) >= within {
             let (version, within) = (&back.version, within.as_secs());
             let message = format!("{}; restored version {version} not healthy within {within}s: {doubt}", back.why);
             set(entry, ComponentState::Failed, cut(&message, 8192), self.now);
-            return Stand::Left;
+            return ComponentStanding::Abandoned;
         }
         entry.message = format!("{PROVING}: restored version {}: {doubt}", back.version);
-        self.look_for_health(times.healthy_every);
-        Stand::Proving { others: false }
+        self.observe_health(times.healthy_every);
+        ComponentStanding::Proving { others: false }
     }
 }

@@ -7,13 +7,13 @@ use fleetwright_api::{
 use fleetwright_wire as wire;
 use jiff::SignedDuration;
 
-use super::decide::Mind;
-use super::{Act, Decision, Wanted, guard};
+use super::decide::Decider;
+use super::{Act, Decision, DesiredPackages, drift};
 use crate::join::Binding;
 use crate::operation::put;
 
 /// The conditions that are ours.
-pub const OURS: [&str; 6] = [
+pub const OWNED_CONDITIONS: [&str; 6] = [
     names::REACHABLE,
     names::HOST_KEY_TRUSTED,
     names::HOST_OWNED,
@@ -29,19 +29,19 @@ pub(super) const INSTALLING: &str = "Installing";
 const REBOOT_TIMED_OUT: &str = "RebootTimedOut";
 
 /// A host that does not answer for that long is lost.
-const LOST: SignedDuration = SignedDuration::from_mins(2);
+const LOST_AFTER: SignedDuration = SignedDuration::from_mins(2);
 
 /// Our part of what is written.
-pub fn ours(machine: &Machine) -> MachineStatus {
+pub fn owned_status(machine: &Machine) -> MachineStatus {
     let mut status = machine.status.clone().unwrap_or_default();
-    status.conditions.retain(|condition| OURS.contains(&&*condition.type_));
+    status.conditions.retain(|condition| OWNED_CONDITIONS.contains(&&*condition.type_));
     status.bootstrapped = None;
     status
 }
 
 /// What a host says of itself, as it is written down.
 pub fn facts(facts: &wire::Facts) -> Facts {
-    let text = |text: &str| (!text.is_empty()).then(|| guard::cut(text, 256));
+    let text = |text: &str| (!text.is_empty()).then(|| drift::cut(text, 256));
     Facts {
         os: text(&facts.os),
         kernel: text(&facts.kernel),
@@ -52,7 +52,7 @@ pub fn facts(facts: &wire::Facts) -> Facts {
     }
 }
 
-impl Mind<'_> {
+impl Decider<'_> {
     /// What is known of the host and its Node, whatever else is decided.
     pub(super) fn note_host(&mut self) {
         let (host, now) = (&self.k.host, self.now);
@@ -70,7 +70,7 @@ impl Mind<'_> {
         };
         let conditions = &mut self.status.conditions;
         let mut say = |type_: &str, status, reason: &str, message: String| {
-            put(conditions, type_, status, reason, guard::cut(&message, 4096), generation, now);
+            put(conditions, type_, status, reason, drift::cut(&message, 4096), generation, now);
         };
         let why = host.unreachable.map(|unreachable| (unreachable, unreachable.why));
         let no_answer = if self.status.reboot_due_from.is_some() { REBOOT_TIMED_OUT } else { "NoResponse" };
@@ -79,7 +79,7 @@ impl Mind<'_> {
                 say(names::REACHABLE, Status::True, "Connected", String::new());
                 say(names::HOST_KEY_TRUSTED, Status::True, "HostKeyMatches", String::new());
             }
-            Some((_, super::Why::HostKeyChanged(text))) => {
+            Some((_, super::UnreachableReason::HostKeyChanged(text))) => {
                 let message = format!(
                     "{text}. No changes are made: if the new key is correct, update spec.ssh.hostKeys.keys, or clear status.hostKeys if the \
                      policy is TrustOnFirstUse"
@@ -89,9 +89,11 @@ impl Mind<'_> {
             }
             Some((unreachable, why)) => {
                 let (reason, text, sure) = match why {
-                    super::Why::Unsupported(text) => ("UnsupportedPlatform", text, true),
-                    super::Why::Refused(reason, text) => (reason, text, true),
-                    super::Why::HostKeyChanged(text) | super::Why::Silent(text) => (no_answer, text, false),
+                    super::UnreachableReason::Unsupported(text) => ("UnsupportedPlatform", text, true),
+                    super::UnreachableReason::Refused(reason, text) => (reason, text, true),
+                    super::UnreachableReason::HostKeyChanged(text) | super::UnreachableReason::NoAnswer(text) => {
+                        (no_answer, text, false)
+                    }
                 };
                 // A connection may break; twice in a row is news.
                 if sure || unreachable.attempts > 1 {
@@ -129,7 +131,7 @@ impl Mind<'_> {
             return;
         }
         let items = std::mem::take(&mut self.drift);
-        self.status.last_drift = Some(guard::found(self.status.last_drift.as_ref(), items.clone(), self.now));
+        self.status.last_drift = Some(drift::drift_found(self.status.last_drift.as_ref(), items.clone(), self.now));
         self.drift = items;
     }
 
@@ -155,16 +157,16 @@ impl Mind<'_> {
         let managed = self.k.machine.spec.ssh.is_some();
         let leaving = self.k.machine.metadata.deletion_timestamp.is_some();
         if managed && !leaving {
-            self.say_packages();
+            self.set_packages_ready();
             self.say_up_to_date();
-            self.say_shape();
+            self.set_in_sync();
             self.status.phase = Some(self.phase());
             self.status.next_check = Some(self.next_check());
             self.status.check_every = Some(Span(self.k.check_every));
         }
         // What goes on is told until it is over, also while it is only looked at.
         if self.status.progress.is_none()
-            && self.act != Act::Rest
+            && self.act != Act::Nothing
             && (self.k.window.is_some() || !leaving && self.changing())
         {
             self.status.progress = self.old.progress.clone();
@@ -183,7 +185,7 @@ impl Mind<'_> {
 
     /// Whether what the host carries works. An edit that cannot be carried out changes nothing on the host: [`names::UP_TO_DATE`] has its
     /// reason, and a machine in service stays as ready as it was.
-    fn say_packages(&mut self) {
+    fn set_packages_ready(&mut self) {
         let generation = self.k.machine.metadata.generation;
         let said = match &self.refused {
             Some((reason, message)) if self.is_new() => {
@@ -197,7 +199,7 @@ impl Mind<'_> {
             None => None,
         };
         if let Some((status, reason, message)) = said {
-            let message = guard::cut(&message, 4096);
+            let message = drift::cut(&message, 4096);
             put(&mut self.status.conditions, names::PACKAGES_READY, status, reason, message, generation, self.now);
         }
     }
@@ -229,10 +231,10 @@ impl Mind<'_> {
             return (Status::False, "ComponentUnhealthy", format!("{component} is unhealthy: {why}"));
         }
         let disrupts = |component: &str| match self.k.wanted {
-            Wanted::Ready(wanted) => wanted
+            DesiredPackages::Ready(wanted) => wanted
                 .iter()
                 .any(|wanted| wanted.package.component == component && wanted.disruption > Disruption::None),
-            Wanted::Not { .. } => false,
+            DesiredPackages::Unavailable { .. } => false,
         };
         let changing = components.iter().find(|entry| {
             let changes = [ComponentState::Installing, ComponentState::Upgrading, ComponentState::Downgrading];
@@ -267,7 +269,7 @@ impl Mind<'_> {
             None => return,
         };
         let ((status, reason, message), generation) = (said, self.k.machine.metadata.generation);
-        let message = guard::cut(&message, 4096);
+        let message = drift::cut(&message, 4096);
         put(&mut self.status.conditions, names::UP_TO_DATE, status, reason, message, generation, self.now);
     }
 
@@ -281,14 +283,14 @@ impl Mind<'_> {
             .iter()
             .filter_map(|entry| {
                 let back = entry.rollback.as_ref()?;
-                Some(format!("{}: {} ({} is installed)", entry.component, guard::cut(&back.why, 1800), back.version))
+                Some(format!("{}: {} ({} is installed)", entry.component, drift::cut(&back.why, 1800), back.version))
             })
             .collect();
         if !restored.is_empty() {
             let message = format!(
                 "{}. It is not retried automatically: declare another version in spec.packages, or correct the cause and run \
                  `fleetwright machine retry {name}`",
-                guard::cut(&restored.join("; "), 3800)
+                drift::cut(&restored.join("; "), 3800)
             );
             return (Status::False, "RolledBack", message);
         }
@@ -308,7 +310,7 @@ impl Mind<'_> {
         }
     }
 
-    fn say_shape(&mut self) {
+    fn set_in_sync(&mut self) {
         let generation = self.k.machine.metadata.generation;
         if !self.looked {
             if condition(&self.status.conditions, names::IN_SYNC).is_none() {
@@ -325,12 +327,12 @@ impl Mind<'_> {
             }
             return;
         }
-        let fights = self.status.last_drift.as_ref().is_some_and(guard::fights);
+        let fights = self.status.last_drift.as_ref().is_some_and(drift::is_recurring);
         let (status, reason, message) = match (self.drift.is_empty(), fights) {
             (true, _) => (Status::True, "MatchesSpec", String::new()),
-            (false, false) => (Status::False, "Drifted", guard::text(&self.drift)),
+            (false, false) => (Status::False, "Drifted", drift::text(&self.drift)),
             (false, true) => {
-                let text = guard::text(&self.drift);
+                let text = drift::text(&self.drift);
                 (
                     Status::False,
                     "DriftRecurring",
@@ -347,7 +349,7 @@ impl Mind<'_> {
             if reason != "NoResponse" {
                 return Phase::Degraded;
             }
-            if unreachable.attempts > 1 && self.now.duration_since(unreachable.since) >= LOST {
+            if unreachable.attempts > 1 && self.now.duration_since(unreachable.since) >= LOST_AFTER {
                 return Phase::Lost;
             }
             return self.old.phase.unwrap_or(Phase::Converging);

@@ -7,7 +7,7 @@ use fleetwright_wire as wire;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::package::{Rendered, Times};
+use crate::package::{Rendered, StepTimeouts};
 
 /// What is to be done to a component, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,26 +111,26 @@ impl PlannedStep {
 
 /// A planned step with all that is needed to run it.
 #[derive(Clone, Debug)]
-pub(super) struct Item<'a> {
+pub(super) struct StepItem<'a> {
     pub step: PlannedStep,
-    pub does: Does<'a>,
+    pub does: StepEffect<'a>,
     /// Must be in place and work before.
     pub depends_on: &'a [String],
-    pub times: Times,
+    pub times: StepTimeouts,
     /// Not before, because it failed a moment ago.
     pub not_before: Option<Timestamp>,
 }
 
 /// What a step does.
 #[derive(Clone, Debug)]
-pub(super) enum Does<'a> {
+pub(super) enum StepEffect<'a> {
     Install(&'a Rendered),
     Repair(&'a Rendered),
     Remove,
     Back { to: String },
 }
 
-impl Does<'_> {
+impl StepEffect<'_> {
     /// The word in the id, and what else tells it apart.
     pub fn tag(&self) -> (&'static str, &str) {
         match self {

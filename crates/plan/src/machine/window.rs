@@ -5,10 +5,10 @@ use fleetwright_wire::plural;
 use jiff::{SignedDuration, Timestamp};
 
 use super::component::{signed, unproven};
-use super::decide::Mind;
+use super::decide::Decider;
 use super::step::{PlannedStep, Verb, named};
-use super::work::Work;
-use super::{Act, Node, Phase, Unreachable, Wanted, Wish};
+use super::work::PendingWork;
+use super::{Act, DesiredPackages, Node, Unreachable, WindowPhase, WindowRequest};
 
 /// After a window was given up, the next is asked for after this long at first…
 const FIRST_WAIT: SignedDuration = SignedDuration::from_mins(10);
@@ -19,33 +19,33 @@ const DRAIN_EVERY: SignedDuration = SignedDuration::from_secs(2);
 
 /// A Node that cannot be closed, or whose pods cannot be read, is tried for so long at least: the operator may have started, or the Node
 /// have joined, when the time of the drain was over already.
-const TRIED: SignedDuration = SignedDuration::from_mins(1);
+const RECENT_DRAIN: SignedDuration = SignedDuration::from_mins(1);
 /// So many of the pods that hold a drain up are named.
-const NAMED: usize = 3;
+const MAX_LISTED_PODS: usize = 3;
 
-impl<'a> Mind<'a> {
+impl<'a> Decider<'a> {
     /// The window that is under way: its level and since when.
     pub(super) fn running(&self) -> Option<(Disruption, Timestamp)> {
         let window = self.k.window.as_ref()?;
         match window.phase {
-            Phase::Running { since } => Some((window.level, since)),
+            WindowPhase::Running { since } => Some((window.level, since)),
             _ => None,
         }
     }
 
     /// A window waits that was not let pass yet.
     pub(super) fn waits(&self) -> bool {
-        matches!(self.k.window.as_ref().map(|window| window.phase), Some(Phase::Waiting(_)))
+        matches!(self.k.window.as_ref().map(|window| window.phase), Some(WindowPhase::Waiting(_)))
     }
 
     /// Whether what disrupts that much may happen now; if not, what leads there was decided.
-    pub(super) fn in_window(&mut self, work: &Work<'a>, level: Disruption, drain: std::time::Duration) -> bool {
+    pub(super) fn in_window(&mut self, work: &PendingWork<'a>, level: Disruption, drain: std::time::Duration) -> bool {
         match self.k.window.as_ref().map(|window| window.phase) {
-            Some(Phase::Running { since }) => {
+            Some(WindowPhase::Running { since }) => {
                 let enough = self.running().is_some_and(|(allowed, _)| level <= allowed);
                 enough && self.prepared(since, drain)
             }
-            Some(Phase::NeedsPerson(text)) => {
+            Some(WindowPhase::NeedsPerson(text)) => {
                 self.progress("wait for manual resolution", None, None, text);
                 false
             }
@@ -62,7 +62,7 @@ impl<'a> Mind<'a> {
         let window = self.under();
         if node.closed != Some(window) {
             self.progress(&format!("close Node {}", node.name), None, None, "");
-            self.act = Act::Close;
+            self.act = Act::CloseNode;
             self.end_if_hindered("closed", since, drain);
             return false;
         }
@@ -89,7 +89,8 @@ impl<'a> Mind<'a> {
             pods.left.iter().filter_map(|(pod, why)| why.as_ref().map(|why| format!("{pod}: {why}"))).collect();
         let mut message = format!("{} left", plural(pods.left.len(), "pod"));
         if !blocked.is_empty() {
-            let named: Vec<String> = blocked.iter().take(NAMED).map(|one| super::guard::cut(one, 256)).collect();
+            let named: Vec<String> =
+                blocked.iter().take(MAX_LISTED_PODS).map(|one| super::drift::cut(one, 256)).collect();
             message = format!("{message}, {} blocked: {}", blocked.len(), named.join("; "));
         }
         self.progress(&what, None, Some(since), &message);
@@ -100,7 +101,7 @@ impl<'a> Mind<'a> {
         }
         if self.now.duration_since(since) >= signed(drain) {
             let text = format!("timed out: Node {} not drained within {}s: {message}", node.name, drain.as_secs());
-            self.act = Act::End { open: !self.stays_broken(), well: false, text };
+            self.act = Act::EndWindow { open: !self.is_left_broken(), well: false, text };
             return false;
         }
         let again = pods.at + DRAIN_EVERY;
@@ -117,17 +118,17 @@ impl<'a> Mind<'a> {
     fn end_if_hindered(&mut self, what: &str, since: Timestamp, drain: std::time::Duration) {
         let hindered = self.k.pods.and_then(|pods| pods.hindered.as_deref().map(|why| (pods.at, why)));
         let Some((first, why)) = hindered else { return };
-        if self.now.duration_since(since) < signed(drain) || self.now.duration_since(first) < TRIED {
+        if self.now.duration_since(since) < signed(drain) || self.now.duration_since(first) < RECENT_DRAIN {
             return;
         }
         // What an earlier window left closed stays closed.
-        let open = !self.stays_broken() && self.k.node.is_some_and(|node| node.closed == Some(self.under()));
-        let why = super::guard::cut(why, 256);
+        let open = !self.is_left_broken() && self.k.node.is_some_and(|node| node.closed == Some(self.under()));
+        let why = super::drift::cut(why, 256);
         let text = format!("timed out: the Node was not {what} within {}s: {why}", drain.as_secs());
-        self.act = Act::End { open, well: false, text };
+        self.act = Act::EndWindow { open, well: false, text };
     }
 
-    fn wish(&mut self, work: &Work<'a>, level: Disruption) {
+    fn wish(&mut self, work: &PendingWork<'a>, level: Disruption) {
         let needing: Vec<_> = work.items.iter().filter(|item| self.needs_window(item)).collect();
         let worst = needing.iter().map(|item| item.step.disruption).max().unwrap_or(level).max(level);
         let worst = if work.boots { Disruption::Reboot } else { worst };
@@ -148,11 +149,11 @@ impl<'a> Mind<'a> {
             }
         }
         words.push(format!("{worst:?}"));
-        self.wish_for(worst, texts.join(", "), &words);
+        self.request_window(worst, texts.join(", "), &words);
     }
 
     /// Asks for a window, unless one for the same was given up a moment ago.
-    pub(super) fn wish_for(&mut self, level: Disruption, reason: String, words: &[String]) {
+    pub(super) fn request_window(&mut self, level: Disruption, reason: String, words: &[String]) {
         let fingerprint = format!("{:016x}", hash(words));
         let given_up = self.k.given_up.get(&fingerprint).copied().unwrap_or_default();
         if let Some(last) = given_up.last {
@@ -166,7 +167,7 @@ impl<'a> Mind<'a> {
             }
         }
         let why = match self.k.window.as_ref().map(|window| window.phase) {
-            Some(Phase::Waiting(why)) => why,
+            Some(WindowPhase::Waiting(why)) => why,
             _ => "",
         };
         self.progress("wait for the gate", None, None, why);
@@ -179,7 +180,7 @@ impl<'a> Mind<'a> {
                 };
             }
         }
-        self.act = Act::Ask(Wish { level, reason: super::guard::cut(&reason, 1024), fingerprint });
+        self.act = Act::RequestWindow(WindowRequest { level, reason: super::drift::cut(&reason, 1024), fingerprint });
     }
 
     /// All is done that this window was for, or cannot be done.
@@ -207,10 +208,10 @@ impl<'a> Mind<'a> {
         let left = self.status.components.iter().any(|entry| entry.state == ComponentState::Failed);
         let text = match failed.is_empty() {
             true => "the Machine matches its spec".to_owned(),
-            false => super::guard::cut(&failed.join("; "), 1024),
+            false => super::drift::cut(&failed.join("; "), 1024),
         };
         // A host that was left broken stays closed until it works, or a person opens it.
-        self.act = Act::End { open: !left, well: failed.is_empty(), text };
+        self.act = Act::EndWindow { open: !left, well: failed.is_empty(), text };
     }
 
     /// Ends a window whose host did not come back within `timeouts.reboot`, and says whether it did. The place at the gate is freed; the
@@ -231,7 +232,7 @@ impl<'a> Mind<'a> {
         self.status.progress = self.old.progress.clone();
         let boot = self.status.facts.as_ref().and_then(|facts| facts.boot_id.clone());
         // A host on which no step was begun needs no boot: what it was for may not be declared any more when the host is back.
-        if level == Disruption::Reboot && self.half_done() && self.status.reboot_due_from != boot {
+        if level == Disruption::Reboot && self.has_unfinished_change() && self.status.reboot_due_from != boot {
             // Written before the window ends: whether the boot happened is seen when the host is back.
             self.status.reboot_due_from = boot;
             self.at(self.now);
@@ -240,15 +241,15 @@ impl<'a> Mind<'a> {
         let what = if booting.is_some() { " after its reboot" } else { "" };
         let why = unreachable.why.text();
         let text = format!("RebootTimedOut: the host did not respond within {}s{what}: {why}", within.as_secs());
-        self.act = Act::End { open: false, well: false, text };
+        self.act = Act::EndWindow { open: false, well: false, text };
         true
     }
 
     /// Ends a window that is under way though nothing more can be done in it: it would hold its place at the gate, and keep pods away, for nothing. The Node is
     /// opened again, unless a step was begun on the host and has not proven itself. What became of both, for people; none if there is no such window.
-    pub(super) fn end_in_vain(&mut self, why: &str) -> Option<String> {
+    pub(super) fn abandon_window(&mut self, why: &str) -> Option<String> {
         self.running()?;
-        let whole = !self.half_done();
+        let whole = !self.has_unfinished_change();
         let node = self.k.node.map(|node| match whole {
             true => format!("; Node {} is opened again", node.name),
             false => {
@@ -257,12 +258,12 @@ impl<'a> Mind<'a> {
         });
         let text = format!("The running window is ended{}", node.unwrap_or_default());
         let open = whole && self.k.node.is_some();
-        self.act = Act::End { open, well: false, text: super::guard::cut(&format!("{why}. {text}"), 1024) };
+        self.act = Act::EndWindow { open, well: false, text: super::drift::cut(&format!("{why}. {text}"), 1024) };
         Some(text)
     }
 
     /// A step was begun on the host, and what it changes has not proven itself.
-    pub(super) fn half_done(&self) -> bool {
+    pub(super) fn has_unfinished_change(&self) -> bool {
         use ComponentState::{Drifted, Pending, Ready, RolledBack};
         let whole = |entry: &Component| matches!(entry.state, Pending | Ready | Drifted | RolledBack);
         // A repair and a boot change no state; their step is in the progress.
@@ -276,20 +277,20 @@ impl<'a> Mind<'a> {
 
     /// A window that ended left the Node closed, and its host was seen to be as it was before: what is still to be done waits for the gate, and pods need not wait
     /// with it.
-    pub(super) fn closed_for_nothing(&self) -> bool {
+    pub(super) fn may_reopen_node(&self) -> bool {
         let seen = self.k.host.seen.filter(|_| self.looked && self.not_working.is_empty());
         let broken = self.status.components.iter().any(|entry| entry.state == ComponentState::Failed);
         seen.is_some_and(|seen| {
             let there = &seen.observation.components;
             let found = |entry: &Component| there.iter().find(|found| found.component == entry.component);
             let unproven = |entry: &Component| found(entry).is_some_and(|found| unproven(entry, found));
-            !broken && self.left_closed() && !self.status.components.iter().any(unproven)
+            !broken && self.is_left_closed() && !self.status.components.iter().any(unproven)
         })
     }
 
     /// The host carries what an earlier window left broken: a version that disrupts pods and has not proven itself, or one that what is declared now is to mend.
-    pub(super) fn stays_broken(&self) -> bool {
-        let Wanted::Ready(wanted) = self.k.wanted else { return false };
+    pub(super) fn is_left_broken(&self) -> bool {
+        let DesiredPackages::Ready(wanted) = self.k.wanted else { return false };
         let there = self.k.host.seen.map(|seen| &seen.observation.components[..]).unwrap_or_default();
         wanted.iter().filter(|wanted| wanted.disruption > Disruption::None).any(|wanted| {
             let entry = self.entry(&wanted.package.component);
@@ -300,8 +301,10 @@ impl<'a> Mind<'a> {
     }
 
     /// The Node is closed although no window is under way and nothing that was begun on its host is unproven.
-    pub(super) fn left_closed(&self) -> bool {
-        self.k.node.is_some_and(|node| node.closed.is_some()) && self.running().is_none() && !self.half_done()
+    pub(super) fn is_left_closed(&self) -> bool {
+        self.k.node.is_some_and(|node| node.closed.is_some())
+            && self.running().is_none()
+            && !self.has_unfinished_change()
     }
 
     /// A taint of ours that no window needs any more.
@@ -310,7 +313,7 @@ impl<'a> Mind<'a> {
         let broken = self.status.components.iter().any(|entry| entry.state == ComponentState::Failed);
         let open = closed && !broken && self.running().is_none();
         if open {
-            self.act = Act::Open;
+            self.act = Act::OpenNode;
         }
         open
     }

@@ -6,13 +6,13 @@ use fleetwright_api::{Component, ComponentState, Disruption, names};
 use fleetwright_wire::{self as wire, Observation, Outcome};
 use jiff::{SignedDuration, Timestamp};
 
-use super::component::{Sight, Stand, default_times, set, state, unproven};
-use super::decide::{ASK_AGAIN, Mind};
-use super::guard;
-use super::look::HINTED;
-use super::step::{Does, Item, Verb, id, reboot_id};
-use super::{Act, Run, Seen, Wanted};
-use crate::package::{Rendered, Times};
+use super::component::{ComponentStanding, ObservedComponent, default_times, set, state, unproven};
+use super::decide::{ASK_AGAIN, Decider};
+use super::drift;
+use super::observe::HINT_CHECK_INTERVAL;
+use super::step::{StepEffect, StepItem, Verb, id, reboot_id};
+use super::{Act, DesiredPackages, HostObservation, StepRun};
+use crate::package::{Rendered, StepTimeouts};
 
 /// A window in which a step fails again and again is given up after this long.
 const LONGEST_WINDOW: SignedDuration = SignedDuration::from_hours(1);
@@ -20,9 +20,9 @@ const LONGEST_WINDOW: SignedDuration = SignedDuration::from_hours(1);
 pub(super) const MOST_BOOTS: u32 = 3;
 
 /// What is to be done about a host.
-pub(super) struct Work<'a> {
+pub(super) struct PendingWork<'a> {
     /// In order.
-    pub items: Vec<Item<'a>>,
+    pub items: Vec<StepItem<'a>>,
     /// Components that are as declared and work.
     pub settled: Vec<&'a str>,
     /// A step goes on on the host.
@@ -35,13 +35,13 @@ pub(super) struct Work<'a> {
     pub boots: bool,
 }
 
-impl<'a> Mind<'a> {
+impl<'a> Decider<'a> {
     /// All that differs from what is declared.
-    pub(super) fn work(&mut self, ordered: &[&'a Arc<Rendered>], seen: &'a Observation) -> Work<'a> {
+    pub(super) fn work(&mut self, ordered: &[&'a Arc<Rendered>], seen: &'a Observation) -> PendingWork<'a> {
         let boot = Some(&seen.facts.boot_id).filter(|boot| !boot.is_empty());
         let known = self.old.facts.as_ref().and_then(|facts| facts.boot_id.as_ref());
         let booted = known.is_some() && boot.is_some() && known != boot;
-        let mut work = Work {
+        let mut work = PendingWork {
             items: Vec::new(),
             settled: Vec::new(),
             running: seen.records.iter().any(|record| record.outcome == Outcome::Running),
@@ -58,17 +58,17 @@ impl<'a> Mind<'a> {
         let mut due = Vec::new();
         for wanted in ordered {
             let found = seen.components.iter().find(|found| found.component == wanted.package.component);
-            let sight = Sight { seen: found.unwrap_or(&nothing), facts: &seen.facts, booted };
+            let sight = ObservedComponent { seen: found.unwrap_or(&nothing), facts: &seen.facts, booted };
             match self.stand(wanted, &sight) {
-                Stand::Settled => work.settled.push(&wanted.package.component),
-                Stand::Proving { others } => {
+                ComponentStanding::Settled => work.settled.push(&wanted.package.component),
+                ComponentStanding::Proving { others } => {
                     work.unproven = true;
                     work.proving |= !others;
                 }
-                Stand::Boots => work.boots = true,
-                Stand::Running => work.running = true,
-                Stand::Due(item) => due.push(*item),
-                Stand::Left => {}
+                ComponentStanding::Boots => work.boots = true,
+                ComponentStanding::Running => work.running = true,
+                ComponentStanding::Due(item) => due.push(*item),
+                ComponentStanding::Abandoned => {}
             }
         }
         // Also one of which only parts are there: what nobody asked about and is told nevertheless is ours.
@@ -81,9 +81,9 @@ impl<'a> Mind<'a> {
             let Some(found) = going.iter().find(|found| found.component == name) else { continue };
             let in_the_way = ordered.iter().any(|wanted| wanted.conflicts_with.contains(&name));
             match self.going(found) {
-                Stand::Running => work.running = true,
-                Stand::Due(item) if in_the_way => first.push(*item),
-                Stand::Due(item) => last.push(*item),
+                ComponentStanding::Running => work.running = true,
+                ComponentStanding::Due(item) if in_the_way => first.push(*item),
+                ComponentStanding::Due(item) => last.push(*item),
                 _ => {}
             }
         }
@@ -98,24 +98,24 @@ impl<'a> Mind<'a> {
     }
 
     /// Takes the next step, or the next towards it.
-    pub(super) fn go_on(&mut self, work: Work<'a>, observe: wire::Observe, seen: Seen<'a>) {
+    pub(super) fn take_next_step(&mut self, work: PendingWork<'a>, observe: wire::Observe, seen: HostObservation<'a>) {
         if work.running {
             self.status.progress = self.old.progress.clone();
-            return self.look_again(observe, seen, ASK_AGAIN);
+            return self.observe_after(observe, seen, ASK_AGAIN);
         }
         if work.unproven {
             self.progress_of_proof();
         }
         if work.proving {
-            return self.look_for_proof(observe, seen);
+            return self.observe_for_proof(observe, seen);
         }
         // A drain may take long, or never end because of what broke meanwhile.
-        let stale = self.running().is_some() && seen.at + HINTED <= self.now;
+        let stale = self.running().is_some() && seen.at + HINT_CHECK_INTERVAL <= self.now;
         if stale || self.ask_health && !seen.asked.health {
             return self.ask(wire::Observe { health: true, ..observe });
         }
         if self.second_look {
-            return self.look_for_proof(observe, seen);
+            return self.observe_for_proof(observe, seen);
         }
         // Who waits for the gate, or after a window that was given up, is looked at as anybody else.
         if self.running().is_none() {
@@ -128,25 +128,28 @@ impl<'a> Mind<'a> {
             return self.take(&work, item, observe);
         }
         if work.unproven {
-            return self.look_for_proof(observe, seen);
+            return self.observe_for_proof(observe, seen);
         }
         if work.boots && self.boot(&work, seen, observe.clone()) {
             return;
         }
         if let Some((level, since)) = self.running() {
-            let later =
-                work.items.iter().filter(|item| item.step.disruption <= level).filter_map(|item| self.item_at(item));
+            let later = work
+                .items
+                .iter()
+                .filter(|item| item.step.disruption <= level)
+                .filter_map(|item| self.item_due_at(item));
             return match later.min() {
                 Some(at) if self.now.duration_since(since) < LONGEST_WINDOW => self.at(at.max(self.now + ASK_AGAIN)),
                 Some(_) => {
                     let text = "timed out: failed steps are retried in another window".to_owned();
-                    self.act = Act::End { open: !self.stays_broken(), well: false, text };
+                    self.act = Act::EndWindow { open: !self.is_left_broken(), well: false, text };
                 }
                 None => self.end_window(),
             };
         }
         self.withdraw = self.waits() && !work.boots;
-        let waits = work.items.iter().filter_map(|item| self.item_at(item)).min();
+        let waits = work.items.iter().filter_map(|item| self.item_due_at(item)).min();
         if let Some(at) = waits {
             self.at(at);
         }
@@ -156,10 +159,10 @@ impl<'a> Mind<'a> {
     }
 
     /// The first step that may be taken now.
-    fn next_item<'w>(&self, work: &'w Work<'a>) -> Option<&'w Item<'a>> {
-        let free = |item: &&Item<'a>| {
+    fn next_item<'w>(&self, work: &'w PendingWork<'a>) -> Option<&'w StepItem<'a>> {
+        let free = |item: &&StepItem<'a>| {
             item.depends_on.iter().all(|on| work.settled.contains(&on.as_str()))
-                && self.item_at(item).is_none_or(|at| at <= self.now)
+                && self.item_due_at(item).is_none_or(|at| at <= self.now)
         };
         let window = self.running().map(|window| window.0);
         if let Some(level) = window {
@@ -181,12 +184,12 @@ impl<'a> Mind<'a> {
     }
 
     /// When a step may be taken.
-    fn item_at(&self, item: &Item<'_>) -> Option<Timestamp> {
-        let fight = (item.step.verb == Verb::Repair).then(|| self.status.last_drift.as_ref().map(guard::repair_at));
+    fn item_due_at(&self, item: &StepItem<'_>) -> Option<Timestamp> {
+        let fight = (item.step.verb == Verb::Repair).then(|| self.status.last_drift.as_ref().map(drift::repair_at));
         [item.not_before, fight.flatten()].into_iter().flatten().max()
     }
 
-    pub(super) fn needs_window(&self, item: &Item<'_>) -> bool {
+    pub(super) fn needs_window(&self, item: &StepItem<'_>) -> bool {
         match item.step.disruption {
             Disruption::None => false,
             Disruption::Restart | Disruption::Drain => self.k.node.is_some() && !self.is_new(),
@@ -194,7 +197,7 @@ impl<'a> Mind<'a> {
         }
     }
 
-    pub(super) fn take(&mut self, work: &Work<'a>, item: &Item<'a>, observe: wire::Observe) {
+    pub(super) fn take(&mut self, work: &PendingWork<'a>, item: &StepItem<'a>, observe: wire::Observe) {
         if !self.finalized() {
             self.act = Act::Finalize;
             return;
@@ -209,7 +212,7 @@ impl<'a> Mind<'a> {
     }
 
     /// Runs a step.
-    pub(super) fn run(&mut self, item: &Item<'a>, mut then: wire::Observe) {
+    pub(super) fn run(&mut self, item: &StepItem<'a>, mut then: wire::Observe) {
         let step = &item.step;
         let mut entry = self.entry(&step.component);
         if let Some(state) = state(step.verb) {
@@ -225,15 +228,15 @@ impl<'a> Mind<'a> {
         then.records.push(id.clone());
         then.health = true;
         let (wire, within) = (item.does.wire(&step.component), item.times.apply);
-        let needs_credential = matches!(item.does, Does::Install(wanted) if wanted.needs_credential);
-        self.act = Act::Run(Box::new(Run { id, step: wire, within, unproven, then, needs_credential }));
+        let needs_credential = matches!(item.does, StepEffect::Install(wanted) if wanted.needs_credential);
+        self.act = Act::RunStep(Box::new(StepRun { id, step: wire, within, unproven, then, needs_credential }));
     }
 
     /// The times that a boot has: of the packages that boot the host, or of all if none does, those that grant it the longest.
-    pub(super) fn boot_times(&self) -> Times {
+    pub(super) fn boot_times(&self) -> StepTimeouts {
         let wanted = match self.k.wanted {
-            Wanted::Ready(wanted) => wanted,
-            Wanted::Not { .. } => &[],
+            DesiredPackages::Ready(wanted) => wanted,
+            DesiredPackages::Unavailable { .. } => &[],
         };
         let boots = wanted.iter().any(|wanted| wanted.disruption == Disruption::Reboot);
         let counts = wanted.iter().filter(|wanted| !boots || wanted.disruption == Disruption::Reboot);
@@ -241,7 +244,7 @@ impl<'a> Mind<'a> {
     }
 
     /// Boots the host, once for all that needs it. False if there is nothing to do about it now.
-    fn boot(&mut self, work: &Work<'a>, seen: Seen<'a>, observe: wire::Observe) -> bool {
+    fn boot(&mut self, work: &PendingWork<'a>, seen: HostObservation<'a>, observe: wire::Observe) -> bool {
         if !self.finalized() {
             self.act = Act::Finalize;
             return true;
@@ -249,7 +252,7 @@ impl<'a> Mind<'a> {
         let times = self.boot_times();
         if !self.in_window(work, Disruption::Reboot, times.drain) {
             // A window of a lower level ends, and one for the boot follows.
-            return self.running().is_none() || self.act != Act::Rest;
+            return self.running().is_none() || self.act != Act::Nothing;
         }
         let window = self.under().to_owned();
         let mut number = 1;
@@ -257,7 +260,7 @@ impl<'a> Mind<'a> {
             let Some(record) = self.record_of(&reboot_id(&window, number)) else { break };
             match record.outcome {
                 Outcome::Running => {
-                    self.look_again(observe, seen, ASK_AGAIN);
+                    self.observe_after(observe, seen, ASK_AGAIN);
                     return true;
                 }
                 // The boot id says whether it happened: it is not repeated before the host was seen in the boot that it began in.
@@ -265,7 +268,7 @@ impl<'a> Mind<'a> {
             }
         }
         if number > MOST_BOOTS {
-            self.boots_in_vain(seen.observation);
+            self.boot_limit_reached(seen.observation);
             return false;
         }
         let id = reboot_id(&window, number);
@@ -273,7 +276,7 @@ impl<'a> Mind<'a> {
         let mut then = observe;
         then.records.push(id.clone());
         then.health = true;
-        self.act = Act::Run(Box::new(Run {
+        self.act = Act::RunStep(Box::new(StepRun {
             id,
             step: wire::Step::Reboot,
             within: times.reboot,
@@ -285,8 +288,8 @@ impl<'a> Mind<'a> {
     }
 
     /// It was booted again and again, and what should be in place is not.
-    fn boots_in_vain(&mut self, seen: &Observation) {
-        let Wanted::Ready(wanted) = self.k.wanted else { return };
+    fn boot_limit_reached(&mut self, seen: &Observation) {
+        let DesiredPackages::Ready(wanted) = self.k.wanted else { return };
         for wanted in wanted {
             let name = &wanted.package.component;
             if seen.components.iter().any(|found| found.component == *name && found.needs_reboot) {
@@ -296,7 +299,7 @@ impl<'a> Mind<'a> {
                 if let Some(back) = &entry.rollback {
                     message = format!("{}; restored version {}: {message}", back.why, back.version);
                 }
-                set(&mut entry, ComponentState::Failed, guard::cut(&message, 8192), self.now);
+                set(&mut entry, ComponentState::Failed, drift::cut(&message, 8192), self.now);
                 self.put(entry);
             }
         }

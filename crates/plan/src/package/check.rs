@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleetwright_api::{Disruption, MachinePackageVersionSpec, OnFailure, OsPackages, PackageSource};
 
 use super::shipped::NO_DIGEST;
-use super::{Finding, places, shell, template, units};
+use super::{Finding, paths, shell, template, units};
 
 /// Everything that is wrong with a package version, or doubtful, that the schema does not say. Errors and warnings, in the order of
 /// the fields.
@@ -56,7 +56,7 @@ impl Findings {
             self.digest("spec.tarball.source", &archive.source);
             for (link, target) in &archive.links {
                 let field = format!("spec.tarball.links[{link}]");
-                if let Some(why) = places::forbidden(link) {
+                if let Some(why) = paths::path_error(link) {
                     self.error(&field, why);
                 }
                 if target.starts_with('/') || target.split('/').any(|part| part == "..") || target.is_empty() {
@@ -203,9 +203,9 @@ impl Findings {
         for (at, file) in spec.files.iter().enumerate() {
             let field = format!("spec.files[{at}]");
             let path = format!("{field}.path");
-            if let Some(why) = places::forbidden(&file.path) {
+            if let Some(why) = paths::path_error(&file.path) {
                 self.error(&path, why);
-            } else if let Some(why) = places::doubtful(&file.path) {
+            } else if let Some(why) = paths::path_warning(&file.path) {
                 self.warning(&path, why);
             }
             if let Some(other) = paths.insert(&file.path, path.clone()) {
@@ -373,9 +373,9 @@ impl Findings {
     fn removal(&mut self, spec: &MachinePackageVersionSpec) {
         for (at, path) in spec.remove.paths.iter().enumerate() {
             let field = format!("spec.remove.paths[{at}]");
-            if let Some(why) = places::forbidden(path) {
+            if let Some(why) = paths::path_error(path) {
                 self.error(field, why);
-            } else if places::shared(path) {
+            } else if paths::shared_folders(path) {
                 self.error(
                     field,
                     format!(

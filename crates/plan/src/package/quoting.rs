@@ -9,7 +9,7 @@ use super::shell::{Interpolation, interpolations, last_filter};
 pub fn unquoted_values(template: &str, schema: Option<&str>) -> Vec<(usize, String)> {
     let schema: Value = schema.and_then(|text| serde_saphyr::from_str(text).ok()).unwrap_or_default();
     let found = interpolations(template).into_iter().filter(|Interpolation { expression, .. }| {
-        last_filter(expression) != Some("json") && from_values(expression) && !held(expression, &schema)
+        last_filter(expression) != Some("json") && from_values(expression) && !is_constrained(expression, &schema)
     });
     found
         .map(|Interpolation { line, expression, .. }| {
@@ -30,7 +30,7 @@ fn from_values(expression: &str) -> bool {
 }
 
 /// Whether it is a value that its schema holds to what is safe.
-fn held(expression: &str, schema: &Value) -> bool {
+fn is_constrained(expression: &str, schema: &Value) -> bool {
     let Some(path) = expression.strip_prefix("values.") else { return false };
     let of = path.split('.').fold(schema, |schema, name| &schema["properties"][name]);
     let type_ = of["type"].as_str().unwrap_or_default();

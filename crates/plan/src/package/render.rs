@@ -7,10 +7,10 @@ use fleetwright_api::{MachinePackageVersion, MachinePackageVersionSpec};
 use fleetwright_wire as wire;
 use sha2::{Digest as _, Sha256};
 
-use super::template::{Scope, Trouble};
+use super::template::{TemplateError, TemplateScope};
 use crate::join;
 
-use super::{Lookup, NoSecret, RenderError, RenderErrorKind, Rendered, Times, Values};
+use super::{Lookup, RenderError, RenderErrorKind, Rendered, SecretUnavailable, StepTimeouts, Values};
 
 /// Makes a package version for one machine. The same inputs give the same bytes.
 ///
@@ -25,13 +25,13 @@ pub fn render(
     let spec = &package.spec;
     let trusted = values.cluster.get("caBundle").map(|bundle| bundle.trim()).unwrap_or_default();
     let machine = values.machine.metadata.name.as_deref().unwrap_or_default();
-    Rendering { reference, machine, scope: Scope::new(values), trusted, lookup }.package(spec)
+    Rendering { reference, machine, scope: TemplateScope::new(values), trusted, lookup }.package(spec)
 }
 
 struct Rendering<'a> {
     reference: &'a str,
     machine: &'a str,
-    scope: Scope,
+    scope: TemplateScope,
     /// The authorities of the API server.
     trusted: &'a str,
     lookup: &'a dyn Lookup,
@@ -66,7 +66,7 @@ impl Rendering<'_> {
             disruption: spec.disruption,
             on_failure: spec.on_failure,
             node_conditions,
-            times: Times {
+            times: StepTimeouts {
                 apply: spec.timeouts.apply.0,
                 drain: spec.timeouts.drain.0,
                 reboot: spec.timeouts.reboot.0,
@@ -74,7 +74,7 @@ impl Rendering<'_> {
                 healthy_every: spec.health.every.0,
                 healthy_times: spec.health.times,
             },
-            trusts: (needs_credential && holds).then(|| join::trusts(self.trusted)),
+            trusts: (needs_credential && holds).then(|| join::bundle_digest(self.trusted)),
             needs_credential,
             package,
         })
@@ -266,20 +266,20 @@ impl Rendering<'_> {
     fn template_of(&self, field: &str, path: Option<&str>, source: &str) -> Result<String> {
         let about = path.map_or_else(String::new, |path| format!("{path}, "));
         self.scope.render(source).map_err(|trouble| match trouble {
-            Trouble::Facts => self.error(
+            TemplateError::Facts => self.error(
                 RenderErrorKind::WaitsForFacts,
                 field,
                 format!("{about}waits for facts: the template uses facts of the host, which was not reached yet"),
             ),
-            Trouble::Missing(message) => self.error(RenderErrorKind::Missing, field, format!("{about}{message}")),
-            Trouble::Wrong(message) => self.wrong(field, format!("{about}{message}")),
+            TemplateError::Missing(message) => self.error(RenderErrorKind::Missing, field, format!("{about}{message}")),
+            TemplateError::Invalid(message) => self.wrong(field, format!("{about}{message}")),
         })
     }
 
     fn secret(&self, field: &str, key: &api::KeyRef) -> Result<Vec<u8>> {
         self.lookup.secret(self.machine, &key.name, &key.key).map_err(|why| match why {
-            NoSecret::Missing => self.missing("Secret", field, key),
-            NoSecret::NotShared => {
+            SecretUnavailable::Missing => self.missing("Secret", field, key),
+            SecretUnavailable::NotShared => {
                 let message = format!(
                     "Secret {} is not shared with Machine {1}: its owner has to add {1} to its annotation {2}",
                     key.name,
@@ -301,7 +301,7 @@ impl Rendering<'_> {
     }
 
     fn wrong(&self, field: &str, message: impl Into<String>) -> RenderError {
-        self.error(RenderErrorKind::Wrong, field, message.into())
+        self.error(RenderErrorKind::Invalid, field, message.into())
     }
 
     fn error(&self, kind: RenderErrorKind, field: &str, message: String) -> RenderError {

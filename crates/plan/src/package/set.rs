@@ -9,7 +9,7 @@ use super::Rendered;
 
 /// What matters of a package beside others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Member<'a> {
+pub struct PackageMember<'a> {
     /// The component.
     pub component: &'a str,
     /// Components that must be in place before.
@@ -37,7 +37,7 @@ pub struct SetFinding {
     pub message: String,
 }
 
-impl<'a> From<&'a MachinePackageVersionSpec> for Member<'a> {
+impl<'a> From<&'a MachinePackageVersionSpec> for PackageMember<'a> {
     fn from(spec: &'a MachinePackageVersionSpec) -> Self {
         let files = spec.files.iter().map(|file| file.path.clone());
         let links = spec.tarball.iter().flat_map(|archive| archive.links.keys().cloned());
@@ -58,7 +58,7 @@ impl<'a> From<&'a MachinePackageVersionSpec> for Member<'a> {
     }
 }
 
-impl<'a> From<&'a Rendered> for Member<'a> {
+impl<'a> From<&'a Rendered> for PackageMember<'a> {
     fn from(rendered: &'a Rendered) -> Self {
         let package = &rendered.package;
         let mut member = Self {
@@ -95,11 +95,11 @@ fn unit_paths<'a>(name: &str, content: bool, drop_ins: impl Iterator<Item = &'a 
 }
 
 /// What is wrong with these packages on one machine: what one needs and none brings, circles, conflicts, and what two would write.
-pub fn check_set(members: &[Member<'_>]) -> Vec<SetFinding> {
+pub fn check_set(members: &[PackageMember<'_>]) -> Vec<SetFinding> {
     let mut found = Vec::new();
     let mut say =
         |component: &str, message: String| found.push(SetFinding { component: component.to_owned(), message });
-    let by_name: BTreeMap<&str, &Member<'_>> = members.iter().map(|member| (member.component, member)).collect();
+    let by_name: BTreeMap<&str, &PackageMember<'_>> = members.iter().map(|member| (member.component, member)).collect();
     for member in members {
         for other in member.depends_on.iter().filter(|other| !by_name.contains_key(other.as_str())) {
             say(
@@ -117,7 +117,7 @@ pub fn check_set(members: &[Member<'_>]) -> Vec<SetFinding> {
             );
         }
     }
-    for circle in circles(members, &by_name) {
+    for circle in dependency_cycles(members, &by_name) {
         say(circle[0], format!("dependency cycle {}: remove one dependsOn", circle.join(" → ")));
     }
     for member in members.iter().filter(|member| member.needs_node && !member.joins) {
@@ -132,14 +132,14 @@ pub fn check_set(members: &[Member<'_>]) -> Vec<SetFinding> {
             );
         }
     }
-    twice(members, "the file", |member| member.paths.iter().map(String::as_str).collect(), &mut say);
-    twice(members, "the kernel setting", |member| member.settings.iter().copied().collect(), &mut say);
-    twice(members, "the package", |member| member.packages.iter().copied().collect(), &mut say);
+    duplicates(members, "the file", |member| member.paths.iter().map(String::as_str).collect(), &mut say);
+    duplicates(members, "the kernel setting", |member| member.settings.iter().copied().collect(), &mut say);
+    duplicates(members, "the package", |member| member.packages.iter().copied().collect(), &mut say);
     found
 }
 
 /// Whether one needs the other, at any distance.
-fn needs(member: &Member<'_>, other: &str, by_name: &BTreeMap<&str, &Member<'_>>) -> bool {
+fn needs(member: &PackageMember<'_>, other: &str, by_name: &BTreeMap<&str, &PackageMember<'_>>) -> bool {
     let (mut seen, mut next) = (BTreeSet::new(), vec![member]);
     while let Some(member) = next.pop() {
         for name in member.depends_on {
@@ -155,7 +155,10 @@ fn needs(member: &Member<'_>, other: &str, by_name: &BTreeMap<&str, &Member<'_>>
 }
 
 /// Each circle of dependencies once, beginning and ending with the first of the alphabet.
-fn circles<'a>(members: &[Member<'a>], by_name: &BTreeMap<&'a str, &'a Member<'a>>) -> Vec<Vec<&'a str>> {
+fn dependency_cycles<'a>(
+    members: &[PackageMember<'a>],
+    by_name: &BTreeMap<&'a str, &'a PackageMember<'a>>,
+) -> Vec<Vec<&'a str>> {
     let mut found: Vec<Vec<&'a str>> = Vec::new();
     let mut covered: BTreeSet<&str> = BTreeSet::new();
     let mut names: Vec<&'a str> = members.iter().map(|member| member.component).collect();
@@ -195,10 +198,10 @@ fn circles<'a>(members: &[Member<'a>], by_name: &BTreeMap<&'a str, &'a Member<'a
 }
 
 /// What two of them bring.
-fn twice<'m>(
-    members: &'m [Member<'_>],
+fn duplicates<'m>(
+    members: &'m [PackageMember<'_>],
     what: &str,
-    of: impl Fn(&'m Member<'_>) -> Vec<&'m str>,
+    of: impl Fn(&'m PackageMember<'_>) -> Vec<&'m str>,
     say: &mut impl FnMut(&str, String),
 ) {
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();

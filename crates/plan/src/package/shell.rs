@@ -7,20 +7,20 @@ pub(super) fn findings(script: &str) -> Vec<(usize, String)> {
         let shown = format!("{{{{ {expression} }}}}");
         let filtered = last_filter(expression) == Some("sh");
         let message = match place {
-            Place::Bare if filtered => continue,
-            Place::HereDocument => format!(
+            ShellContext::Bare if filtered => continue,
+            ShellContext::HereDocument => format!(
                 "{shown} is in a here-document, where quotes do not stop $(…), and a line of the value can end the document: write the text with printf '%s\\n' and {{{{ … | sh }}}}, or make it one of spec.files"
             ),
-            Place::Comment => format!(
+            ShellContext::Comment => format!(
                 "{shown} is in a comment, which ends at a line break of the value, and the rest would run: remove it from the comment"
             ),
-            Place::Backquoted => format!(
+            ShellContext::Backquoted => format!(
                 "{shown} is in backquotes, which end at the first backquote of the value, quoted or not: use $(…) and {{{{ … | sh }}}}"
             ),
-            Place::Quoted if filtered => format!(
+            ShellContext::Quoted if filtered => format!(
                 "{shown} is in quotes of the script, which end the quotes that the filter sh adds: remove the quotes around it"
             ),
-            Place::Bare | Place::Quoted => format!(
+            ShellContext::Bare | ShellContext::Quoted => format!(
                 "{shown} is inserted unquoted, so its value could run as commands: write {{{{ {expression} | sh }}}}"
             ),
         };
@@ -45,12 +45,12 @@ pub(super) struct Interpolation<'a> {
     pub(super) line: usize,
     /// Its expression, without braces.
     pub(super) expression: &'a str,
-    place: Place,
+    place: ShellContext,
 }
 
 /// Where an interpolation stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ShellContext {
     Bare,
     Quoted,
     Backquoted,
@@ -60,7 +60,7 @@ enum Place {
 
 /// What is open around the place that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Open {
+enum OpenConstruct {
     Single,
     Double,
     Backquotes,
@@ -78,40 +78,40 @@ struct HereDocument {
 }
 
 /// Reads a script as a shell does, from its first character on: quotes and here-documents go on over lines.
-struct Reader<'a> {
+struct ShellReader<'a> {
     script: &'a str,
     at: usize,
-    open: Vec<Open>,
+    open: Vec<OpenConstruct>,
     waiting: Vec<HereDocument>,
     found: Vec<Interpolation<'a>>,
 }
 
 /// The values of a template, also of one that is no script: where each stands is then of no meaning.
 pub(super) fn interpolations(script: &str) -> Vec<Interpolation<'_>> {
-    let mut reader = Reader { script, at: 0, open: Vec::new(), waiting: Vec::new(), found: Vec::new() };
+    let mut reader = ShellReader { script, at: 0, open: Vec::new(), waiting: Vec::new(), found: Vec::new() };
     while reader.step() {}
     reader.found
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ShellReader<'a> {
     fn rest(&self) -> &'a str {
         &self.script[self.at..]
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> ShellContext {
         // Backquotes end at the first backquote, whatever is quoted inside them.
-        if self.open.contains(&Open::Backquotes) {
-            return Place::Backquoted;
+        if self.open.contains(&OpenConstruct::Backquotes) {
+            return ShellContext::Backquoted;
         }
         match self.open.last() {
-            None | Some(Open::Parenthesis) => Place::Bare,
-            Some(Open::Comment) => Place::Comment,
-            Some(_) => Place::Quoted,
+            None | Some(OpenConstruct::Parenthesis) => ShellContext::Bare,
+            Some(OpenConstruct::Comment) => ShellContext::Comment,
+            Some(_) => ShellContext::Quoted,
         }
     }
 
     /// Reads what belongs to the template at this place, if anything does.
-    fn template(&mut self, place: Place) -> bool {
+    fn template(&mut self, place: ShellContext) -> bool {
         let (script, open) = (self.script, self.at);
         let end = match script.get(open..open + 2) {
             Some("{{") => "}}",
@@ -139,47 +139,47 @@ impl<'a> Reader<'a> {
         let Some(c) = self.rest().chars().next() else { return false };
         self.at += c.len_utf8();
         match (self.open.last().copied(), c) {
-            (Some(Open::Comment), '\n') => {
+            (Some(OpenConstruct::Comment), '\n') => {
                 self.open.pop();
                 self.here_documents();
             }
-            (Some(Open::Comment), _) => {}
-            (Some(Open::Single), '\'') => {
+            (Some(OpenConstruct::Comment), _) => {}
+            (Some(OpenConstruct::Single), '\'') => {
                 self.open.pop();
             }
-            (Some(Open::Single), _) => {}
+            (Some(OpenConstruct::Single), _) => {}
             // What is escaped is not read; an interpolation still is.
             (_, '\\') if self.rest().starts_with("{{") => {}
             (_, '\\') => self.at += self.rest().chars().next().map_or(0, char::len_utf8),
-            (Some(Open::Double), '"') => {
+            (Some(OpenConstruct::Double), '"') => {
                 self.open.pop();
             }
-            (_, '`') if self.open.last() == Some(&Open::Backquotes) => {
+            (_, '`') if self.open.last() == Some(&OpenConstruct::Backquotes) => {
                 self.open.pop();
             }
-            (_, '`') => self.open.push(Open::Backquotes),
+            (_, '`') => self.open.push(OpenConstruct::Backquotes),
             (_, '$') if self.rest().starts_with("((") => {
                 self.at += 2;
-                self.open.push(Open::Arithmetic);
+                self.open.push(OpenConstruct::Arithmetic);
             }
-            (Some(Open::Arithmetic), ')') if self.rest().starts_with(')') => {
+            (Some(OpenConstruct::Arithmetic), ')') if self.rest().starts_with(')') => {
                 self.at += 1;
                 self.open.pop();
             }
-            (Some(Open::Arithmetic), '<' | '#' | '\'' | '"') => {}
+            (Some(OpenConstruct::Arithmetic), '<' | '#' | '\'' | '"') => {}
             (_, '$') if self.rest().starts_with('(') => {
                 self.at += 1;
-                self.open.push(Open::Parenthesis);
+                self.open.push(OpenConstruct::Parenthesis);
             }
-            (Some(Open::Double), _) => {}
-            (_, '\'') => self.open.push(Open::Single),
-            (_, '"') => self.open.push(Open::Double),
-            (_, '(') => self.open.push(Open::Parenthesis),
-            (Some(Open::Parenthesis), ')') => {
+            (Some(OpenConstruct::Double), _) => {}
+            (_, '\'') => self.open.push(OpenConstruct::Single),
+            (_, '"') => self.open.push(OpenConstruct::Double),
+            (_, '(') => self.open.push(OpenConstruct::Parenthesis),
+            (Some(OpenConstruct::Parenthesis), ')') => {
                 self.open.pop();
             }
             (_, '#') if before.is_none_or(|before| before.is_whitespace() || ";&|()`".contains(before)) => {
-                self.open.push(Open::Comment);
+                self.open.push(OpenConstruct::Comment);
             }
             (_, '<') if self.rest().starts_with("<<") => self.at += 2,
             (_, '<') if self.rest().starts_with('<') => {
@@ -219,7 +219,7 @@ impl<'a> Reader<'a> {
                 }
                 let end = self.at + line.len();
                 while self.at < end {
-                    if !self.template(Place::HereDocument) {
+                    if !self.template(ShellContext::HereDocument) {
                         self.at += self.rest().chars().next().map_or(1, char::len_utf8);
                     }
                 }

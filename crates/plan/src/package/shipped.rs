@@ -2,7 +2,7 @@
 
 /// A package version that wants to be filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shipped {
+pub struct ShippedPackage {
     /// What it is called: the component, or the method that it is an example of.
     pub name: &'static str,
     /// The component.
@@ -17,7 +17,7 @@ pub struct Shipped {
 
 /// What is filled in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fill {
+pub struct Placeholder {
     /// The component's version; for kernels, what `uname -r` says.
     pub version: Option<String>,
     /// The version of the kernel's package.
@@ -30,7 +30,7 @@ pub struct Fill {
 
 macro_rules! shipped {
     ($name:literal, $version:literal) => {
-        Shipped {
+        ShippedPackage {
             name: $name,
             component: $name,
             example: false,
@@ -39,7 +39,7 @@ macro_rules! shipped {
         }
     };
     ($name:literal, $version:literal, of $component:literal) => {
-        Shipped {
+        ShippedPackage {
             name: $name,
             component: $component,
             example: true,
@@ -50,7 +50,7 @@ macro_rules! shipped {
 }
 
 /// All of them: the components of a node, then an example for each method that none of these has.
-pub const SHIPPED: &[Shipped] = &[
+pub const SHIPPED: &[ShippedPackage] = &[
     shipped!("containerd", "1.6.20~ds1-1+deb12u3"),
     shipped!("runc", "1.1.5+ds1-1+deb12u1"),
     shipped!("cni-plugins", "1.1.1+ds1-3+b5"),
@@ -72,7 +72,7 @@ pub const SHIPPED: &[Shipped] = &[
 /// Stands for a digest that is still to be filled in; no file has it.
 pub const NO_DIGEST: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-impl Shipped {
+impl ShippedPackage {
     /// By its name.
     pub fn named(name: &str) -> Option<&'static Self> {
         SHIPPED.iter().find(|shipped| shipped.name == name)
@@ -111,7 +111,7 @@ impl Shipped {
     }
 
     /// The YAML, filled in. What is not given has a value that says so, or is left out.
-    pub fn fill(&self, fill: &Fill) -> String {
+    pub fn fill(&self, fill: &Placeholder) -> String {
         let version = fill.version.as_deref().unwrap_or(self.version);
         let url = fill
             .url

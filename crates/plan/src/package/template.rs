@@ -87,24 +87,24 @@ fn sh(value: Any) -> Result<String, Error> {
 
 /// Why a template was not rendered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum TemplateError {
     /// It uses facts of a host that was not reached.
     Facts,
     /// It uses a name that may exist elsewhere: a label, a cluster's value.
     Missing(String),
     /// It can never be rendered.
-    Wrong(String),
+    Invalid(String),
 }
 
 /// What the templates of one package see.
-pub(super) struct Scope {
+pub(super) struct TemplateScope {
     root: Any,
-    notes: Arc<Notes>,
+    notes: Arc<RenderNotes>,
 }
 
 /// What happened while a template was rendered.
 #[derive(Debug, Default)]
-struct Notes {
+struct RenderNotes {
     /// The facts were asked for and are not there.
     facts: AtomicBool,
     /// The names that were asked for and are not there, and what there is beside them.
@@ -119,17 +119,17 @@ struct Missed {
 }
 
 /// Some names, and their values. It notes what was asked for in vain: the engine's own errors do not say which name they mean.
-struct Names {
+struct NameTable {
     path: String,
     values: BTreeMap<Arc<str>, Any>,
     /// What is said of names that are not among them.
-    others: Others,
-    notes: Arc<Notes>,
+    others: UnknownNameHint,
+    notes: Arc<RenderNotes>,
 }
 
 /// What is said of names that are not known.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Others {
+enum UnknownNameHint {
     /// They do not exist.
     None,
     /// It is not known yet whether they exist.
@@ -138,23 +138,23 @@ enum Others {
     Any,
 }
 
-impl fmt::Debug for Names {
+impl fmt::Debug for NameTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(&self.values).finish()
     }
 }
 
-impl Object for Names {
+impl Object for NameTable {
     fn get_value(self: &Arc<Self>, key: &Any) -> Option<Any> {
         self.get_value_by_str(key.as_str()?)
     }
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Any> {
-        if self.others == Others::Later {
+        if self.others == UnknownNameHint::Later {
             self.notes.facts.store(true, Ordering::Relaxed);
         }
         let found = self.values.get(key).cloned();
-        if found.is_none() && self.others == Others::Any {
+        if found.is_none() && self.others == UnknownNameHint::Any {
             return Some(Any::from("1"));
         }
         if found.is_none() {
@@ -171,7 +171,7 @@ impl Object for Names {
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        if self.others == Others::Later {
+        if self.others == UnknownNameHint::Later {
             self.notes.facts.store(true, Ordering::Relaxed);
         }
         Enumerator::Values(self.values.keys().map(|name| Any::from(&**name)).collect())
@@ -189,10 +189,10 @@ fn child(path: &str, key: &str) -> String {
     }
 }
 
-impl Scope {
+impl TemplateScope {
     /// What a machine's templates see.
     pub(super) fn new(values: &Values<'_>) -> Self {
-        Self::with(values, Others::None)
+        Self::with(values, UnknownNameHint::None)
     }
 
     /// What the templates of some machine see, in which every label and every value of the cluster exists.
@@ -209,17 +209,17 @@ impl Scope {
         };
         let facts = Facts { os: line(), kernel: line(), arch: line(), cpus: Some(1), memory: line(), boot_id: None };
         let machine = Machine::new("machine", spec);
-        Self::with(&Values { machine: &machine, facts: Some(&facts), cluster: &BTreeMap::new() }, Others::Any)
+        Self::with(&Values { machine: &machine, facts: Some(&facts), cluster: &BTreeMap::new() }, UnknownNameHint::Any)
     }
 
-    fn with(values: &Values<'_>, others: Others) -> Self {
-        let notes = Arc::new(Notes::default());
-        let made = |path: &str, values: Vec<(&str, Any)>, others: Others| {
+    fn with(values: &Values<'_>, others: UnknownNameHint) -> Self {
+        let notes = Arc::new(RenderNotes::default());
+        let made = |path: &str, values: Vec<(&str, Any)>, others: UnknownNameHint| {
             let values = values.into_iter().filter(|(_, value)| !value.is_undefined());
             let values = values.map(|(name, value)| (Arc::from(name), value)).collect();
-            Any::from_object(Names { path: path.to_owned(), values, others, notes: notes.clone() })
+            Any::from_object(NameTable { path: path.to_owned(), values, others, notes: notes.clone() })
         };
-        let names = |path: &str, values: Vec<(&str, Any)>| made(path, values, Others::None);
+        let names = |path: &str, values: Vec<(&str, Any)>| made(path, values, UnknownNameHint::None);
         let map = |path: &str, map: &BTreeMap<String, String>| {
             made(path, map.iter().map(|(key, value)| (key.as_str(), Any::from(value.as_str()))).collect(), others)
         };
@@ -266,7 +266,7 @@ impl Scope {
                     ("memory", text(facts.memory.as_deref())),
                 ],
             ),
-            None => made("facts", vec![], Others::Later),
+            None => made("facts", vec![], UnknownNameHint::Later),
         };
         let cluster = map("cluster", values.cluster);
         let root = names("", vec![("machine", machine), ("facts", facts), ("cluster", cluster)]);
@@ -274,26 +274,26 @@ impl Scope {
     }
 
     /// The text for these values.
-    pub(super) fn render(&self, source: &str) -> Result<String, Trouble> {
+    pub(super) fn render(&self, source: &str) -> Result<String, TemplateError> {
         if is_plain(source) {
             return Ok(source.to_owned());
         }
         self.notes.facts.store(false, Ordering::Relaxed);
         self.notes.missed.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let template =
-            ENGINE.template_from_named_str("template", source).map_err(|error| Trouble::Wrong(says(&error)))?;
+            ENGINE.template_from_named_str("template", source).map_err(|error| TemplateError::Invalid(says(&error)))?;
         let done = template.render(&self.root);
         // Also if it was rendered: with facts, `facts.arch | default("amd64")` may become another text.
         if self.notes.facts.load(Ordering::Relaxed) {
-            return Err(Trouble::Facts);
+            return Err(TemplateError::Facts);
         }
         done.map_err(|error| self.explain(&error, source))
     }
 
-    fn explain(&self, error: &Error, source: &str) -> Trouble {
+    fn explain(&self, error: &Error, source: &str) -> TemplateError {
         match self.missed(error, source) {
-            Ok((line, missed)) => Trouble::of(&missed.path, &missed.beside, &line),
-            Err(message) => Trouble::Wrong(message),
+            Ok((line, missed)) => TemplateError::of(&missed.path, &missed.beside, &line),
+            Err(message) => TemplateError::Invalid(message),
         }
     }
 
@@ -306,7 +306,7 @@ impl Scope {
         // The last one that stands in this line: others had a default, or are names of the engine's own.
         let used = error.line().and_then(|line| source.lines().nth(line.saturating_sub(1))).unwrap_or(source);
         let missed = std::mem::take(&mut *self.notes.missed.lock().unwrap_or_else(PoisonError::into_inner));
-        let Some(missed) = missed.into_iter().rfind(|missed| stands_in(used, &missed.key)) else {
+        let Some(missed) = missed.into_iter().rfind(|missed| contains_word(used, &missed.key)) else {
             let what = error.range().and_then(|range| source.get(range)).unwrap_or("a name");
             return Err(format!("{line}{} is not defined", shown(what)));
         };
@@ -315,20 +315,25 @@ impl Scope {
 
     /// What templates see that are not about a machine: these names, with these values.
     fn plain(roots: &[(&str, serde_json::Value)]) -> Self {
-        let notes = Arc::new(Notes::default());
+        let notes = Arc::new(RenderNotes::default());
         let values = roots.iter().map(|(name, value)| (Arc::from(*name), noted(name, value, &notes))).collect();
-        let root = Names { path: String::new(), values, others: Others::None, notes: notes.clone() };
+        let root = NameTable { path: String::new(), values, others: UnknownNameHint::None, notes: notes.clone() };
         Self { root: Any::from_object(root), notes }
     }
 }
 
 /// A value whose fields are noted when they are asked for in vain.
-fn noted(path: &str, value: &serde_json::Value, notes: &Arc<Notes>) -> Any {
+fn noted(path: &str, value: &serde_json::Value, notes: &Arc<RenderNotes>) -> Any {
     match value {
         serde_json::Value::Object(fields) => {
             let values = fields.iter().map(|(key, value)| (Arc::from(&**key), noted(&child(path, key), value, notes)));
             let values = values.collect();
-            Any::from_object(Names { path: path.to_owned(), values, others: Others::None, notes: notes.clone() })
+            Any::from_object(NameTable {
+                path: path.to_owned(),
+                values,
+                others: UnknownNameHint::None,
+                notes: notes.clone(),
+            })
         }
         serde_json::Value::Array(list) => {
             list.iter().enumerate().map(|(at, value)| noted(&format!("{path}[{at}]"), value, notes)).collect()
@@ -345,7 +350,7 @@ pub(crate) fn rendered(roots: &[(&str, serde_json::Value)], source: &str) -> Res
     if is_plain(source) {
         return Ok(source.to_owned());
     }
-    let scope = Scope::plain(roots);
+    let scope = TemplateScope::plain(roots);
     let template = ENGINE.template_from_named_str("template", source).map_err(|error| says(&error))?;
     template.render(&scope.root).map_err(|error| match scope.missed(&error, source) {
         Ok((line, missed)) => {
@@ -360,7 +365,7 @@ pub(crate) fn rendered(roots: &[(&str, serde_json::Value)], source: &str) -> Res
     })
 }
 
-impl Trouble {
+impl TemplateError {
     /// A name that is not there, what there is beside it, and where it was used (`line 3: `).
     fn of(path: &str, beside: &[String], at: &str) -> Self {
         let there = match beside {
@@ -400,7 +405,7 @@ impl Trouble {
                 "{at}{name} is not defined: the host did not report it; write `{name} | default(\"…\")`"
             ));
         }
-        Self::Wrong(unknown(path, at))
+        Self::Invalid(unknown(path, at))
     }
 }
 
@@ -436,7 +441,7 @@ fn is_known(path: &str) -> bool {
 }
 
 /// Whether that word stands in a text, whole.
-fn stands_in(text: &str, word: &str) -> bool {
+fn contains_word(text: &str, word: &str) -> bool {
     let part = |c: Option<char>| c.is_some_and(|c| c == '_' || c.is_alphanumeric());
     text.match_indices(word)
         .any(|(at, _)| !part(text[..at].chars().next_back()) && !part(text[at + word.len()..].chars().next()))
@@ -510,7 +515,7 @@ pub(super) fn findings(source: &str) -> Vec<(Option<usize>, String)> {
         .map(|name| (source.lines().position(|line| line.contains(name.as_str())).map(|at| at + 1), unknown(name, "")))
         .collect();
     // Which filters and functions there are shows only when they are called, with anything.
-    if let Err(error) = template.render(&Scope::specimen().root) {
+    if let Err(error) = template.render(&TemplateScope::specimen().root) {
         use ErrorKind::{OutOfFuel, UnknownFilter, UnknownFunction, UnknownMethod, UnknownTest};
         let function = matches!(error.kind(), UnknownFunction) && !names.is_empty();
         if matches!(error.kind(), OutOfFuel | UnknownFilter | UnknownFunction | UnknownMethod | UnknownTest) {

@@ -2,7 +2,7 @@
 
 use fleetwright_api::{MachinePackageVersionSpec, PackageUnit};
 
-use super::template::Scope;
+use super::template::TemplateScope;
 
 /// What is said of one unit: the field below it, the line of the text in that field, whether it cannot work, and why.
 pub(super) struct UnitFinding {
@@ -45,7 +45,7 @@ pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> 
         return found;
     };
     // What stands in braces is put in for some machine; the lines move if there are blocks.
-    let (text, exact) = match Scope::specimen().render(content) {
+    let (text, exact) = match TemplateScope::specimen().render(content) {
         Ok(text) => (text, !content.contains("{%")),
         // Said about the template already.
         Err(_) => return found,

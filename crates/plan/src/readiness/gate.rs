@@ -3,12 +3,12 @@
 use fleetwright_api::{Absence, Gate, GateWhen, Status};
 use jiff::Timestamp;
 
-use super::reports::{Copies, MISSING, reporter_of};
-use super::{Fact, Gates, after, cut, stamp};
+use super::reports::{CopiedConditions, MISSING, reporter_of};
+use super::{Gates, ObservedCondition, after, cut, stamp};
 
 /// Where a gate looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source<'a> {
+pub enum ConditionSource<'a> {
     /// The Machine's own condition of that type.
     Machine(&'a str),
     /// The Node's condition of that type.
@@ -17,7 +17,7 @@ pub enum Source<'a> {
     Reporter(&'a str),
 }
 
-impl<'a> Source<'a> {
+impl<'a> ConditionSource<'a> {
     /// Of that gate.
     pub fn of(gate: &'a Gate) -> Self {
         let from = gate.from.as_ref();
@@ -31,7 +31,7 @@ impl<'a> Source<'a> {
     }
 }
 
-impl std::fmt::Display for Source<'_> {
+impl std::fmt::Display for ConditionSource<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Machine(type_) => write!(f, "Machine condition {type_}"),
@@ -43,7 +43,7 @@ impl std::fmt::Display for Source<'_> {
 
 /// What a gate says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum GateState {
     /// It holds since then.
     Holds {
         /// Since when.
@@ -60,9 +60,9 @@ pub enum State {
 
 /// What a gate found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found<'a> {
+pub enum GateResult<'a> {
     /// A condition.
-    Fact(Fact<'a>),
+    Fact(ObservedCondition<'a>),
     /// None.
     Missing {
         /// Since when, as far as it is known.
@@ -73,7 +73,7 @@ pub enum Found<'a> {
     /// One that nobody confirmed for too long.
     Stale {
         /// As it was then.
-        fact: Fact<'a>,
+        fact: ObservedCondition<'a>,
         /// Since when it is stale.
         since: Timestamp,
     },
@@ -81,38 +81,43 @@ pub enum Found<'a> {
 
 /// A gate, looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked<'a> {
+pub struct CheckedGate<'a> {
     /// The ReadinessGates object it is in.
     pub object: &'a str,
     /// The gate.
     pub gate: &'a Gate,
     /// What it found.
-    pub found: Found<'a>,
+    pub found: GateResult<'a>,
     /// What it says.
-    pub state: State,
+    pub state: GateState,
     /// When it becomes stale if nobody confirms it.
     pub stale_at: Option<Timestamp>,
 }
 
 /// What gates look at.
 #[derive(Clone, Copy, Debug)]
-pub struct Sight<'a, 'b> {
+pub struct GateInputs<'a, 'b> {
     /// When the machine was made.
     pub created: Timestamp,
     /// The Machine's conditions.
-    pub machine: &'b [Fact<'a>],
+    pub machine: &'b [ObservedCondition<'a>],
     /// The Node's conditions, and when it was made.
-    pub node: &'b [Fact<'a>],
+    pub node: &'b [ObservedCondition<'a>],
     /// When the Node was made.
     pub node_created: Timestamp,
     /// What the reports on the machine come to.
-    pub copies: &'b Copies<'a>,
+    pub copies: &'b CopiedConditions<'a>,
 }
 
 /// Looks at all gates that count: those with `when: Bootstrap` only until the machine was first ready.
 /// In the order of their types, so that neither the verdict nor its message depends on the order in which they are written.
-pub fn check<'a>(gates: &[Gates<'a>], sight: Sight<'a, '_>, bootstrapped: bool, now: Timestamp) -> Vec<Checked<'a>> {
-    let mut out: Vec<Checked<'a>> = gates
+pub fn check<'a>(
+    gates: &[Gates<'a>],
+    sight: GateInputs<'a, '_>,
+    bootstrapped: bool,
+    now: Timestamp,
+) -> Vec<CheckedGate<'a>> {
+    let mut out: Vec<CheckedGate<'a>> = gates
         .iter()
         .flat_map(|object| object.gates.iter().map(move |gate| (object, gate)))
         .filter(|(_, gate)| !bootstrapped || gate.when == GateWhen::Always)
@@ -122,24 +127,24 @@ pub fn check<'a>(gates: &[Gates<'a>], sight: Sight<'a, '_>, bootstrapped: bool, 
     out
 }
 
-fn check_one<'a>(object: &Gates<'a>, gate: &'a Gate, sight: Sight<'a, '_>, now: Timestamp) -> Checked<'a> {
+fn check_one<'a>(object: &Gates<'a>, gate: &'a Gate, sight: GateInputs<'a, '_>, now: Timestamp) -> CheckedGate<'a> {
     let mut stale_at = None;
-    let mut seen = |fact: Fact<'a>| {
-        let Some((span, heartbeat)) = gate.stale_after.zip(fact.heartbeat) else { return Found::Fact(fact) };
+    let mut seen = |fact: ObservedCondition<'a>| {
+        let Some((span, heartbeat)) = gate.stale_after.zip(fact.heartbeat) else { return GateResult::Fact(fact) };
         let ends = after(heartbeat, span.0);
         if ends <= now {
-            Found::Stale { fact, since: ends }
+            GateResult::Stale { fact, since: ends }
         } else {
             stale_at = Some(ends);
-            Found::Fact(fact)
+            GateResult::Fact(fact)
         }
     };
-    let found = match Source::of(gate) {
-        Source::Machine(type_) => {
+    let found = match ConditionSource::of(gate) {
+        ConditionSource::Machine(type_) => {
             match sight.machine.iter().find(|fact| fact.type_ == type_ && fact.reporter.is_none()) {
                 // Nobody sends heartbeats for these.
-                Some(fact) => Found::Fact(*fact),
-                None => Found::Missing {
+                Some(fact) => GateResult::Fact(*fact),
+                None => GateResult::Missing {
                     since: sight.created.max(object.changed).min(now),
                     hint: sight
                         .copies
@@ -153,37 +158,37 @@ fn check_one<'a>(object: &Gates<'a>, gate: &'a Gate, sight: Sight<'a, '_>, now: 
                 },
             }
         }
-        Source::Node(type_) => match sight.node.iter().find(|fact| fact.type_ == type_) {
+        ConditionSource::Node(type_) => match sight.node.iter().find(|fact| fact.type_ == type_) {
             Some(fact) => seen(*fact),
-            None => Found::Missing { since: sight.node_created.max(object.changed).min(now), hint: None },
+            None => GateResult::Missing { since: sight.node_created.max(object.changed).min(now), hint: None },
         },
-        Source::Reporter(reporter) => match sight.copies.get(reporter, &gate.type_) {
+        ConditionSource::Reporter(reporter) => match sight.copies.get(reporter, &gate.type_) {
             Some(copy) => match copy.live {
                 // The copy knows since when; the report itself what is said and when it was last confirmed, since gates may differ in how long they wait.
-                Some(live) => seen(Fact { since: copy.condition.last_transition_time, ..live }),
-                None => Found::Missing { since: copy.condition.last_transition_time, hint: None },
+                Some(live) => seen(ObservedCondition { since: copy.condition.last_transition_time, ..live }),
+                None => GateResult::Missing { since: copy.condition.last_transition_time, hint: None },
             },
-            None => Found::Missing {
+            None => GateResult::Missing {
                 since: sight.created.max(object.changed).min(now),
                 hint: Some(not_its_own(reporter, &gate.type_, sight)),
             },
         },
     };
     let state = match &found {
-        Found::Fact(fact) if fact.status == gate.status => State::Holds { since: fact.since },
-        Found::Fact(fact) => State::Fails { since: fact.since },
-        Found::Missing { since, .. } => absence(gate.missing, *since, *since),
+        GateResult::Fact(fact) if fact.status == gate.status => GateState::Holds { since: fact.since },
+        GateResult::Fact(fact) => GateState::Fails { since: fact.since },
+        GateResult::Missing { since, .. } => absence(gate.missing, *since, *since),
         // A condition that did not hold fails since then, not only since it is stale; one that held goes on holding.
-        Found::Stale { fact, since } if fact.status == gate.status => {
+        GateResult::Stale { fact, since } if fact.status == gate.status => {
             absence(gate.stale, fact.since.min(*since), *since)
         }
-        Found::Stale { fact, since } => absence(gate.stale, *since, fact.since.min(*since)),
+        GateResult::Stale { fact, since } => absence(gate.stale, *since, fact.since.min(*since)),
     };
-    Checked { object: object.name, gate, found, state, stale_at }
+    CheckedGate { object: object.name, gate, found, state, stale_at }
 }
 
 /// Why a reporter that a gate names has no copy: somebody else has the type.
-fn not_its_own(reporter: &str, type_: &str, sight: Sight<'_, '_>) -> String {
+fn not_its_own(reporter: &str, type_: &str, sight: GateInputs<'_, '_>) -> String {
     let other = sight.copies.copied.iter().find(|copy| copy.condition.type_ == type_);
     match other.and_then(|copy| copy.condition.reporter.as_deref()) {
         Some(other) => format!(
@@ -195,35 +200,35 @@ fn not_its_own(reporter: &str, type_: &str, sight: Sight<'_, '_>) -> String {
     }
 }
 
-fn absence(means: Absence, holds_since: Timestamp, fails_since: Timestamp) -> State {
+fn absence(means: Absence, holds_since: Timestamp, fails_since: Timestamp) -> GateState {
     match means {
-        Absence::Fail => State::Fails { since: fails_since },
-        Absence::Pass => State::Holds { since: holds_since },
-        Absence::Keep => State::Keep,
+        Absence::Fail => GateState::Fails { since: fails_since },
+        Absence::Pass => GateState::Holds { since: holds_since },
+        Absence::Keep => GateState::Keep,
     }
 }
 
-impl Checked<'_> {
+impl CheckedGate<'_> {
     /// When it lets a closed machine open, if nothing changes.
     pub fn opens_at(&self) -> Option<Timestamp> {
         match self.state {
-            State::Holds { since } => Some(after(since, self.gate.hold_for.0)),
-            State::Fails { .. } | State::Keep => None,
+            GateState::Holds { since } => Some(after(since, self.gate.hold_for.0)),
+            GateState::Fails { .. } | GateState::Keep => None,
         }
     }
 
     /// When it makes an open machine close, if nothing changes.
     pub fn closes_at(&self) -> Option<Timestamp> {
         match self.state {
-            State::Fails { since } => Some(after(since, self.gate.tolerate_for.0)),
-            State::Holds { .. } | State::Keep => None,
+            GateState::Fails { since } => Some(after(since, self.gate.tolerate_for.0)),
+            GateState::Holds { .. } | GateState::Keep => None,
         }
     }
 
     /// For people: which gate, who says so, what, since when. Does not change by itself.
-    pub fn tell(&self) -> String {
-        let head = format!("{} ({})", self.gate.type_, Source::of(self.gate));
-        let tell_fact = |fact: &Fact<'_>| {
+    pub fn describe(&self) -> String {
+        let head = format!("{} ({})", self.gate.type_, ConditionSource::of(self.gate));
+        let tell_fact = |fact: &ObservedCondition<'_>| {
             let mut text = format!("{} since {}", fact.status.as_str(), stamp(fact.since));
             for part in [fact.reason, fact.message] {
                 if !part.is_empty() {
@@ -234,7 +239,7 @@ impl Checked<'_> {
             text
         };
         match &self.found {
-            Found::Fact(fact) => {
+            GateResult::Fact(fact) => {
                 let wanted = if self.gate.status == Status::True || fact.status == self.gate.status {
                     String::new()
                 } else {
@@ -242,11 +247,11 @@ impl Checked<'_> {
                 };
                 format!("{head} {}{wanted}", tell_fact(fact))
             }
-            Found::Missing { since, hint } => {
+            GateResult::Missing { since, hint } => {
                 let hint = hint.as_ref().map(|hint| format!(": {hint}")).unwrap_or_default();
                 format!("{head} missing since {}{hint}", stamp(*since))
             }
-            Found::Stale { fact, since } => {
+            GateResult::Stale { fact, since } => {
                 format!("{head} stale since {}, was {}", stamp(*since), fact.status.as_str())
             }
         }
@@ -259,6 +264,6 @@ impl Checked<'_> {
 }
 
 /// Whether a condition is a stand-in for a report that is not there.
-pub fn is_stand_in(fact: &Fact<'_>) -> bool {
+pub fn is_placeholder(fact: &ObservedCondition<'_>) -> bool {
     fact.reporter.is_some() && fact.status == Status::Unknown && fact.reason == MISSING
 }

@@ -11,9 +11,9 @@
 //! first ready. An operator that starts anew decides as its predecessor would have.
 
 pub mod gate;
-pub mod net;
 pub mod reports;
-pub mod select;
+pub mod safety_net;
+pub mod selector;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -28,7 +28,7 @@ pub use text::{cut, stamp};
 
 /// One condition, as gates look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fact<'a> {
+pub struct ObservedCondition<'a> {
     /// What is spoken of.
     pub type_: &'a str,
     /// Does it hold?

@@ -6,37 +6,37 @@ use std::time::Duration;
 use fleetwright_api::{Condition, Gate, Status};
 use jiff::Timestamp;
 
-use super::{Fact, Gates, after, before, cut, earlier, stamp};
+use super::{Gates, ObservedCondition, after, before, cut, earlier, stamp};
 
 /// Reason of a copied condition whose report is stale.
 pub const STALE: &str = "ReportStale";
 /// Reason of a copied condition that a gate asks for and nobody reports.
 pub const MISSING: &str = "ReportMissing";
 /// So many conditions are copied into one machine; more are refused, so that reports cannot fill the machine's status.
-pub const MOST: usize = 48;
+pub const MAX_CONDITIONS: usize = 48;
 /// So far ahead of ours may a reporter's clock be.
-pub const AHEAD: Duration = Duration::from_secs(60);
+pub const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
 
 /// A report on the machine, as it was filed.
 #[derive(Clone, Debug)]
-pub struct Filed<'a> {
+pub struct FiledReport<'a> {
     /// The name of the ConfigMap.
     pub name: &'a str,
     /// When it was made.
     pub created: Timestamp,
     /// What it says.
-    pub content: Content<'a>,
+    pub content: ReportContent<'a>,
 }
 
 /// What a report says.
 #[derive(Clone, Debug)]
-pub enum Content<'a> {
+pub enum ReportContent<'a> {
     /// It can be read.
     Read {
         /// Who reports.
         reporter: &'a str,
-        /// What is reported. [`Fact::since`] is not looked at; [`Fact::heartbeat`] is what the report says, else when it was last written.
-        facts: Vec<Fact<'a>>,
+        /// What is reported. [`ObservedCondition::since`] is not looked at; [`ObservedCondition::heartbeat`] is what the report says, else when it was last written.
+        facts: Vec<ObservedCondition<'a>>,
     },
     /// It cannot, and why; names the ConfigMap.
     Broken(&'a str),
@@ -44,18 +44,18 @@ pub enum Content<'a> {
 
 /// A condition copied from a report.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Copied<'a> {
+pub struct CopiedCondition<'a> {
     /// As it goes into the machine's status.
     pub condition: Condition,
     /// What the report itself says, if there is one.
-    pub live: Option<Fact<'a>>,
+    pub live: Option<ObservedCondition<'a>>,
     /// Whether the copy says that the report is stale, by the strictest gate.
     pub stale: bool,
 }
 
 /// A report, or a part of one, that does not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedReport {
     /// The name of the ConfigMap.
     pub name: String,
     /// What is wrong with which ConfigMap, what is allowed, and what to do.
@@ -64,29 +64,29 @@ pub struct Refused {
 
 /// What all reports on a machine come to.
 #[derive(Clone, Debug, Default)]
-pub struct Copies<'a> {
+pub struct CopiedConditions<'a> {
     /// In the order of their types.
-    pub copied: Vec<Copied<'a>>,
+    pub copied: Vec<CopiedCondition<'a>>,
     /// In the order of their names.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedReport>,
     /// When time alone changes something here.
     pub next: Option<Timestamp>,
 }
 
-impl<'a> Copies<'a> {
+impl<'a> CopiedConditions<'a> {
     /// The copy of that type by that reporter.
-    pub fn get(&self, reporter: &str, type_: &str) -> Option<&Copied<'a>> {
+    pub fn get(&self, reporter: &str, type_: &str) -> Option<&CopiedCondition<'a>> {
         self.copied
             .iter()
             .find(|copy| copy.condition.type_ == type_ && copy.condition.reporter.as_deref() == Some(reporter))
     }
 }
 
-struct Claim<'a> {
+struct ConditionOwner<'a> {
     created: Timestamp,
     name: &'a str,
     reporter: &'a str,
-    fact: Fact<'a>,
+    fact: ObservedCondition<'a>,
 }
 
 /// Copies reports.
@@ -96,18 +96,25 @@ struct Claim<'a> {
 ///
 /// A type has one owner: the reporter that a gate names for it; else who reported it before and still does; else the older ConfigMap.
 /// What a gate asks for stays as `Unknown` while it is stale or missing, so that it is known since when.
-pub fn copy<'a>(now_has: &[Fact<'a>], filed: &[Filed<'a>], gates: &[Gates<'a>], now: Timestamp) -> Copies<'a> {
-    let mut out = Copies::default();
-    let mut claims: BTreeMap<&str, Vec<Claim<'a>>> = BTreeMap::new();
+pub fn copy<'a>(
+    now_has: &[ObservedCondition<'a>],
+    filed: &[FiledReport<'a>],
+    gates: &[Gates<'a>],
+    now: Timestamp,
+) -> CopiedConditions<'a> {
+    let mut out = CopiedConditions::default();
+    let mut claims: BTreeMap<&str, Vec<ConditionOwner<'a>>> = BTreeMap::new();
     for report in filed {
         match &report.content {
-            Content::Broken(why) => {
-                out.refused.push(Refused { name: report.name.to_owned(), why: (*why).to_owned() });
+            ReportContent::Broken(why) => {
+                out.refused.push(RefusedReport { name: report.name.to_owned(), why: (*why).to_owned() });
             }
-            Content::Read { reporter, facts } => {
-                if let Some(ahead) = facts.iter().find(|fact| fact.heartbeat.is_some_and(|at| at > after(now, AHEAD))) {
+            ReportContent::Read { reporter, facts } => {
+                if let Some(ahead) =
+                    facts.iter().find(|fact| fact.heartbeat.is_some_and(|at| at > after(now, MAX_CLOCK_SKEW)))
+                {
                     let at = ahead.heartbeat.unwrap_or(now);
-                    out.next = earlier(out.next, Some(before(at, AHEAD)));
+                    out.next = earlier(out.next, Some(before(at, MAX_CLOCK_SKEW)));
                     let why = format!(
                         "heartbeat {} of {} is more than 1m in the future: correct the reporter's clock",
                         stamp(at),
@@ -117,7 +124,7 @@ pub fn copy<'a>(now_has: &[Fact<'a>], filed: &[Filed<'a>], gates: &[Gates<'a>], 
                     continue;
                 }
                 for fact in facts {
-                    claims.entry(fact.type_).or_default().push(Claim {
+                    claims.entry(fact.type_).or_default().push(ConditionOwner {
                         created: report.created,
                         name: report.name,
                         reporter,
@@ -156,9 +163,10 @@ pub fn copy<'a>(now_has: &[Fact<'a>], filed: &[Filed<'a>], gates: &[Gates<'a>], 
             out.refused.extend(claimed.iter().map(|claim| refuse(claim.name, why.clone())));
             continue;
         }
-        if count >= MOST {
-            let why =
-                format!("{type_} is over the limit of {MOST} reported conditions for one Machine: report fewer types");
+        if count >= MAX_CONDITIONS {
+            let why = format!(
+                "{type_} is over the limit of {MAX_CONDITIONS} reported conditions for one Machine: report fewer types"
+            );
             out.refused.extend(claimed.iter().map(|claim| refuse(claim.name, why.clone())));
             continue;
         }
@@ -186,8 +194,8 @@ pub fn copy<'a>(now_has: &[Fact<'a>], filed: &[Filed<'a>], gates: &[Gates<'a>], 
     out
 }
 
-fn refuse(name: &str, why: String) -> Refused {
-    Refused { name: name.to_owned(), why: format!("ConfigMap {name}: {why}") }
+fn refuse(name: &str, why: String) -> RefusedReport {
+    RefusedReport { name: name.to_owned(), why: format!("ConfigMap {name}: {why}") }
 }
 
 /// For each type that gates ask of reporters: the reporters, with the object that asks, first the one that counts.
@@ -213,7 +221,7 @@ pub fn reporter_of(gate: &Gate) -> Option<&str> {
     gate.from.as_ref().and_then(|from| from.reporter.as_deref())
 }
 
-fn owner<'a>(claimed: &[Claim<'a>], previous: Option<&Fact<'a>>) -> Option<&'a str> {
+fn owner<'a>(claimed: &[ConditionOwner<'a>], previous: Option<&ObservedCondition<'a>>) -> Option<&'a str> {
     let before = previous.and_then(|fact| fact.reporter);
     claimed
         .iter()
@@ -235,12 +243,12 @@ fn stale_after(gates: &[Gates<'_>], reporter: &str, type_: &str) -> Option<Durat
 fn one<'a>(
     type_: &str,
     reporter: &str,
-    live: Option<Fact<'a>>,
-    previous: Option<&Fact<'a>>,
+    live: Option<ObservedCondition<'a>>,
+    previous: Option<&ObservedCondition<'a>>,
     stale_after: Option<Duration>,
     now: Timestamp,
     next: &mut Option<Timestamp>,
-) -> Copied<'a> {
+) -> CopiedCondition<'a> {
     let mut began = now;
     let mut stale = false;
     let (status, reason, message) = match live {
@@ -276,5 +284,5 @@ fn one<'a>(
         observed_generation: None,
         reporter: Some(reporter.to_owned()),
     };
-    Copied { condition, live, stale }
+    CopiedCondition { condition, live, stale }
 }

@@ -1,10 +1,13 @@
 use fleetwright_api::{Absence, Bootstrapped, Gate, GateSource, GateWhen, Span, Status, TaintEffect};
 use jiff::Timestamp;
 
-use super::net::Standing;
-use super::reports::{AHEAD, Content, Copies, Filed, copy};
-use super::verdict::{Decision, Foreign, Hand, Judgement, Node, NodeSeen, Seen, Turn, judge, reason};
-use super::{Fact, Gates};
+use super::reports::{CopiedConditions, FiledReport, MAX_CLOCK_SKEW, ReportContent, copy};
+use super::safety_net::NetState;
+use super::verdict::{
+    Decision, ForeignTaint, GateVerdict, MachineObservation, ManualChange, Node, NodeAction, NodeObservation, judge,
+    reason,
+};
+use super::{Gates, ObservedCondition};
 
 /// So many seconds after the beginning of the story.
 fn at(seconds: i64) -> Timestamp {
@@ -37,7 +40,7 @@ fn from_reporter(type_: &str, reporter: &str) -> Gate {
 
 /// A condition that somebody keeps.
 #[derive(Clone, Debug)]
-struct Kept {
+struct StoredCondition {
     type_: String,
     status: Status,
     reason: String,
@@ -47,9 +50,9 @@ struct Kept {
     reporter: Option<String>,
 }
 
-impl Kept {
-    fn fact(&self) -> Fact<'_> {
-        Fact {
+impl StoredCondition {
+    fn fact(&self) -> ObservedCondition<'_> {
+        ObservedCondition {
             type_: &self.type_,
             status: self.status,
             reason: &self.reason,
@@ -61,8 +64,8 @@ impl Kept {
     }
 }
 
-fn kept(type_: &str, status: Status, since: i64) -> Kept {
-    Kept {
+fn kept(type_: &str, status: Status, since: i64) -> StoredCondition {
+    StoredCondition {
         type_: type_.to_owned(),
         status,
         reason: "Because".to_owned(),
@@ -74,24 +77,24 @@ fn kept(type_: &str, status: Status, since: i64) -> Kept {
 }
 
 #[derive(Clone, Debug)]
-struct Filing {
+struct ReportInput {
     name: String,
     created: i64,
     reporter: String,
-    says: Vec<Kept>,
+    says: Vec<StoredCondition>,
     broken: Option<String>,
 }
 
-fn filing(reporter: &str, says: Vec<Kept>) -> Filing {
-    Filing { name: format!("m.{reporter}"), created: 0, reporter: reporter.to_owned(), says, broken: None }
+fn filing(reporter: &str, says: Vec<StoredCondition>) -> ReportInput {
+    ReportInput { name: format!("m.{reporter}"), created: 0, reporter: reporter.to_owned(), says, broken: None }
 }
 
 /// One machine and all that is around it, to which decisions are applied as the operator applies them.
 #[derive(Clone, Debug)]
-struct World {
+struct ReadinessFixture {
     objects: Vec<(String, i64, Vec<Gate>)>,
-    conditions: Vec<Kept>,
-    filed: Vec<Filing>,
+    conditions: Vec<StoredCondition>,
+    filed: Vec<ReportInput>,
     bootstrapped: Option<Bootstrapped>,
     paused: bool,
     node: bool,
@@ -101,11 +104,11 @@ struct World {
     closed_at: Option<Timestamp>,
     cordoned: bool,
     foreign: Vec<(String, TaintEffect)>,
-    node_conditions: Vec<Kept>,
+    node_conditions: Vec<StoredCondition>,
     taken: Option<String>,
 }
 
-impl World {
+impl ReadinessFixture {
     /// A machine whose Node joined closed, after the gates were written.
     fn new(gates: Vec<Gate>) -> Self {
         Self {
@@ -132,31 +135,35 @@ impl World {
         Self { closed: false, bootstrapped, ..Self::new(gates) }
     }
 
-    fn with<R>(&self, now: Timestamp, f: impl FnOnce(&Seen<'_>, &Copies<'_>, &Judgement<'_>) -> R) -> R {
+    fn with<R>(
+        &self,
+        now: Timestamp,
+        f: impl FnOnce(&MachineObservation<'_>, &CopiedConditions<'_>, &GateVerdict<'_>) -> R,
+    ) -> R {
         let node = if !self.node {
-            NodeSeen::Missing("host-1")
+            NodeObservation::Missing("host-1")
         } else if let Some(by) = &self.taken {
-            NodeSeen::Taken { node: "host-1", by }
+            NodeObservation::Taken { node: "host-1", by }
         } else {
-            NodeSeen::Here(Node {
+            NodeObservation::Found(Node {
                 name: "host-1",
                 uid: &self.uid,
                 created: at(self.node_created),
                 closed: self.closed,
                 closed_at: self.closed_at,
                 cordoned: self.cordoned,
-                cordoned_by: Some(Hand { manager: "kubectl-cordon", at: Some(at(0)) }),
-                foreign: self.foreign.iter().map(|(key, effect)| Foreign { key, effect: *effect }).collect(),
-                tainted_by: Some(Hand { manager: "kubectl-taint", at: None }),
-                conditions: self.node_conditions.iter().map(Kept::fact).collect(),
+                cordoned_by: Some(ManualChange { manager: "kubectl-cordon", at: Some(at(0)) }),
+                foreign: self.foreign.iter().map(|(key, effect)| ForeignTaint { key, effect: *effect }).collect(),
+                tainted_by: Some(ManualChange { manager: "kubectl-taint", at: None }),
+                conditions: self.node_conditions.iter().map(StoredCondition::fact).collect(),
             })
         };
-        let seen = Seen {
+        let seen = MachineObservation {
             created: at(-100),
             changed: at(-100),
             paused: self.paused,
             bootstrapped: self.bootstrapped.as_ref().map(|b| (b.at, b.node_uid.as_str())),
-            conditions: self.conditions.iter().map(Kept::fact).collect(),
+            conditions: self.conditions.iter().map(StoredCondition::fact).collect(),
             node,
             gates: self
                 .objects
@@ -164,17 +171,17 @@ impl World {
                 .map(|(name, made, gates)| Gates { name, created: at(*made), changed: at(*made), gates })
                 .collect(),
         };
-        let filed: Vec<Filed<'_>> = self
+        let filed: Vec<FiledReport<'_>> = self
             .filed
             .iter()
-            .map(|filing| Filed {
+            .map(|filing| FiledReport {
                 name: &filing.name,
                 created: at(filing.created),
                 content: match &filing.broken {
-                    Some(why) => Content::Broken(why),
-                    None => Content::Read {
+                    Some(why) => ReportContent::Broken(why),
+                    None => ReportContent::Read {
                         reporter: &filing.reporter,
-                        facts: filing.says.iter().map(Kept::fact).collect(),
+                        facts: filing.says.iter().map(StoredCondition::fact).collect(),
                     },
                 },
             })
@@ -187,10 +194,10 @@ impl World {
     /// Decides, with nets that have room, and does it.
     fn step(&mut self, now: Timestamp) -> Decision {
         let (decision, copied) = self.with(now, |seen, copies, judgement| {
-            let copied: Vec<Kept> = copies
+            let copied: Vec<StoredCondition> = copies
                 .copied
                 .iter()
-                .map(|copy| Kept {
+                .map(|copy| StoredCondition {
                     type_: copy.condition.type_.clone(),
                     status: copy.condition.status,
                     reason: copy.condition.reason.clone(),
@@ -203,14 +210,14 @@ impl World {
             (judgement.decide(seen, &[], now), copied)
         });
         match decision.turn {
-            Some(Turn::Open) => (self.closed, self.closed_at) = (false, None),
-            Some(Turn::Close) => (self.closed, self.closed_at) = (true, Some(now)),
+            Some(NodeAction::Open) => (self.closed, self.closed_at) = (false, None),
+            Some(NodeAction::Close) => (self.closed, self.closed_at) = (true, Some(now)),
             None => {}
         }
         let before = self.conditions.iter().find(|kept| kept.type_ == "Schedulable").cloned();
         self.conditions.retain(|kept| kept.reporter.is_none() && kept.type_ != "Schedulable");
         self.conditions.extend(copied);
-        self.conditions.push(Kept {
+        self.conditions.push(StoredCondition {
             reason: decision.reason.to_owned(),
             message: decision.message.clone(),
             since: before.filter(|kept| kept.status == decision.status).map_or(now, |kept| kept.since),
@@ -238,7 +245,7 @@ fn names(message: &str, parts: &[&str]) -> bool {
 
 #[test]
 fn a_new_machine_opens_when_all_gates_hold() {
-    let mut world = World::new(vec![gate("PackagesReady"), from_node("NodeReady", "Ready")]);
+    let mut world = ReadinessFixture::new(vec![gate("PackagesReady"), from_node("NodeReady", "Ready")]);
     world.set("PackagesReady", Status::True, 0);
     let decision = world.step(at(1));
     assert_eq!((decision.turn, decision.status, decision.reason), (None, Status::False, reason::GATES_PENDING));
@@ -246,22 +253,25 @@ fn a_new_machine_opens_when_all_gates_hold() {
     assert!(names(&decision.message, &parts) && !decision.message.contains("PackagesReady"), "{}", decision.message);
     world.node_conditions = vec![kept("Ready", Status::True, 2)];
     let decision = world.step(at(2));
-    assert_eq!((decision.turn, decision.status, decision.reason), (Some(Turn::Open), Status::True, reason::READY));
+    assert_eq!(
+        (decision.turn, decision.status, decision.reason),
+        (Some(NodeAction::Open), Status::True, reason::READY)
+    );
     assert_eq!(decision.bootstrapped, Some(Bootstrapped { at: at(2), node_uid: "uid-1".to_owned() }));
 }
 
 #[test]
 fn a_node_that_joins_open_is_closed_at_once_and_nothing_is_tolerated() {
-    let mut world = World::new(vec![Gate { tolerate_for: Span::minutes(10), ..gate("PackagesReady") }]);
+    let mut world = ReadinessFixture::new(vec![Gate { tolerate_for: Span::minutes(10), ..gate("PackagesReady") }]);
     world.closed = false;
     let decision = world.step(at(0));
-    assert_eq!((decision.turn, decision.reason), (Some(Turn::Close), reason::GATES_PENDING));
-    world.with(at(1), |_, _, judgement| assert_eq!(judgement.standing, Standing::Out));
+    assert_eq!((decision.turn, decision.reason), (Some(NodeAction::Close), reason::GATES_PENDING));
+    world.with(at(1), |_, _, judgement| assert_eq!(judgement.standing, NetState::NotInService));
 }
 
 #[test]
 fn a_node_that_was_in_service_before_its_gates_were_written_is_adopted_before_it_may_be_closed() {
-    let mut world = World::new(vec![
+    let mut world = ReadinessFixture::new(vec![
         Gate { tolerate_for: Span::seconds(60), ..gate("PackagesReady") },
         Gate { when: GateWhen::Bootstrap, ..gate("LogAgentReady") },
     ]);
@@ -272,16 +282,16 @@ fn a_node_that_was_in_service_before_its_gates_were_written_is_adopted_before_it
     assert_eq!((decision.turn, decision.status, decision.next), (None, Status::True, Some(at(0))));
     assert!(decision.bootstrapped.is_some(), "{decision:?}");
     world.with(at(0), |_, _, judgement| {
-        assert_eq!(judgement.standing, Standing::Failing);
+        assert_eq!(judgement.standing, NetState::Failing);
         assert_eq!(judgement.checked.len(), 1, "the bootstrap gate no longer counts");
     });
     assert_eq!(world.step(at(59)).turn, None);
-    assert_eq!(world.step(at(60)).turn, Some(Turn::Close));
+    assert_eq!(world.step(at(60)).turn, Some(NodeAction::Close));
 }
 
 #[test]
 fn a_machine_that_had_no_gates_is_in_service_when_it_gets_some() {
-    let mut world = World::new(vec![]);
+    let mut world = ReadinessFixture::new(vec![]);
     world.objects.clear();
     world.closed = false;
     let decision = world.step(at(0));
@@ -294,11 +304,11 @@ fn a_machine_that_had_no_gates_is_in_service_when_it_gets_some() {
 #[test]
 fn bootstrap_gates_count_until_the_machine_was_first_ready_and_again_for_another_node() {
     let mut world =
-        World::new(vec![gate("PackagesReady"), Gate { when: GateWhen::Bootstrap, ..gate("LogAgentReady") }]);
+        ReadinessFixture::new(vec![gate("PackagesReady"), Gate { when: GateWhen::Bootstrap, ..gate("LogAgentReady") }]);
     world.set("PackagesReady", Status::True, 0);
     assert_eq!(world.step(at(1)).turn, None);
     world.set("LogAgentReady", Status::True, 2);
-    assert_eq!(world.step(at(2)).turn, Some(Turn::Open));
+    assert_eq!(world.step(at(2)).turn, Some(NodeAction::Open));
     world.set("LogAgentReady", Status::False, 3);
     assert_eq!(world.step(at(3)).turn, None);
     world.uid = "uid-2".to_owned();
@@ -310,7 +320,7 @@ fn bootstrap_gates_count_until_the_machine_was_first_ready_and_again_for_another
 
 #[test]
 fn a_failure_is_tolerated_and_a_recovery_must_last() {
-    let mut world = World::open(vec![Gate {
+    let mut world = ReadinessFixture::open(vec![Gate {
         hold_for: Span::seconds(30),
         tolerate_for: Span::seconds(40),
         ..from_node("NodeReady", "Ready")
@@ -321,37 +331,39 @@ fn a_failure_is_tolerated_and_a_recovery_must_last() {
     let decision = world.step(at(40));
     assert_eq!(
         (decision.turn, decision.status, decision.reason),
-        (Some(Turn::Close), Status::False, reason::GATES_FAILING)
+        (Some(NodeAction::Close), Status::False, reason::GATES_FAILING)
     );
     world.node_conditions = vec![kept("Ready", Status::True, 50)];
     let decision = world.step(at(79));
     assert_eq!((decision.turn, decision.next), (None, Some(at(80))));
     let parts = ["NodeReady", "Node condition Ready", "True", "2027-01-15T08:00:50Z", "Because", "30s"];
     assert!(names(&decision.message, &parts), "{}", decision.message);
-    assert_eq!(world.step(at(80)).turn, Some(Turn::Open));
+    assert_eq!(world.step(at(80)).turn, Some(NodeAction::Open));
 }
 
 #[test]
 fn a_gate_may_wait_for_false() {
-    let mut world = World::new(vec![Gate { status: Status::False, ..from_node("NoPressure", "DiskPressure") }]);
+    let mut world =
+        ReadinessFixture::new(vec![Gate { status: Status::False, ..from_node("NoPressure", "DiskPressure") }]);
     world.node_conditions = vec![kept("DiskPressure", Status::True, 0)];
     let decision = world.step(at(1));
     assert!(names(&decision.message, &["True", "False"]), "{}", decision.message);
     world.node_conditions = vec![kept("DiskPressure", Status::False, 2)];
-    assert_eq!(world.step(at(2)).turn, Some(Turn::Open));
+    assert_eq!(world.step(at(2)).turn, Some(NodeAction::Open));
 }
 
 #[test]
 fn a_missing_report_fails_passes_or_keeps_as_the_gate_says() {
     for (means, closed, turn) in [
-        (Absence::Fail, false, Some(Turn::Close)),
+        (Absence::Fail, false, Some(NodeAction::Close)),
         (Absence::Pass, false, None),
         (Absence::Keep, false, None),
         (Absence::Fail, true, None),
-        (Absence::Pass, true, Some(Turn::Open)),
+        (Absence::Pass, true, Some(NodeAction::Open)),
         (Absence::Keep, true, None),
     ] {
-        let mut world = World::open(vec![Gate { missing: means, ..from_reporter("LogAgentReady", "log-agent") }]);
+        let mut world =
+            ReadinessFixture::open(vec![Gate { missing: means, ..from_reporter("LogAgentReady", "log-agent") }]);
         world.closed = closed;
         assert_eq!(world.step(at(0)).turn, turn, "{means:?} closed {closed}");
     }
@@ -359,8 +371,8 @@ fn a_missing_report_fails_passes_or_keeps_as_the_gate_says() {
 
 #[test]
 fn a_stale_report_fails_passes_or_keeps_as_the_gate_says() {
-    for (means, turn) in [(Absence::Fail, Some(Turn::Close)), (Absence::Pass, None), (Absence::Keep, None)] {
-        let mut world = World::open(vec![Gate {
+    for (means, turn) in [(Absence::Fail, Some(NodeAction::Close)), (Absence::Pass, None), (Absence::Keep, None)] {
+        let mut world = ReadinessFixture::open(vec![Gate {
             stale: means,
             stale_after: Some(Span::seconds(60)),
             ..from_reporter("LogAgentReady", "log-agent")
@@ -376,7 +388,7 @@ fn a_stale_report_fails_passes_or_keeps_as_the_gate_says() {
 
 #[test]
 fn a_report_that_is_fresh_again_must_hold_before_the_machine_opens() {
-    let mut world = World::open(vec![Gate {
+    let mut world = ReadinessFixture::open(vec![Gate {
         hold_for: Span::seconds(30),
         stale_after: Some(Span::seconds(60)),
         ..from_reporter("LogAgentReady", "log-agent")
@@ -388,32 +400,34 @@ fn a_report_that_is_fresh_again_must_hold_before_the_machine_opens() {
     };
     world.filed = beat(0);
     world.step(at(0));
-    assert_eq!(world.step(at(100)).turn, Some(Turn::Close));
+    assert_eq!(world.step(at(100)).turn, Some(NodeAction::Close));
     world.filed = beat(200);
     let decision = world.step(at(200));
     assert_eq!((decision.turn, decision.next), (None, Some(at(230))));
     world.filed = beat(229);
-    assert_eq!(world.step(at(230)).turn, Some(Turn::Open));
+    assert_eq!(world.step(at(230)).turn, Some(NodeAction::Open));
 }
 
 #[test]
 fn a_report_that_vanishes_is_tolerated_as_any_failure() {
-    let mut world =
-        World::open(vec![Gate { tolerate_for: Span::seconds(60), ..from_reporter("LogAgentReady", "log-agent") }]);
+    let mut world = ReadinessFixture::open(vec![Gate {
+        tolerate_for: Span::seconds(60),
+        ..from_reporter("LogAgentReady", "log-agent")
+    }]);
     world.filed = vec![filing("log-agent", vec![kept("LogAgentReady", Status::True, 0)])];
     world.step(at(0));
     world.filed.clear();
     assert_eq!(world.step(at(100)).next, Some(at(160)));
     assert_eq!(world.step(at(159)).turn, None);
     let decision = world.step(at(160));
-    assert_eq!(decision.turn, Some(Turn::Close));
+    assert_eq!(decision.turn, Some(NodeAction::Close));
     let parts = ["1 of 1", "LogAgentReady", "reporter log-agent", "missing", "2027-01-15T08:01:40Z"];
     assert!(names(&decision.message, &parts), "{}", decision.message);
 }
 
 #[test]
 fn a_gate_without_from_says_how_to_ask_a_reporter() {
-    let mut world = World::new(vec![gate("LogAgentReady")]);
+    let mut world = ReadinessFixture::new(vec![gate("LogAgentReady")]);
     world.filed = vec![filing("log-agent", vec![kept("LogAgentReady", Status::True, 0)])];
     let message = world.step(at(0)).message;
     assert!(message.contains("from: {reporter: log-agent}"), "{message}");
@@ -421,7 +435,7 @@ fn a_gate_without_from_says_how_to_ask_a_reporter() {
 
 #[test]
 fn a_persons_cordon_is_named_and_the_gates_still_open_and_close() {
-    let mut world = World::open(vec![gate("PackagesReady")]);
+    let mut world = ReadinessFixture::open(vec![gate("PackagesReady")]);
     world.set("PackagesReady", Status::True, 0);
     world.cordoned = true;
     let decision = world.step(at(1));
@@ -431,14 +445,14 @@ fn a_persons_cordon_is_named_and_the_gates_still_open_and_close() {
     assert!(names(&decision.message, &parts), "{}", decision.message);
     world.set("PackagesReady", Status::False, 2);
     let decision = world.step(at(2));
-    assert_eq!((decision.turn, decision.reason), (Some(Turn::Close), reason::CORDONED));
+    assert_eq!((decision.turn, decision.reason), (Some(NodeAction::Close), reason::CORDONED));
     assert!(names(&decision.message, &["1 of 1", "PackagesReady"]), "{}", decision.message);
-    world.with(at(3), |_, _, judgement| assert_eq!(judgement.standing, Standing::Out));
+    world.with(at(3), |_, _, judgement| assert_eq!(judgement.standing, NetState::NotInService));
 }
 
 #[test]
 fn a_foreign_taint_is_named_with_who_lifts_it() {
-    let mut world = World::open(vec![gate("PackagesReady")]);
+    let mut world = ReadinessFixture::open(vec![gate("PackagesReady")]);
     world.set("PackagesReady", Status::True, 0);
     world.foreign = vec![("maintenance".to_owned(), TaintEffect::NoSchedule)];
     let decision = world.step(at(1));
@@ -460,7 +474,7 @@ fn a_foreign_taint_is_named_with_who_lifts_it() {
 
 #[test]
 fn a_paused_machine_tells_the_truth_about_its_node_and_nothing_is_done() {
-    let mut world = World::open(vec![gate("PackagesReady")]);
+    let mut world = ReadinessFixture::open(vec![gate("PackagesReady")]);
     world.paused = true;
     let decision = world.step(at(1));
     assert_eq!((decision.turn, decision.status, decision.reason), (None, Status::True, reason::PAUSED));
@@ -474,7 +488,7 @@ fn a_paused_machine_tells_the_truth_about_its_node_and_nothing_is_done() {
 
 #[test]
 fn a_paused_new_machine_is_not_ready_before_it_is_opened() {
-    let mut world = World::new(vec![gate("PackagesReady")]);
+    let mut world = ReadinessFixture::new(vec![gate("PackagesReady")]);
     world.paused = true;
     world.set("PackagesReady", Status::True, 0);
     assert_eq!(world.step(at(1)).bootstrapped, None);
@@ -482,7 +496,7 @@ fn a_paused_new_machine_is_not_ready_before_it_is_opened() {
 
 #[test]
 fn without_a_node_or_with_anothers_nothing_is_done() {
-    let mut world = World::open(vec![gate("PackagesReady")]);
+    let mut world = ReadinessFixture::open(vec![gate("PackagesReady")]);
     world.taken = Some("host-0".to_owned());
     let decision = world.step(at(1));
     assert_eq!((decision.turn, decision.status, decision.reason), (None, Status::False, reason::NODE_CONFLICT));
@@ -496,7 +510,7 @@ fn without_a_node_or_with_anothers_nothing_is_done() {
 #[test]
 fn a_message_names_at_most_ten_gates_and_cuts_what_others_wrote() {
     let gates: Vec<Gate> = (0..30).map(|n| gate(&format!("G{n:02}"))).collect();
-    let mut world = World::new(gates);
+    let mut world = ReadinessFixture::new(gates);
     for n in 0..30 {
         world.set(&format!("G{n:02}"), Status::False, 0);
         world.conditions.last_mut().unwrap().message = "x".repeat(5000);
@@ -507,13 +521,13 @@ fn a_message_names_at_most_ten_gates_and_cuts_what_others_wrote() {
     assert!(message.len() < 4096, "{}", message.len());
 }
 
-fn refused(world: &World, now: i64) -> Vec<(String, String)> {
+fn refused(world: &ReadinessFixture, now: i64) -> Vec<(String, String)> {
     world.with(at(now), |_, copies, _| copies.refused.iter().map(|r| (r.name.clone(), r.why.clone())).collect())
 }
 
-fn reporters(world: &World, now: i64) -> Vec<(String, String)> {
+fn reporters(world: &ReadinessFixture, now: i64) -> Vec<(String, String)> {
     world.with(at(now), |_, copies, _| {
-        let own = |copy: &super::reports::Copied<'_>| {
+        let own = |copy: &super::reports::CopiedCondition<'_>| {
             (copy.condition.type_.clone(), copy.condition.reporter.clone().unwrap_or_default())
         };
         copies.copied.iter().map(own).collect()
@@ -526,7 +540,7 @@ fn pair(a: &str, b: &str) -> (String, String) {
 
 #[test]
 fn a_type_belongs_to_who_reported_it_first() {
-    let mut world = World::new(vec![]);
+    let mut world = ReadinessFixture::new(vec![]);
     let mut young = filing("young", vec![kept("DiskReady", Status::True, 0)]);
     young.created = 10;
     let old = filing("old", vec![kept("DiskReady", Status::False, 0)]);
@@ -549,17 +563,17 @@ fn a_type_belongs_to_who_reported_it_first() {
 
 #[test]
 fn a_report_cannot_speak_for_the_machines_own_condition() {
-    let mut world = World::open(vec![gate("DiskReady")]);
+    let mut world = ReadinessFixture::open(vec![gate("DiskReady")]);
     world.set("DiskReady", Status::False, 0);
     world.filed = vec![filing("liar", vec![kept("DiskReady", Status::True, 0)])];
     assert!(reporters(&world, 1).is_empty());
     assert!(names(&refused(&world, 1)[0].1, &["m.liar", "DiskReady", "Machine"]), "{:?}", refused(&world, 1));
-    assert_eq!(world.step(at(1)).turn, Some(Turn::Close));
+    assert_eq!(world.step(at(1)).turn, Some(NodeAction::Close));
 }
 
 #[test]
 fn broken_reports_are_named_and_the_rest_goes_on() {
-    let mut world = World::new(vec![]);
+    let mut world = ReadinessFixture::new(vec![]);
     let mut broken = filing("bad", vec![]);
     broken.broken = Some("data.conditions is not JSON".to_owned());
     let mut ahead = filing("ahead", vec![kept("ClockReady", Status::True, 0)]);
@@ -570,24 +584,24 @@ fn broken_reports_are_named_and_the_rest_goes_on() {
     assert_eq!(refused.len(), 2);
     assert!(names(&refused[0].1, &["m.ahead", "ClockReady", "future"]), "{refused:?}");
     assert_eq!(refused[1], pair("m.bad", "data.conditions is not JSON"));
-    let due = at(1000) - jiff::SignedDuration::try_from(AHEAD).unwrap();
+    let due = at(1000) - jiff::SignedDuration::try_from(MAX_CLOCK_SKEW).unwrap();
     assert_eq!(world.with(at(0), |_, copies, _| copies.next), Some(due));
     assert_eq!(reporters(&world, 940).len(), 2, "time mends it");
 }
 
 #[test]
 fn reports_cannot_fill_the_machines_status() {
-    let mut world = World::new(vec![from_reporter("Zzz", "r")]);
+    let mut world = ReadinessFixture::new(vec![from_reporter("Zzz", "r")]);
     let says = (0..100).map(|n| kept(&format!("T{n:03}"), Status::True, 0)).collect();
     world.filed = vec![filing("r", says), filing("s", vec![kept("Zzz", Status::True, 0)])];
     let types = reporters(&world, 0);
-    assert_eq!(types.len(), super::reports::MOST);
+    assert_eq!(types.len(), super::reports::MAX_CONDITIONS);
     assert!(types.contains(&pair("Zzz", "r")), "what a gate asks for comes first");
 }
 
 #[test]
 fn two_objects_that_ask_different_reporters_for_one_type_are_told_so() {
-    let mut world = World::new(vec![from_reporter("DiskReady", "a")]);
+    let mut world = ReadinessFixture::new(vec![from_reporter("DiskReady", "a")]);
     world.objects.push(("others".to_owned(), -1000, vec![from_reporter("DiskReady", "b")]));
     world.filed = vec![
         filing("a", vec![kept("DiskReady", Status::True, 0)]),

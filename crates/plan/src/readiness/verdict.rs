@@ -3,10 +3,10 @@
 use fleetwright_api::{Bootstrapped, Status, TaintEffect};
 use jiff::Timestamp;
 
-use super::gate::{Checked, Sight, State, check};
-use super::net::{Full, Standing};
-use super::reports::Copies;
-use super::{Fact, Gates, cut, earlier, stamp};
+use super::gate::{CheckedGate, GateInputs, GateState, check};
+use super::reports::CopiedConditions;
+use super::safety_net::{FullNet, NetState};
+use super::{Gates, ObservedCondition, cut, earlier, stamp};
 
 /// Reasons of the condition `Schedulable`.
 pub mod reason {
@@ -35,11 +35,11 @@ pub mod reason {
 }
 
 /// So many gates are told of in a message.
-const TOLD: usize = 10;
+const MAX_LISTED_GATES: usize = 10;
 
 /// Who did something by hand, and when, as far as the API server knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hand<'a> {
+pub struct ManualChange<'a> {
     /// The field manager.
     pub manager: &'a str,
     /// When it last wrote.
@@ -48,14 +48,14 @@ pub struct Hand<'a> {
 
 /// A taint that is neither ours nor declared and keeps pods away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Foreign<'a> {
+pub struct ForeignTaint<'a> {
     /// Its key.
     pub key: &'a str,
     /// What it does.
     pub effect: TaintEffect,
 }
 
-impl Foreign<'_> {
+impl ForeignTaint<'_> {
     /// Whether Kubernetes put it there, and takes it away.
     pub fn is_kubernetes(&self) -> bool {
         self.key.starts_with("node.kubernetes.io/")
@@ -83,18 +83,18 @@ pub struct Node<'a> {
     /// Whether it is cordoned.
     pub cordoned: bool,
     /// By whom.
-    pub cordoned_by: Option<Hand<'a>>,
+    pub cordoned_by: Option<ManualChange<'a>>,
     /// Taints that are neither ours nor declared.
-    pub foreign: Vec<Foreign<'a>>,
+    pub foreign: Vec<ForeignTaint<'a>>,
     /// By whom.
-    pub tainted_by: Option<Hand<'a>>,
+    pub tainted_by: Option<ManualChange<'a>>,
     /// Its conditions.
-    pub conditions: Vec<Fact<'a>>,
+    pub conditions: Vec<ObservedCondition<'a>>,
 }
 
 /// What is seen of the Node of a machine.
 #[derive(Clone, Debug)]
-pub enum NodeSeen<'a> {
+pub enum NodeObservation<'a> {
     /// There is none of that name.
     Missing(&'a str),
     /// It is bound to another machine.
@@ -112,12 +112,12 @@ pub enum NodeSeen<'a> {
         machine: &'a str,
     },
     /// It is there and ours.
-    Here(Node<'a>),
+    Found(Node<'a>),
 }
 
 /// What is seen of a machine.
 #[derive(Clone, Debug)]
-pub struct Seen<'a> {
+pub struct MachineObservation<'a> {
     /// When it was made.
     pub created: Timestamp,
     /// When it was last changed, its status left aside.
@@ -127,16 +127,16 @@ pub struct Seen<'a> {
     /// When it was first ready, and as which Node.
     pub bootstrapped: Option<(Timestamp, &'a str)>,
     /// Its conditions.
-    pub conditions: Vec<Fact<'a>>,
+    pub conditions: Vec<ObservedCondition<'a>>,
     /// Its Node.
-    pub node: NodeSeen<'a>,
+    pub node: NodeObservation<'a>,
     /// The ReadinessGates that select it.
     pub gates: Vec<Gates<'a>>,
 }
 
 /// What to do to the Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum NodeAction {
     /// Remove our taint.
     Open,
     /// Add our taint.
@@ -145,15 +145,15 @@ pub enum Turn {
 
 /// What follows from what is seen, before the safety net is asked.
 #[derive(Clone, Debug)]
-pub struct Judgement<'a> {
+pub struct GateVerdict<'a> {
     /// The gates that count.
-    pub checked: Vec<Checked<'a>>,
+    pub checked: Vec<CheckedGate<'a>>,
     /// What the gates ask for.
-    pub turn: Option<Turn>,
+    pub turn: Option<NodeAction>,
     /// Since when a machine that should be closed is due. What is due together, is lost together.
     pub due: Timestamp,
     /// How the machine stands with the safety net now.
-    pub standing: Standing,
+    pub standing: NetState,
     /// Whether the safety net protects it.
     pub protected: bool,
     /// That it was ready for the first time, and as which Node: the time to write down, if it is not yet.
@@ -166,7 +166,7 @@ pub struct Judgement<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// What to do to the Node.
-    pub turn: Option<Turn>,
+    pub turn: Option<NodeAction>,
     /// Is the machine schedulable?
     pub status: Status,
     /// One word why.
@@ -182,22 +182,22 @@ pub struct Decision {
 }
 
 /// Judges a machine by its gates.
-pub fn judge<'a>(seen: &Seen<'a>, copies: &Copies<'a>, now: Timestamp) -> Judgement<'a> {
+pub fn judge<'a>(seen: &MachineObservation<'a>, copies: &CopiedConditions<'a>, now: Timestamp) -> GateVerdict<'a> {
     let written = seen.bootstrapped.map(|(at, uid)| Bootstrapped { at, node_uid: uid.to_owned() });
-    let NodeSeen::Here(node) = &seen.node else {
-        return Judgement {
+    let NodeObservation::Found(node) = &seen.node else {
+        return GateVerdict {
             checked: Vec::new(),
             turn: None,
             due: now,
-            standing: Standing::Out,
+            standing: NetState::NotInService,
             protected: false,
             bootstrapped: written,
             next: copies.next,
         };
     };
     let proven = seen.bootstrapped.is_some_and(|(_, uid)| uid == node.uid);
-    let in_service = proven || adopted(seen, node);
-    let sight = Sight {
+    let in_service = proven || adopt_open_node(seen, node);
+    let sight = GateInputs {
         created: seen.created,
         machine: &seen.conditions,
         node: &node.conditions,
@@ -208,19 +208,19 @@ pub fn judge<'a>(seen: &Seen<'a>, copies: &Copies<'a>, now: Timestamp) -> Judgem
 
     // All hold, and when the last of them has held for long enough.
     let opens_at = checked.iter().try_fold(Timestamp::MIN, |latest, gate| gate.opens_at().map(|at| at.max(latest)));
-    let closes_at = checked.iter().filter_map(Checked::closes_at).min();
+    let closes_at = checked.iter().filter_map(CheckedGate::closes_at).min();
     let may_open = opens_at.is_some_and(|at| at <= now);
     let any = !seen.gates.is_empty();
     let adopting = in_service && !proven;
     let turn = match (node.closed, in_service) {
         // That it is in service is written down before anything is done: once closed, it could not be told from one that never was.
         _ if !any || adopting => None,
-        (true, _) => may_open.then_some(Turn::Open),
-        (false, true) => closes_at.is_some_and(|at| at <= now).then_some(Turn::Close),
+        (true, _) => may_open.then_some(NodeAction::Open),
+        (false, true) => closes_at.is_some_and(|at| at <= now).then_some(NodeAction::Close),
         // It joined open, but nothing was proven yet: nothing is tolerated, and what does not count either way changes nothing.
         (false, false) => {
-            let only_kept = !may_open && checked.iter().all(|gate| gate.state == State::Keep || !gate.blocks(now));
-            (!may_open && !only_kept).then_some(Turn::Close)
+            let only_kept = !may_open && checked.iter().all(|gate| gate.state == GateState::Keep || !gate.blocks(now));
+            (!may_open && !only_kept).then_some(NodeAction::Close)
         }
     };
 
@@ -246,13 +246,13 @@ pub fn judge<'a>(seen: &Seen<'a>, copies: &Copies<'a>, now: Timestamp) -> Judgem
         .min(now);
 
     let standing = match (in_service && any && !node.cordoned, node.closed) {
-        (false, _) => Standing::Out,
+        (false, _) => NetState::NotInService,
         (true, true) => {
             let closed = schedulable.filter(|fact| fact.status == Status::False).map(|fact| fact.since);
-            Standing::Closed { since: node.closed_at.or(closed).unwrap_or(now) }
+            NetState::Closed { since: node.closed_at.or(closed).unwrap_or(now) }
         }
-        (true, false) if closes_at.is_some() && !seen.paused => Standing::Failing,
-        (true, false) => Standing::Well,
+        (true, false) if closes_at.is_some() && !seen.paused => NetState::Failing,
+        (true, false) => NetState::InService,
     };
 
     let ready = any && may_open && (!node.closed || !seen.paused);
@@ -264,12 +264,12 @@ pub fn judge<'a>(seen: &Seen<'a>, copies: &Copies<'a>, now: Timestamp) -> Judgem
         // What was written of another Node of that name no longer holds.
         None
     };
-    let protected = standing == Standing::Failing;
-    Judgement { checked, turn, due, standing, protected, bootstrapped, next }
+    let protected = standing == NetState::Failing;
+    GateVerdict { checked, turn, due, standing, protected, bootstrapped, next }
 }
 
 /// A Node that was open before there were gates for its machine is in service already: to close it is to lose it.
-fn adopted(seen: &Seen<'_>, node: &Node<'_>) -> bool {
+fn adopt_open_node(seen: &MachineObservation<'_>, node: &Node<'_>) -> bool {
     if node.closed || seen.gates.is_empty() {
         return false;
     }
@@ -278,15 +278,15 @@ fn adopted(seen: &Seen<'_>, node: &Node<'_>) -> bool {
         || seen.gates.iter().all(|gates| node.created < gates.created)
 }
 
-impl Judgement<'_> {
+impl GateVerdict<'_> {
     /// Whether the safety net is to be asked before the Node is closed.
-    pub fn asks_net(&self, seen: &Seen<'_>) -> bool {
-        self.turn == Some(Turn::Close) && self.protected && !seen.paused
+    pub fn needs_net(&self, seen: &MachineObservation<'_>) -> bool {
+        self.turn == Some(NodeAction::Close) && self.protected && !seen.paused
     }
 
     /// What to do and to say, when the nets that hold the machine are known.
-    pub fn decide(&self, seen: &Seen<'_>, full: &[Full], now: Timestamp) -> Decision {
-        let held = self.asks_net(seen) && !full.is_empty();
+    pub fn decide(&self, seen: &MachineObservation<'_>, full: &[FullNet], now: Timestamp) -> Decision {
+        let held = self.needs_net(seen) && !full.is_empty();
         let turn = if seen.paused || held { None } else { self.turn };
         let (status, reason, message) = self.say(seen, full, held, turn, now);
         Decision { turn, status, reason, message, bootstrapped: self.bootstrapped.clone(), next: self.next, held }
@@ -294,27 +294,27 @@ impl Judgement<'_> {
 
     fn say(
         &self,
-        seen: &Seen<'_>,
-        full: &[Full],
+        seen: &MachineObservation<'_>,
+        full: &[FullNet],
         held: bool,
-        turn: Option<Turn>,
+        turn: Option<NodeAction>,
         now: Timestamp,
     ) -> (Status, &'static str, String) {
         let node = match &seen.node {
-            NodeSeen::Missing(name) => {
+            NodeObservation::Missing(name) => {
                 let message = format!("Node {name} not found: waiting for the host's kubelet to register it");
                 return (Status::False, reason::NODE_NOT_FOUND, message);
             }
-            NodeSeen::Taken { node, by } => {
+            NodeObservation::Taken { node, by } => {
                 let message = format!(
                     "Node {node} is used by Machine {by}: delete one of the two Machines, or set another spec.hostname for this one"
                 );
                 return (Status::False, reason::NODE_CONFLICT, message);
             }
-            NodeSeen::NotBound { node, machine } => {
+            NodeObservation::NotBound { node, machine } => {
                 return (Status::False, reason::NODE_NOT_BOUND, crate::join::not_bound(machine, node));
             }
-            NodeSeen::Here(node) => node,
+            NodeObservation::Found(node) => node,
         };
         if seen.gates.is_empty() {
             let state = if node.closed { "stays closed by its startup taint" } else { "is not changed" };
@@ -325,11 +325,11 @@ impl Judgement<'_> {
             return (Status::Unknown, reason::NO_READINESS_GATES, message);
         }
         let open = match turn {
-            Some(Turn::Open) => true,
-            Some(Turn::Close) => false,
+            Some(NodeAction::Open) => true,
+            Some(NodeAction::Close) => false,
             None => !node.closed,
         };
-        let gates = self.tell_gates(open, now);
+        let gates = self.gates_message(open, now);
         if seen.paused && self.turn.is_some() {
             let would = if node.closed { "opened" } else { "closed" };
             let status = if open && !node.cordoned && node.foreign.is_empty() { Status::True } else { Status::False };
@@ -337,7 +337,7 @@ impl Judgement<'_> {
             return (status, reason::PAUSED, message);
         }
         if node.cordoned {
-            let by = tell_hand("cordoned", node.cordoned_by);
+            let by = manual_change_message("cordoned", node.cordoned_by);
             let message = format!(
                 "Node {} is {by}: run `kubectl uncordon {}` to make it schedulable; {gates}",
                 node.name, node.name
@@ -346,10 +346,10 @@ impl Judgement<'_> {
         }
         // What Kubernetes put there goes by itself: what the gates say matters more, unless they have nothing to say.
         if node.foreign.iter().any(|taint| open || !taint.is_kubernetes()) {
-            return (Status::False, reason::TAINTED, format!("{}; {gates}", tell_foreign(node)));
+            return (Status::False, reason::TAINTED, format!("{}; {gates}", foreign_taint_message(node)));
         }
         if held {
-            let nets: Vec<String> = full.iter().map(|full| tell_net(&full.place.gates, &full.place.scope)).collect();
+            let nets: Vec<String> = full.iter().map(|full| net_message(&full.place.gates, &full.place.scope)).collect();
             let message = format!(
                 "kept open by the safety net of {}: too many machines would be closed at once; {gates}",
                 nets.join(" and ")
@@ -366,24 +366,29 @@ impl Judgement<'_> {
     }
 
     /// What the gates say, bounded, and the same until something changes.
-    fn tell_gates(&self, open: bool, now: Timestamp) -> String {
+    fn gates_message(&self, open: bool, now: Timestamp) -> String {
         let total = self.checked.len();
-        let due = self.turn == Some(Turn::Close);
+        let due = self.turn == Some(NodeAction::Close);
         if open && !due {
             return "no gate has failed for longer than its tolerateFor".to_owned();
         }
-        let failing: Vec<&Checked<'_>> =
-            self.checked.iter().filter(|gate| matches!(gate.state, State::Fails { .. })).collect();
+        let failing: Vec<&CheckedGate<'_>> =
+            self.checked.iter().filter(|gate| matches!(gate.state, GateState::Fails { .. })).collect();
         let mut parts = Vec::new();
         if !failing.is_empty() {
-            let told: Vec<String> = failing.iter().take(TOLD).map(|gate| gate.tell()).collect();
-            let more = failing.len().saturating_sub(TOLD);
+            let told: Vec<String> = failing.iter().take(MAX_LISTED_GATES).map(|gate| gate.describe()).collect();
+            let more = failing.len().saturating_sub(MAX_LISTED_GATES);
             let more = if more > 0 { format!("; and {more} more") } else { String::new() };
             let fail = if failing.len() == 1 { "fails" } else { "fail" };
             parts.push(format!("{} of {total} gates {fail}: {}{more}", failing.len(), told.join("; ")));
         }
-        let kept: Vec<String> =
-            self.checked.iter().filter(|gate| gate.state == State::Keep).take(TOLD).map(|gate| gate.tell()).collect();
+        let kept: Vec<String> = self
+            .checked
+            .iter()
+            .filter(|gate| gate.state == GateState::Keep)
+            .take(MAX_LISTED_GATES)
+            .map(|gate| gate.describe())
+            .collect();
         if !kept.is_empty() {
             parts.push(format!("state kept because of: {}", kept.join("; ")));
         }
@@ -391,7 +396,7 @@ impl Judgement<'_> {
             // Only the last one is told of: that others have held for long enough meanwhile is no reason to write.
             let last = self.checked.iter().max_by_key(|gate| gate.opens_at());
             return match last.filter(|gate| gate.blocks(now)) {
-                Some(gate) => format!("waiting for: {} must hold for {}", gate.tell(), gate.gate.hold_for),
+                Some(gate) => format!("waiting for: {} must hold for {}", gate.describe(), gate.gate.hold_for),
                 None => format!("all {total} gates hold"),
             };
         }
@@ -400,7 +405,7 @@ impl Judgement<'_> {
 }
 
 /// A net, for people.
-pub fn tell_net(gates: &str, scope: &str) -> String {
+pub fn net_message(gates: &str, scope: &str) -> String {
     if scope.is_empty() {
         format!("ReadinessGates {gates}")
     } else {
@@ -408,24 +413,24 @@ pub fn tell_net(gates: &str, scope: &str) -> String {
     }
 }
 
-fn tell_hand(what: &str, hand: Option<Hand<'_>>) -> String {
+fn manual_change_message(what: &str, hand: Option<ManualChange<'_>>) -> String {
     match hand {
-        Some(Hand { manager, at: Some(at) }) => format!("{what} by {} at {}", cut(manager, 63), stamp(at)),
-        Some(Hand { manager, at: None }) => format!("{what} by {}", cut(manager, 63)),
+        Some(ManualChange { manager, at: Some(at) }) => format!("{what} by {} at {}", cut(manager, 63), stamp(at)),
+        Some(ManualChange { manager, at: None }) => format!("{what} by {}", cut(manager, 63)),
         None => what.to_owned(),
     }
 }
 
-fn tell_foreign(node: &Node<'_>) -> String {
-    let (kubernetes, theirs): (Vec<&Foreign<'_>>, Vec<&Foreign<'_>>) =
+fn foreign_taint_message(node: &Node<'_>) -> String {
+    let (kubernetes, theirs): (Vec<&ForeignTaint<'_>>, Vec<&ForeignTaint<'_>>) =
         node.foreign.iter().partition(|taint| taint.is_kubernetes());
-    let list = |taints: &[&Foreign<'_>]| {
+    let list = |taints: &[&ForeignTaint<'_>]| {
         let told: Vec<String> =
-            taints.iter().take(TOLD).map(|taint| format!("{}:{:?}", taint.key, taint.effect)).collect();
+            taints.iter().take(MAX_LISTED_GATES).map(|taint| format!("{}:{:?}", taint.key, taint.effect)).collect();
         told.join(", ")
     };
     // Nobody is told to lift what is lifted when the work is done.
-    let (windows, theirs): (Vec<&Foreign<'_>>, Vec<&Foreign<'_>>) =
+    let (windows, theirs): (Vec<&ForeignTaint<'_>>, Vec<&ForeignTaint<'_>>) =
         theirs.into_iter().partition(|taint| taint.is_window());
     let mut parts = Vec::new();
     if !windows.is_empty() {
@@ -436,7 +441,7 @@ fn tell_foreign(node: &Node<'_>) -> String {
         ));
     }
     if !theirs.is_empty() {
-        let by = tell_hand("set", node.tainted_by);
+        let by = manual_change_message("set", node.tainted_by);
         let first = theirs[0];
         parts.push(format!(
             "Node {} has the taint {}, last {by}: remove it when its cause is resolved (kubectl taint node {} {}:{:?}-), or declare it in spec.taints",

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use fleetwright_api::names::{MACHINE, REPORT_DATA, REPORTER, UNREADY_TAINT};
 use fleetwright_api::{Machine, ReadinessGates};
 use fleetwright_lab::define;
-use fleetwright_lab::measure::Server;
+use fleetwright_lab::measure::MeasuredServer;
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
@@ -31,13 +31,13 @@ const AT_ONCE: usize = 32;
 pub(crate) struct Fleet {
     pub(crate) client: Client,
     pub(crate) size: usize,
-    seen: Arc<Seen>,
+    seen: Arc<ObservedNodes>,
     watching: JoinHandle<()>,
 }
 
 /// What was seen of a Node: whether it is open, and when it last opened and closed.
 #[derive(Default)]
-struct Doors {
+struct NodeTimes {
     open: bool,
     opened: Option<Instant>,
     closed: Option<Instant>,
@@ -45,8 +45,8 @@ struct Doors {
 
 /// What was seen of all Nodes.
 #[derive(Default)]
-pub(crate) struct Seen {
-    nodes: Mutex<HashMap<String, Doors>>,
+pub(crate) struct ObservedNodes {
+    nodes: Mutex<HashMap<String, NodeTimes>>,
     changed: tokio::sync::Notify,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn name(number: usize) -> String {
 
 impl Fleet {
     /// The kinds, a namespace, and gates that let close as many as may be.
-    pub(crate) async fn new(server: &Server) -> Result<Self> {
+    pub(crate) async fn new(server: &MeasuredServer) -> Result<Self> {
         let client = server.client();
         define(&client, &fleetwright_api::crds()).await?;
         let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": NAMESPACE } }))?;
@@ -78,7 +78,7 @@ impl Fleet {
             "spec": { "selector": {}, "conditions": conditions, "safetyNet": { "max": "100%" } },
         }))?;
         Api::namespaced(client.clone(), NAMESPACE).create(&PostParams::default(), &gates).await?;
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(ObservedNodes::default());
         let watching = tokio::spawn(watch(client.clone(), seen.clone()));
         Ok(Self { client, size: 0, seen, watching })
     }
@@ -183,7 +183,7 @@ fn report(machine: &str, which: usize, good: bool) -> serde_json::Value {
 }
 
 /// Notes when Nodes open and close.
-async fn watch(client: Client, seen: Arc<Seen>) {
+async fn watch(client: Client, seen: Arc<ObservedNodes>) {
     let mut events = std::pin::pin!(watcher(Api::<Node>::all(client), watcher::Config::default().streaming_lists()));
     while let Some(event) = events.next().await {
         let Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) = event else { continue };

@@ -12,8 +12,8 @@ mod subject;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use fleetwright_lab::Kind;
-use fleetwright_lab::measure::{Rows, Server, machine, write};
+use fleetwright_lab::ServerKind;
+use fleetwright_lab::measure::{MeasuredServer, Rows, machine, write};
 use serde_json::json;
 
 use crate::fleet::Fleet;
@@ -30,7 +30,7 @@ const USAGE: &str = "usage: cargo bench -p fleetwright-readiness -- [--quick] [-
 struct Options {
     machines: usize,
     seconds: u64,
-    kinds: Vec<Kind>,
+    kinds: Vec<ServerKind>,
     json: PathBuf,
 }
 
@@ -50,14 +50,14 @@ fn main() -> Result<()> {
 
 fn options(arguments: &[String]) -> Result<Options> {
     let json = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/bench-readiness.json");
-    let kinds = vec![Kind::Embedded, Kind::Real];
+    let kinds = vec![ServerKind::Embedded, ServerKind::Real];
     let mut options = Options { machines: 10_000, seconds: 60, kinds, json: json.into() };
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--quick" => (options.machines, options.seconds) = (1_000, 10),
-            "--embedded" => options.kinds = vec![Kind::Embedded],
-            "--real" => options.kinds = vec![Kind::Real],
+            "--embedded" => options.kinds = vec![ServerKind::Embedded],
+            "--real" => options.kinds = vec![ServerKind::Real],
             "--json" => options.json = rest.next().context("--json needs a file")?.into(),
             _ => bail!("unknown argument {argument:?}\n{USAGE}"),
         }
@@ -85,9 +85,9 @@ fn add(rows: &mut Rows, name: &str, latency: &Latency) {
     rows.add(format!("{name}, 99th of a hundred"), latency.percentile(99.0), "ms");
 }
 
-async fn measure(kind: Kind, options: &Options) -> Result<Rows> {
+async fn measure(kind: ServerKind, options: &Options) -> Result<Rows> {
     let mut rows = Rows::default();
-    let server = Server::start(kind).await?;
+    let server = MeasuredServer::start(kind).await?;
     let mut fleet = Fleet::new(&server).await?;
     eprintln!("bench: {kind}: a fleet of 10 machines");
     fleet.grow_to(10).await?;
@@ -150,10 +150,10 @@ async fn measure(kind: Kind, options: &Options) -> Result<Rows> {
 
 /// Reports in a second. Each new verdict is three writes, one of them the report's: more than kube-apiserver and etcd take on two cores that
 /// they share with the operator and the bench, where opening 10,000 Nodes shows some 300 writes in a second.
-fn rate(kind: Kind) -> u64 {
+fn rate(kind: ServerKind) -> u64 {
     match kind {
-        Kind::Embedded => 200,
-        Kind::Real => 50,
+        ServerKind::Embedded => 200,
+        ServerKind::Real => 50,
     }
 }
 

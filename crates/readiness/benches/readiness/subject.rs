@@ -6,22 +6,22 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use fleetwright_lab::measure::{Calls, Page, Part, Server, fleetwright};
+use fleetwright_lab::measure::{BenchProcess, Calls, MeasuredServer, MetricsEndpoint, fleetwright};
 use tempfile::TempDir;
 
 use crate::fleet::{Fleet, NAMESPACE};
 
 /// A running process.
 pub(crate) struct Subject {
-    process: Part,
+    process: BenchProcess,
     started: Instant,
-    page: Option<Page>,
+    page: Option<MetricsEndpoint>,
     _folder: TempDir,
 }
 
 impl Subject {
     /// The operator, which has the fleet to itself.
-    pub(crate) async fn operator(server: &Server) -> Result<Self> {
+    pub(crate) async fn operator(server: &MeasuredServer) -> Result<Self> {
         let listen = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let address = listen.to_string();
         let arguments = [
@@ -39,7 +39,7 @@ impl Subject {
     }
 
     /// The floor.
-    pub(crate) async fn floor(server: &Server) -> Result<Self> {
+    pub(crate) async fn floor(server: &MeasuredServer) -> Result<Self> {
         let floor = Self::start(server, &std::env::current_exe()?, &["floor"], "", None)?;
         // It has no way to say that its watch stands.
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -47,7 +47,7 @@ impl Subject {
     }
 
     fn start(
-        server: &Server,
+        server: &MeasuredServer,
         binary: &Path,
         arguments: &[&str],
         flag: &str,
@@ -59,8 +59,8 @@ impl Subject {
         let mut command = Command::new(binary);
         command.args(arguments).args((!flag.is_empty()).then_some(flag)).arg(&kubeconfig);
         let started = Instant::now();
-        let process = Part::start(&mut command)?;
-        Ok(Self { process, started, page: metrics.map(Page::at), _folder: folder })
+        let process = BenchProcess::start(&mut command)?;
+        Ok(Self { process, started, page: metrics.map(MetricsEndpoint::at), _folder: folder })
     }
 
     /// Since its start.
@@ -99,7 +99,7 @@ impl Subject {
         self.page()?.calls().await
     }
 
-    fn page(&self) -> Result<Page> {
+    fn page(&self) -> Result<MetricsEndpoint> {
         self.page.context("the floor has no metrics")
     }
 }

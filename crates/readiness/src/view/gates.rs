@@ -1,6 +1,6 @@
 use fleetwright_api::{ReadinessGates, ReadinessGatesSpec, ReadinessGatesStatus};
 use fleetwright_plan::readiness::Gates;
-use fleetwright_plan::readiness::select::{NotASelector, Selector};
+use fleetwright_plan::readiness::selector::{InvalidSelector, Selector};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use serde::Deserialize;
@@ -21,7 +21,7 @@ pub struct GatesView {
     /// When anything but its status was last changed.
     pub changed: Timestamp,
     /// Which machines are meant.
-    pub selector: Result<Selector, NotASelector>,
+    pub selector: Result<Selector, InvalidSelector>,
     /// What it says.
     pub spec: ReadinessGatesSpec,
     /// What became of it.

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 const LONGEST: usize = 256;
 
 #[derive(Default)]
-struct Known {
+struct InternedStrings {
     texts: HashSet<Arc<str>>,
     /// Clean up when there are more than this many.
     enough: usize,
 }
 
-static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+static KNOWN: Mutex<Option<InternedStrings>> = Mutex::new(None);
 
 /// The text, shared with all that say the same: ten thousand Nodes have the same conditions, reasons and messages.
 pub fn intern(text: &str) -> Arc<str> {
@@ -19,7 +19,7 @@ pub fn intern(text: &str) -> Arc<str> {
         return text.into();
     }
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_with(Known::default);
+    let known = known.get_or_insert_with(InternedStrings::default);
     if let Some(text) = known.texts.get(text) {
         return Arc::clone(text);
     }

@@ -6,7 +6,7 @@ use k8s_openapi::NamespaceResourceScope;
 use serde::Deserialize;
 
 use super::thin::{Meta, thin};
-use super::{Kept, intern};
+use super::{ConditionView, intern};
 use crate::MANAGER;
 
 /// What is kept of a Machine.
@@ -35,7 +35,7 @@ pub struct MachineView {
     /// When it was first ready, and as which Node.
     pub bootstrapped: Option<Bootstrapped>,
     /// Its conditions.
-    pub conditions: Box<[Kept]>,
+    pub conditions: Box<[ConditionView]>,
 }
 
 thin! {
@@ -94,7 +94,7 @@ impl MachineView {
         let conditions = status
             .conditions
             .iter()
-            .map(|condition| Kept {
+            .map(|condition| ConditionView {
                 type_: intern(&condition.type_),
                 status: condition.status,
                 reason: intern(&condition.reason),
@@ -128,7 +128,7 @@ impl MachineView {
     }
 
     /// The condition of that type.
-    pub fn condition(&self, type_: &str) -> Option<&Kept> {
+    pub fn condition(&self, type_: &str) -> Option<&ConditionView> {
         self.conditions.iter().find(|condition| &*condition.type_ == type_)
     }
 }

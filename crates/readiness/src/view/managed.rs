@@ -11,7 +11,7 @@ use super::thin::read_time;
 /// One manager's entry.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Entry {
+pub struct ManagedFieldsEntry {
     #[serde(default)]
     pub manager: String,
     #[serde(default)]
@@ -45,7 +45,7 @@ struct Status {
     conditions: Option<BTreeMap<String, IgnoredAny>>,
 }
 
-impl Entry {
+impl ManagedFieldsEntry {
     fn spec(&self) -> Option<&Spec> {
         self.fields_v1.as_ref()?.spec.as_ref()
     }

@@ -11,18 +11,18 @@ mod thin;
 pub use gates::GatesView;
 pub use intern::intern;
 pub use machine::MachineView;
-pub use node::{NodeView, Touch};
+pub use node::{LastWriter, NodeView};
 pub use report::ReportView;
 
 use std::sync::Arc;
 
 use fleetwright_api::Status;
-use fleetwright_plan::readiness::Fact;
+use fleetwright_plan::readiness::ObservedCondition;
 use jiff::Timestamp;
 
 /// A condition, as far as it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct ConditionView {
     /// What is spoken of.
     pub type_: Arc<str>,
     /// Does it hold?
@@ -43,10 +43,10 @@ pub struct Kept {
     pub ours: bool,
 }
 
-impl Kept {
+impl ConditionView {
     /// As gates look at it. What another operator wrote is nobody's report, whatever it says.
-    pub fn fact(&self) -> Fact<'_> {
-        Fact {
+    pub fn fact(&self) -> ObservedCondition<'_> {
+        ObservedCondition {
             type_: &self.type_,
             status: self.status,
             reason: &self.reason,
@@ -96,7 +96,7 @@ mod tests {
         }));
         assert_eq!(
             node.cordoned_by,
-            Some(Touch { manager: "kubectl-cordon".into(), at: Some(time("2026-01-02T00:00:00Z")) })
+            Some(LastWriter { manager: "kubectl-cordon".into(), at: Some(time("2026-01-02T00:00:00Z")) })
         );
         assert_eq!(node.tainted_by.unwrap().manager, "kubelet".into(), "our own hand does not count");
         assert_eq!(node.taints.map(|taints| taints.as_array().unwrap().len()), Some(1));
@@ -154,7 +154,8 @@ mod tests {
             "spec": {},
             "status": { "conditions": [condition("Ours"), condition("Theirs")] },
         }));
-        let facts: Vec<_> = machine.conditions.iter().map(Kept::fact).map(|fact| (fact.type_, fact.reporter)).collect();
+        let facts: Vec<_> =
+            machine.conditions.iter().map(ConditionView::fact).map(|fact| (fact.type_, fact.reporter)).collect();
         assert_eq!(facts, [("Ours", Some("r")), ("Theirs", None)]);
     }
 
@@ -168,7 +169,8 @@ mod tests {
             },
             "data": { "conditions": "[{\"type\":\"LogAgentReady\",\"status\":\"True\"}]" },
         }));
-        let fleetwright_plan::readiness::reports::Content::Read { facts, .. } = report.filed("m.r").content else {
+        let fleetwright_plan::readiness::reports::ReportContent::Read { facts, .. } = report.filed("m.r").content
+        else {
             panic!("it is well-formed");
         };
         assert_eq!(facts[0].heartbeat, Some(time("2026-01-05T00:00:00Z")));

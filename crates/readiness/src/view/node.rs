@@ -6,9 +6,9 @@ use k8s_openapi::ClusterResourceScope;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::managed::Entry;
+use super::managed::ManagedFieldsEntry;
 use super::thin::{Meta, read_time, thin};
-use super::{Kept, intern, status};
+use super::{ConditionView, intern, status};
 use crate::MANAGER;
 
 /// What is kept of a Node.
@@ -25,16 +25,16 @@ pub struct NodeView {
     /// Whether it is cordoned.
     pub cordoned: bool,
     /// By whom.
-    pub cordoned_by: Option<Touch>,
+    pub cordoned_by: Option<LastWriter>,
     /// Who last touched its taints, ourselves left aside.
-    pub tainted_by: Option<Touch>,
+    pub tainted_by: Option<LastWriter>,
     /// Its conditions.
-    pub conditions: Box<[Kept]>,
+    pub conditions: Box<[ConditionView]>,
 }
 
 /// Who wrote something, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Touch {
+pub struct LastWriter {
     /// The field manager.
     pub manager: Arc<str>,
     /// When.
@@ -43,7 +43,7 @@ pub struct Touch {
 
 /// A taint, as far as it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tainted<'a> {
+pub struct TaintView<'a> {
     /// Its key.
     pub key: &'a str,
     /// What it does; none for an effect that nobody knows.
@@ -100,17 +100,17 @@ impl NodeView {
     fn read(raw: Raw) -> Self {
         let Raw { metadata, spec, status: seen } = raw;
         let created = metadata.created();
-        let last = |has: fn(&Entry) -> bool| {
+        let last = |has: fn(&ManagedFieldsEntry) -> bool| {
             let entries =
                 metadata.managed_fields.iter().flatten().filter(|entry| has(entry) && entry.manager != MANAGER);
             let entry = entries.max_by_key(|entry| entry.time)?;
-            Some(Touch { manager: intern(&entry.manager), at: entry.time })
+            Some(LastWriter { manager: intern(&entry.manager), at: entry.time })
         };
         let conditions = seen
             .conditions
             .iter()
             .flatten()
-            .map(|condition| Kept {
+            .map(|condition| ConditionView {
                 type_: intern(&condition.type_),
                 status: status(&condition.status),
                 reason: intern(&condition.reason),
@@ -125,8 +125,8 @@ impl NodeView {
         Self {
             created,
             cordoned: spec.unschedulable,
-            cordoned_by: if spec.unschedulable { last(Entry::cordons) } else { None },
-            tainted_by: if spec.taints.is_some() { last(Entry::taints) } else { None },
+            cordoned_by: if spec.unschedulable { last(ManagedFieldsEntry::cordons) } else { None },
+            tainted_by: if spec.taints.is_some() { last(ManagedFieldsEntry::taints) } else { None },
             taints: spec.taints.filter(|taints| taints.as_array().is_some_and(|list| !list.is_empty())).map(Box::new),
             conditions,
             uid: metadata.uid.into(),
@@ -135,9 +135,9 @@ impl NodeView {
     }
 
     /// Its taints, in order.
-    pub fn taints(&self) -> impl Iterator<Item = Tainted<'_>> {
+    pub fn taints(&self) -> impl Iterator<Item = TaintView<'_>> {
         let list = self.taints.as_deref().and_then(Value::as_array).into_iter().flatten();
-        list.map(|taint| Tainted {
+        list.map(|taint| TaintView {
             key: taint["key"].as_str().unwrap_or_default(),
             effect: match taint["effect"].as_str() {
                 Some("NoSchedule") => Some(TaintEffect::NoSchedule),

@@ -2,13 +2,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fleetwright_api::{Report, names};
-use fleetwright_plan::readiness::reports::{Content, Filed};
+use fleetwright_plan::readiness::reports::{FiledReport, ReportContent};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use serde::Deserialize;
 
 use super::thin::{Meta, thin};
-use super::{Kept, intern};
+use super::{ConditionView, intern};
 
 /// What is kept of a report: what it says, not the text.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,18 +20,18 @@ pub struct ReportView {
     /// The machine that its label names.
     pub machine: Arc<str>,
     /// What it says.
-    pub said: Said,
+    pub said: ParsedReport,
 }
 
 /// What a report says.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Said {
+pub enum ParsedReport {
     /// It can be read.
-    Well {
+    Valid {
         /// Who reports.
         reporter: Arc<str>,
         /// What.
-        conditions: Box<[Kept]>,
+        conditions: Box<[ConditionView]>,
     },
     /// It cannot, and why.
     Broken(Arc<str>),
@@ -55,12 +55,12 @@ impl ReportView {
         let (created, written) = (metadata.created(), metadata.changed());
         let labels = metadata.labels.unwrap_or_default();
         let said = match Report::read(&metadata.name, &labels, &data.unwrap_or_default()) {
-            Ok(report) => Said::Well {
+            Ok(report) => ParsedReport::Valid {
                 reporter: intern(&report.reporter),
                 conditions: report
                     .conditions
                     .iter()
-                    .map(|condition| Kept {
+                    .map(|condition| ConditionView {
                         type_: intern(&condition.type_),
                         status: condition.status,
                         reason: intern(&condition.reason),
@@ -74,20 +74,20 @@ impl ReportView {
                     })
                     .collect(),
             },
-            Err(broken) => Said::Broken(broken.to_string().into()),
+            Err(broken) => ParsedReport::Broken(broken.to_string().into()),
         };
         let machine = labels.get(names::MACHINE).map(String::as_str).unwrap_or_default().into();
         Self { uid: metadata.uid.into(), created, machine, said }
     }
 
     /// As it is copied from.
-    pub fn filed<'a>(&'a self, name: &'a str) -> Filed<'a> {
+    pub fn filed<'a>(&'a self, name: &'a str) -> FiledReport<'a> {
         let content = match &self.said {
-            Said::Well { reporter, conditions } => {
-                Content::Read { reporter, facts: conditions.iter().map(Kept::fact).collect() }
+            ParsedReport::Valid { reporter, conditions } => {
+                ReportContent::Read { reporter, facts: conditions.iter().map(ConditionView::fact).collect() }
             }
-            Said::Broken(why) => Content::Broken(why),
+            ParsedReport::Broken(why) => ReportContent::Broken(why),
         };
-        Filed { name, created: self.created, content }
+        FiledReport { name, created: self.created, content }
     }
 }

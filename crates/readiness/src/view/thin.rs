@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer};
 
-use super::managed::Entry;
+use super::managed::ManagedFieldsEntry;
 
 /// Metadata as it is decoded: only what is read.
 #[derive(Debug, Default, Deserialize)]
@@ -25,7 +25,7 @@ pub struct Meta {
     #[serde(default)]
     pub labels: Option<BTreeMap<String, String>>,
     #[serde(default)]
-    pub managed_fields: Option<Vec<Entry>>,
+    pub managed_fields: Option<Vec<ManagedFieldsEntry>>,
 }
 
 impl Meta {

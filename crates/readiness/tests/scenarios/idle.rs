@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use fleetwright_api::{Machine, ReadinessGates};
-use fleetwright_rig::{Ground, Stage};
+use fleetwright_rig::{Harness, TestServer};
 use futures::{StreamExt, TryStreamExt};
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -15,64 +15,64 @@ use crate::support::{Fleet, tell};
 const MACHINES: usize = 10_000;
 
 /// Machines in service, each with a Node of its own.
-async fn fleet(stage: &Stage) -> Result<()> {
+async fn fleet(harness: &Harness) -> Result<()> {
     let made = futures::stream::iter(0..MACHINES).map(|n| async move {
         let name = format!("m{n:05}");
-        let host = stage.node_name(&name);
+        let host = harness.node_name(&name);
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": { "name": host },
             "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "KubeletReady" }] },
         });
-        let node = stage.nodes().create(&PostParams::default(), &serde_json::from_value(node)?).await?;
+        let node = harness.nodes().create(&PostParams::default(), &serde_json::from_value(node)?).await?;
         let machine = json!({
             "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine",
             "metadata": { "name": name, "labels": { "pool": "online", "rack": format!("r{}", n / 40) } },
             "spec": { "hostname": host, "taints": [{ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" }] },
         });
-        stage.api::<Machine>().create(&PostParams::default(), &serde_json::from_value(machine)?).await?;
+        harness.api::<Machine>().create(&PostParams::default(), &serde_json::from_value(machine)?).await?;
         let bound = json!({ "nodeRef": { "name": host, "uid": node.uid(), "binding": "Joined" } });
         let bound = Patch::Merge(json!({ "status": bound }));
-        stage.api::<Machine>().patch_status(&name, &PatchParams::default(), &bound).await?;
+        harness.api::<Machine>().patch_status(&name, &PatchParams::default(), &bound).await?;
         anyhow::Ok(())
     });
     made.buffer_unordered(16).try_collect().await
 }
 
-async fn an_hour(stage: &Stage) -> Result<()> {
-    fleet(stage).await?;
+async fn an_hour(harness: &Harness) -> Result<()> {
+    fleet(harness).await?;
     let gate = json!({ "type": "NodeReady", "from": { "nodeCondition": "Ready" }, "missing": "Pass" });
-    stage.gates("workers", json!({ "conditions": [gate], "safetyNet": { "by": "rack" } })).await?;
-    stage.start().await?;
+    harness.gates("workers", json!({ "conditions": [gate], "safetyNet": { "by": "rack" } })).await?;
+    harness.start().await?;
     let deadline = Instant::now() + Duration::from_secs(300);
     loop {
-        stage.linger(Duration::from_secs(10)).await?;
-        let status = stage.api::<ReadinessGates>().get("workers").await?.status.unwrap_or_default();
+        harness.run_for(Duration::from_secs(10)).await?;
+        let status = harness.api::<ReadinessGates>().get("workers").await?.status.unwrap_or_default();
         if status.schedulable as usize == MACHINES {
             break;
         }
-        ensure!(Instant::now() < deadline, "only {status:?} after {} passes", stage.counting().passes());
+        ensure!(Instant::now() < deadline, "only {status:?} after {} passes", harness.pass_counter().passes());
     }
-    stage.linger(Duration::from_secs(30)).await?;
+    harness.run_for(Duration::from_secs(30)).await?;
 
-    let (calls, passes) = (stage.recorder().mark(), stage.counting().passes());
-    stage.linger(Duration::from_secs(3600)).await?;
-    let writes = stage.recorder().writes_since(calls);
+    let (calls, passes) = (harness.recorder().mark(), harness.pass_counter().passes());
+    harness.run_for(Duration::from_secs(3600)).await?;
+    let writes = harness.recorder().writes_since(calls);
     ensure!(writes.is_empty(), "idle machines were written: {writes:?}");
     // What is left: watches that are opened anew, the lease, and two reads for each deep check.
-    let reads = stage.recorder().since(calls).iter().filter(|record| record.call.verb == "get").count();
-    let lists = stage.recorder().since(calls).iter().filter(|record| record.call.verb == "list").count();
-    let passes = stage.counting().passes() - passes;
+    let reads = harness.recorder().since(calls).iter().filter(|record| record.call.verb == "get").count();
+    let lists = harness.recorder().since(calls).iter().filter(|record| record.call.verb == "list").count();
+    let passes = harness.pass_counter().passes() - passes;
     eprintln!("an idle hour of {MACHINES} machines: {passes} deep checks, {reads} reads, {lists} lists, 0 writes");
     ensure!(lists == 0, "{lists} lists");
     ensure!(reads <= 2 * passes, "{reads} reads in {passes} deep checks");
     // Every six hours, give or take a fifth.
     ensure!(passes < MACHINES / 4, "{passes} passes");
-    eprintln!("{}", stage.counting().table(&fleetwright_readiness::budgets()));
+    eprintln!("{}", harness.pass_counter().table(&fleetwright_readiness::budgets()));
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_idle_machines_make_no_calls_but_deep_checks() {
-    tell(&Ground::InProcess, |stage| Box::pin(an_hour(stage))).await;
+    tell(&TestServer::InProcess, |harness| Box::pin(an_hour(harness))).await;
 }

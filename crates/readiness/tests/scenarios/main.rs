@@ -5,9 +5,9 @@ mod idle;
 mod stories;
 mod support;
 
-use fleetwright_lab::Kind;
-use fleetwright_rig::Ground;
-use support::{Play, tell, tell_all_on};
+use fleetwright_lab::ServerKind;
+use fleetwright_rig::TestServer;
+use support::{StoryFn, tell, tell_all_on};
 
 /// A test for each story on the embedded server, and the list of all.
 macro_rules! stories {
@@ -15,11 +15,11 @@ macro_rules! stories {
         $(
             #[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                tell(&Ground::InProcess, |stage| Box::pin(stories::$name(stage))).await;
+                tell(&TestServer::InProcess, |harness| Box::pin(stories::$name(harness))).await;
             }
         )*
 
-        const STORIES: &[(&str, Play)] = &[$((stringify!($name), |stage| Box::pin(stories::$name(stage)))),*];
+        const STORIES: &[(&str, StoryFn)] = &[$((stringify!($name), |harness| Box::pin(stories::$name(harness)))),*];
     };
 }
 
@@ -51,5 +51,5 @@ stories! {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_stories_on_real() {
-    tell_all_on(Kind::Real, STORIES).await;
+    tell_all_on(ServerKind::Real, STORIES).await;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fleetwright_api::{Machine, ReadinessGates, Status, names};
-use fleetwright_rig::Stage;
+use fleetwright_rig::Harness;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -35,205 +35,205 @@ fn seconds_after(moment: Timestamp, condition: &fleetwright_api::Condition) -> i
     condition.last_transition_time.duration_since(moment).as_secs()
 }
 
-pub async fn a_new_node_starts_closed_and_opens_when_its_gates_hold(stage: &Stage) -> Result<()> {
+pub async fn a_new_node_starts_closed_and_opens_when_its_gates_hold(harness: &Harness) -> Result<()> {
     let spec = json!({ "conditions": [
         { "type": "NodeReady", "from": { "nodeCondition": "Ready" } },
         { "type": "LogAgentReady", "from": { "reporter": "log-agent" } },
         { "type": "PackagesReady" },
     ] });
-    stage.gates("workers", spec).await?;
-    stage.machine("a", json!({})).await?;
-    stage.start().await?;
-    stage.verdict("a", Status::False, "NodeNotFound").await?;
-    stage.node("a", true).await?;
-    stage.verdict("a", Status::False, "GatesPending").await?;
-    stage.ready("a", "True").await?;
-    stage.own("a", "PackagesReady", Status::True).await?;
-    stage.message("a", "LogAgentReady (reporter log-agent) missing since 2030-01-01").await?;
-    ensure(stage.closed("a").await?, "it opened too soon")?;
-    stage.report("a", "log-agent", says("True")).await?;
-    stage.verdict("a", Status::True, "Ready").await?;
-    ensure(!stage.closed("a").await?, "it did not open")?;
-    let machine = stage.get("a").await?;
+    harness.gates("workers", spec).await?;
+    harness.machine("a", json!({})).await?;
+    harness.start().await?;
+    harness.verdict("a", Status::False, "NodeNotFound").await?;
+    harness.node("a", true).await?;
+    harness.verdict("a", Status::False, "GatesPending").await?;
+    harness.ready("a", "True").await?;
+    harness.own("a", "PackagesReady", Status::True).await?;
+    harness.message("a", "LogAgentReady (reporter log-agent) missing since 2030-01-01").await?;
+    ensure(harness.closed("a").await?, "it opened too soon")?;
+    harness.report("a", "log-agent", says("True")).await?;
+    harness.verdict("a", Status::True, "Ready").await?;
+    ensure(!harness.closed("a").await?, "it did not open")?;
+    let machine = harness.get("a").await?;
     let copy = of(&machine, "LogAgentReady").context("the report was not copied")?;
     ensure(copy.reporter.as_deref() == Some("log-agent"), "the copy does not name its reporter")?;
     ensure(of(&machine, "PackagesReady").is_some(), "another operator's condition is gone")?;
     ensure(machine.status.and_then(|status| status.bootstrapped).is_some(), "that it was ready is not written down")
 }
 
-pub async fn a_node_that_joins_open_is_closed_at_once(stage: &Stage) -> Result<()> {
-    stage.gates("workers", log_agent(json!({ "tolerateFor": "10m" }))).await?;
-    stage.start().await?;
+pub async fn a_node_that_joins_open_is_closed_at_once(harness: &Harness) -> Result<()> {
+    harness.gates("workers", log_agent(json!({ "tolerateFor": "10m" }))).await?;
+    harness.start().await?;
     // The Node is younger than the gates: times of the server have whole seconds.
-    until_another_second(stage, "workers").await?;
-    stage.machine("a", json!({})).await?;
-    stage.node("a", false).await?;
-    let verdict = stage.verdict("a", Status::False, "GatesPending").await?;
-    ensure(stage.closed("a").await?, "it stayed open")?;
+    until_another_second(harness, "workers").await?;
+    harness.machine("a", json!({})).await?;
+    harness.node("a", false).await?;
+    let verdict = harness.verdict("a", Status::False, "GatesPending").await?;
+    ensure(harness.closed("a").await?, "it stayed open")?;
     ensure(seconds_after("2030-01-01T00:00:00Z".parse()?, &verdict) < 60, "something was tolerated")
 }
 
-pub async fn a_fleet_that_was_there_before_its_gates_is_adopted_and_protected(stage: &Stage) -> Result<()> {
+pub async fn a_fleet_that_was_there_before_its_gates_is_adopted_and_protected(harness: &Harness) -> Result<()> {
     let names = ["a", "b", "c", "d", "e", "f"];
     for name in names {
-        stage.machine(name, json!({})).await?;
-        stage.node(name, false).await?;
-        stage.ready(name, "True").await?;
+        harness.machine(name, json!({})).await?;
+        harness.node(name, false).await?;
+        harness.ready(name, "True").await?;
     }
-    stage.start().await?;
+    harness.start().await?;
     for name in names {
-        stage.verdict(name, Status::Unknown, "NoReadinessGates").await?;
+        harness.verdict(name, Status::Unknown, "NoReadinessGates").await?;
     }
     // Nobody reports: everything would be closed.
-    stage.gates("workers", log_agent(json!({}))).await?;
-    stage.holding("workers", Status::True).await?;
+    harness.gates("workers", log_agent(json!({}))).await?;
+    harness.holding("workers", Status::True).await?;
     let mut closed = 0;
     for name in names {
-        closed += usize::from(stage.closed(name).await?);
+        closed += usize::from(harness.closed(name).await?);
     }
     ensure(closed <= 3, &format!("{closed} of 6 machines in service were closed"))
 }
 
-pub async fn bootstrap_gates_count_until_the_first_time_and_again_for_another_node(stage: &Stage) -> Result<()> {
+pub async fn bootstrap_gates_count_until_the_first_time_and_again_for_another_node(harness: &Harness) -> Result<()> {
     let spec = json!({ "conditions": [
         { "type": "NodeReady", "from": { "nodeCondition": "Ready" } },
         { "type": "LogAgentReady", "from": { "reporter": "log-agent" }, "when": "Bootstrap" },
     ] });
-    stage.gates("workers", spec).await?;
-    stage.machine("a", json!({})).await?;
-    stage.node("a", true).await?;
-    stage.ready("a", "True").await?;
-    stage.report("a", "log-agent", says("True")).await?;
-    stage.start().await?;
-    stage.verdict("a", Status::True, "Ready").await?;
-    stage.report("a", "log-agent", says("False")).await?;
+    harness.gates("workers", spec).await?;
+    harness.machine("a", json!({})).await?;
+    harness.node("a", true).await?;
+    harness.ready("a", "True").await?;
+    harness.report("a", "log-agent", says("True")).await?;
+    harness.start().await?;
+    harness.verdict("a", Status::True, "Ready").await?;
+    harness.report("a", "log-agent", says("False")).await?;
     let copied = || async {
-        let machine = stage.get("a").await.map_err(|error| error.to_string())?;
+        let machine = harness.get("a").await.map_err(|error| error.to_string())?;
         match statuses(&machine).get("LogAgentReady").map(String::as_str) {
             Some("False") => Ok(()),
             other => Err(format!("{other:?}")),
         }
     };
-    stage.settle("the report is copied", copied).await?;
-    stage.verdict("a", Status::True, "Ready").await?;
-    ensure(!stage.closed("a").await?, "a gate that no longer counts closed it")?;
+    harness.settle("the report is copied", copied).await?;
+    harness.verdict("a", Status::True, "Ready").await?;
+    ensure(!harness.closed("a").await?, "a gate that no longer counts closed it")?;
 
-    stage.nodes().delete(&stage.node_name("a"), &DeleteParams::default()).await?;
-    stage.verdict("a", Status::False, "NodeNotFound").await?;
-    stage.node("a", true).await?;
-    stage.ready("a", "True").await?;
-    stage.verdict("a", Status::False, "GatesPending").await?;
-    stage.message("a", "LogAgentReady (reporter log-agent) False").await?;
-    stage.report("a", "log-agent", says("True")).await?;
-    stage.verdict("a", Status::True, "Ready").await.map(drop)
+    harness.nodes().delete(&harness.node_name("a"), &DeleteParams::default()).await?;
+    harness.verdict("a", Status::False, "NodeNotFound").await?;
+    harness.node("a", true).await?;
+    harness.ready("a", "True").await?;
+    harness.verdict("a", Status::False, "GatesPending").await?;
+    harness.message("a", "LogAgentReady (reporter log-agent) False").await?;
+    harness.report("a", "log-agent", says("True")).await?;
+    harness.verdict("a", Status::True, "Ready").await.map(drop)
 }
 
-pub async fn a_failure_is_tolerated_for_so_long_and_a_recovery_must_last(stage: &Stage) -> Result<()> {
+pub async fn a_failure_is_tolerated_for_so_long_and_a_recovery_must_last(harness: &Harness) -> Result<()> {
     let spec = json!({ "conditions": [{
         "type": "NodeReady", "from": { "nodeCondition": "Ready" }, "tolerateFor": "40s", "holdFor": "30s",
     }] });
-    stage.gates("workers", spec).await?;
-    stage.machine("a", json!({})).await?;
-    stage.node("a", true).await?;
-    stage.start().await?;
-    let joined = stage.clock().now();
-    stage.ready("a", "True").await?;
-    let opened = stage.verdict("a", Status::True, "Ready").await?;
+    harness.gates("workers", spec).await?;
+    harness.machine("a", json!({})).await?;
+    harness.node("a", true).await?;
+    harness.start().await?;
+    let joined = harness.clock().now();
+    harness.ready("a", "True").await?;
+    let opened = harness.verdict("a", Status::True, "Ready").await?;
     ensure(seconds_after(joined, &opened) == 30, &format!("it opened after {}s", seconds_after(joined, &opened)))?;
-    let failed = stage.clock().now();
-    stage.ready("a", "Unknown").await?;
-    let closed = stage.verdict("a", Status::False, "GatesFailing").await?;
+    let failed = harness.clock().now();
+    harness.ready("a", "Unknown").await?;
+    let closed = harness.verdict("a", Status::False, "GatesFailing").await?;
     // The Node's times have whole seconds.
     ensure(
         (39..=40).contains(&seconds_after(failed, &closed)),
         &format!("it closed after {}s", seconds_after(failed, &closed)),
     )?;
-    let back = stage.clock().now();
-    stage.ready("a", "True").await?;
-    stage.message("a", "30s").await?;
-    let opened = stage.verdict("a", Status::True, "Ready").await?;
+    let back = harness.clock().now();
+    harness.ready("a", "True").await?;
+    harness.message("a", "30s").await?;
+    let opened = harness.verdict("a", Status::True, "Ready").await?;
     ensure(
         (29..=30).contains(&seconds_after(back, &opened)),
         &format!("it opened after {}s", seconds_after(back, &opened)),
     )?;
-    stage.ready("a", "Unknown").await?;
-    stage.linger(Duration::from_secs(20)).await?;
-    stage.ready("a", "True").await?;
-    stage.linger(Duration::from_secs(120)).await?;
-    let steady = stage.verdict("a", Status::True, "Ready").await?;
+    harness.ready("a", "Unknown").await?;
+    harness.run_for(Duration::from_secs(20)).await?;
+    harness.ready("a", "True").await?;
+    harness.run_for(Duration::from_secs(120)).await?;
+    let steady = harness.verdict("a", Status::True, "Ready").await?;
     ensure(steady.last_transition_time == opened.last_transition_time, "it flapped")
 }
 
-pub async fn a_missing_report_means_what_the_gate_says(stage: &Stage) -> Result<()> {
+pub async fn a_missing_report_means_what_the_gate_says(harness: &Harness) -> Result<()> {
     for (pool, missing) in [("fail", "Fail"), ("pass", "Pass"), ("keep", "Keep")] {
         let mut spec = log_agent(json!({ "missing": missing, "tolerateFor": "60s" }));
         spec["selector"] = json!({ "matchLabels": { "pool": pool } });
-        stage.gates(pool, spec).await?;
-        stage.machine(pool, json!({ "metadata": { "labels": { "pool": pool } } })).await?;
-        stage.node(pool, true).await?;
-        stage.report(pool, "log-agent", says("True")).await?;
+        harness.gates(pool, spec).await?;
+        harness.machine(pool, json!({ "metadata": { "labels": { "pool": pool } } })).await?;
+        harness.node(pool, true).await?;
+        harness.report(pool, "log-agent", says("True")).await?;
     }
-    stage.start().await?;
+    harness.start().await?;
     for name in ["fail", "pass", "keep"] {
-        stage.verdict(name, Status::True, "Ready").await?;
-        stage.no_report(name, "log-agent").await?;
+        harness.verdict(name, Status::True, "Ready").await?;
+        harness.no_report(name, "log-agent").await?;
     }
-    let gone = stage.clock().now();
-    let closed = stage.verdict("fail", Status::False, "GatesFailing").await?;
+    let gone = harness.clock().now();
+    let closed = harness.verdict("fail", Status::False, "GatesFailing").await?;
     ensure(
         (59..=60).contains(&seconds_after(gone, &closed)),
         "a report that vanished was not tolerated as long as another failure",
     )?;
     ensure(closed.message.contains("LogAgentReady (reporter log-agent) missing"), &closed.message)?;
-    stage.linger(Duration::from_secs(600)).await?;
+    harness.run_for(Duration::from_secs(600)).await?;
     for name in ["pass", "keep"] {
-        stage.verdict(name, Status::True, "Ready").await?;
-        ensure(!stage.closed(name).await?, name)?;
+        harness.verdict(name, Status::True, "Ready").await?;
+        ensure(!harness.closed(name).await?, name)?;
     }
     // What is closed and says nothing stays closed.
-    stage
+    harness
         .patch_node("keep", json!({ "spec": { "taints": [{ "key": names::UNREADY_TAINT, "effect": "NoSchedule" }] } }))
         .await?;
-    stage.verdict("keep", Status::False, "GatesFailing").await?;
-    stage.message("keep", "kept").await?;
-    stage.message("keep", "LogAgentReady (reporter log-agent) missing").await
+    harness.verdict("keep", Status::False, "GatesFailing").await?;
+    harness.message("keep", "kept").await?;
+    harness.message("keep", "LogAgentReady (reporter log-agent) missing").await
 }
 
-pub async fn a_stale_report_means_what_the_gate_says(stage: &Stage) -> Result<()> {
+pub async fn a_stale_report_means_what_the_gate_says(harness: &Harness) -> Result<()> {
     for (pool, stale) in [("fail", "Fail"), ("pass", "Pass"), ("keep", "Keep")] {
         let mut spec = log_agent(json!({ "stale": stale, "staleAfter": "5m", "holdFor": "10s" }));
         spec["selector"] = json!({ "matchLabels": { "pool": pool } });
-        stage.gates(pool, spec).await?;
-        stage.machine(pool, json!({ "metadata": { "labels": { "pool": pool } } })).await?;
-        stage.node(pool, true).await?;
+        harness.gates(pool, spec).await?;
+        harness.machine(pool, json!({ "metadata": { "labels": { "pool": pool } } })).await?;
+        harness.node(pool, true).await?;
     }
-    stage.start().await?;
-    let heard = stage.clock().now();
+    harness.start().await?;
+    let heard = harness.clock().now();
     for name in ["fail", "pass", "keep"] {
-        stage.report(name, "log-agent", says("True")).await?;
-        stage.verdict(name, Status::True, "Ready").await?;
+        harness.report(name, "log-agent", says("True")).await?;
+        harness.verdict(name, Status::True, "Ready").await?;
     }
-    let closed = stage.verdict("fail", Status::False, "GatesFailing").await?;
+    let closed = harness.verdict("fail", Status::False, "GatesFailing").await?;
     let after = seconds_after(heard, &closed);
     ensure((300..=330).contains(&after), &format!("it closed after {after}s"))?;
     ensure(closed.message.contains("stale"), &closed.message)?;
-    let copy = of(&stage.get("fail").await?, "LogAgentReady").context("it is gone")?;
+    let copy = of(&harness.get("fail").await?, "LogAgentReady").context("it is gone")?;
     ensure(copy.status == Status::Unknown && copy.reason == "ReportStale", "the copy does not say that it is stale")?;
     for name in ["pass", "keep"] {
-        ensure(!stage.closed(name).await?, name)?;
+        ensure(!harness.closed(name).await?, name)?;
     }
-    let back = stage.clock().now();
-    stage.report("fail", "log-agent", says("True")).await?;
-    let opened = stage.verdict("fail", Status::True, "Ready").await?;
+    let back = harness.clock().now();
+    harness.report("fail", "log-agent", says("True")).await?;
+    let opened = harness.verdict("fail", Status::True, "Ready").await?;
     ensure((10..=11).contains(&seconds_after(back, &opened)), "a fresh report need not have held")
 }
 
-pub async fn broken_reports_are_named_and_the_rest_goes_on(stage: &Stage) -> Result<()> {
-    stage.gates("workers", log_agent(json!({}))).await?;
-    stage.machine("a", json!({})).await?;
-    stage.machine("b", json!({})).await?;
-    stage.node("a", true).await?;
-    stage.report("a", "log-agent", says("True")).await?;
+pub async fn broken_reports_are_named_and_the_rest_goes_on(harness: &Harness) -> Result<()> {
+    harness.gates("workers", log_agent(json!({}))).await?;
+    harness.machine("a", json!({})).await?;
+    harness.machine("b", json!({})).await?;
+    harness.node("a", true).await?;
+    harness.report("a", "log-agent", says("True")).await?;
     let label = |machine: &str, reporter: &str| json!({ names::MACHINE: machine, names::REPORTER: reporter });
     let good = json!([{ "type": "Extra", "status": "True" }]).to_string();
     let far = json!([{ "type": "Future", "status": "True", "heartbeat": "2031-01-01T00:00:00Z" }]).to_string();
@@ -245,178 +245,178 @@ pub async fn broken_reports_are_named_and_the_rest_goes_on(stage: &Stage) -> Res
         ("a.liar", label("b", "liar"), &good),
         ("b.unnamed", json!({ names::MACHINE: "b" }), &good),
     ] {
-        stage.report_text(name, labels, text).await?;
+        harness.report_text(name, labels, text).await?;
     }
-    stage.start().await?;
-    stage.verdict("a", Status::True, "Ready").await?;
-    stage.verdict("b", Status::False, "NodeNotFound").await?;
+    harness.start().await?;
+    harness.verdict("a", Status::True, "Ready").await?;
+    harness.verdict("b", Status::False, "NodeNotFound").await?;
     for (machine, names) in
         [("a", vec!["a.nonsense", "a.reserved", "a.odd", "a.far"]), ("b", vec!["a.liar", "b.unnamed"])]
     {
-        let told = of(&stage.get(machine).await?, "ReportsValid").context("nothing is said of the reports")?;
+        let told = of(&harness.get(machine).await?, "ReportsValid").context("nothing is said of the reports")?;
         ensure(told.status == Status::False, "broken reports are called valid")?;
         for name in names {
             ensure(told.message.contains(name), &format!("{name} is not in: {}", told.message))?;
-            stage.event("ReportInvalid", name).await?;
+            harness.event("ReportInvalid", name).await?;
         }
-        let types = statuses(&stage.get(machine).await?);
+        let types = statuses(&harness.get(machine).await?);
         for type_ in ["Odd", "Future", "Extra"] {
             ensure(!types.contains_key(type_), &format!("{type_} of a broken report was copied"))?;
         }
     }
     for name in ["nonsense", "reserved", "odd", "far"] {
-        stage.no_report("a", name).await?;
+        harness.no_report("a", name).await?;
     }
     let valid = || async {
-        let machine = stage.get("a").await.map_err(|error| error.to_string())?;
+        let machine = harness.get("a").await.map_err(|error| error.to_string())?;
         match statuses(&machine).get("ReportsValid").map(String::as_str) {
             Some("True") => Ok(()),
             other => Err(format!("{other:?}")),
         }
     };
-    stage.settle("the reports are valid again", valid).await
+    harness.settle("the reports are valid again", valid).await
 }
 
-pub async fn nobody_can_speak_for_anothers_condition(stage: &Stage) -> Result<()> {
-    stage.gates("workers", log_agent(json!({}))).await?;
-    stage.machine("a", json!({})).await?;
-    stage.node("a", true).await?;
-    stage.own("a", "DiskReady", Status::False).await?;
+pub async fn nobody_can_speak_for_anothers_condition(harness: &Harness) -> Result<()> {
+    harness.gates("workers", log_agent(json!({}))).await?;
+    harness.machine("a", json!({})).await?;
+    harness.node("a", true).await?;
+    harness.own("a", "DiskReady", Status::False).await?;
     let all = json!([
         { "type": "LogAgentReady", "status": "True" },
         { "type": "DiskReady", "status": "True" },
         { "type": "ThiefReady", "status": "True" },
     ]);
-    stage.report("a", "thief", all).await?;
-    stage.start().await?;
-    stage.verdict("a", Status::False, "GatesPending").await?;
-    let machine = stage.get("a").await?;
+    harness.report("a", "thief", all).await?;
+    harness.start().await?;
+    harness.verdict("a", Status::False, "GatesPending").await?;
+    let machine = harness.get("a").await?;
     ensure(
         of(&machine, "DiskReady").is_some_and(|it| it.status == Status::False && it.reporter.is_none()),
         "it took the Machine's own",
     )?;
     ensure(of(&machine, "LogAgentReady").is_some_and(|it| it.status == Status::Unknown), "it took the log agent's")?;
     ensure(of(&machine, "ThiefReady").is_some_and(|it| it.status == Status::True), "what is its own does not count")?;
-    stage.event("ReportInvalid", "a.thief: LogAgentReady").await?;
-    stage.event("ReportInvalid", "a.thief: DiskReady").await?;
-    stage.report("a", "log-agent", says("True")).await?;
-    stage.verdict("a", Status::True, "Ready").await?;
+    harness.event("ReportInvalid", "a.thief: LogAgentReady").await?;
+    harness.event("ReportInvalid", "a.thief: DiskReady").await?;
+    harness.report("a", "log-agent", says("True")).await?;
+    harness.verdict("a", Status::True, "Ready").await?;
 
     // Who reports a type first keeps it while it reports it.
-    stage.report("a", "late", json!([{ "type": "ThiefReady", "status": "False" }])).await?;
-    stage.event("ReportInvalid", "a.late: ThiefReady").await?;
-    stage.no_report("a", "thief").await?;
+    harness.report("a", "late", json!([{ "type": "ThiefReady", "status": "False" }])).await?;
+    harness.event("ReportInvalid", "a.late: ThiefReady").await?;
+    harness.no_report("a", "thief").await?;
     let taken_over = || async {
-        let machine = stage.get("a").await.map_err(|error| error.to_string())?;
+        let machine = harness.get("a").await.map_err(|error| error.to_string())?;
         let copy = of(&machine, "ThiefReady").ok_or("it is gone")?;
         if copy.reporter.as_deref() == Some("late") { Ok(()) } else { Err(format!("{copy:?}")) }
     };
-    stage.settle("the other has it now", taken_over).await
+    harness.settle("the other has it now", taken_over).await
 }
 
-pub async fn a_report_on_no_machine_is_told_of(stage: &Stage) -> Result<()> {
-    stage.report("nobody", "log-agent", says("True")).await?;
-    stage.start().await?;
-    stage.event("MachineNotFound", "Machine nobody").await?;
-    stage.machine("nobody", json!({})).await?;
+pub async fn a_report_on_no_machine_is_told_of(harness: &Harness) -> Result<()> {
+    harness.report("nobody", "log-agent", says("True")).await?;
+    harness.start().await?;
+    harness.event("MachineNotFound", "Machine nobody").await?;
+    harness.machine("nobody", json!({})).await?;
     let copied = || async {
-        let machine = stage.get("nobody").await.map_err(|error| error.to_string())?;
+        let machine = harness.get("nobody").await.map_err(|error| error.to_string())?;
         of(&machine, "LogAgentReady").map(drop).ok_or("it is not copied".to_owned())
     };
-    stage.settle("it counts as soon as there is a machine", copied).await
+    harness.settle("it counts as soon as there is a machine", copied).await
 }
 
-pub async fn a_persons_hand_on_a_node_wins(stage: &Stage) -> Result<()> {
-    stage.gates("workers", node_ready()).await?;
-    stage.start().await?;
-    in_service(stage, &["a"]).await?;
-    let node = stage.node_name("a");
+pub async fn a_persons_hand_on_a_node_wins(harness: &Harness) -> Result<()> {
+    harness.gates("workers", node_ready()).await?;
+    harness.start().await?;
+    in_service(harness, &["a"]).await?;
+    let node = harness.node_name("a");
 
-    stage.patch_node("a", json!({ "spec": { "unschedulable": true } })).await?;
-    let told = stage.verdict("a", Status::False, "Cordoned").await?;
+    harness.patch_node("a", json!({ "spec": { "unschedulable": true } })).await?;
+    let told = harness.verdict("a", Status::False, "Cordoned").await?;
     ensure(told.message.contains("cordoned by kubectl-test"), &told.message)?;
     ensure(told.message.contains(&format!("kubectl uncordon {node}")), &told.message)?;
     // The gates go on opening and closing, and the cordon stays.
-    stage.ready("a", "False").await?;
-    stage.message("a", "1 of 1 gates").await?;
-    ensure(stage.closed("a").await?, "a cordoned Node was not closed")?;
-    stage.ready("a", "True").await?;
-    stage.message("a", "no gate").await?;
-    ensure(!stage.closed("a").await?, "it was not opened again")?;
-    let cordoned = stage.nodes().get(&node).await?.spec.and_then(|spec| spec.unschedulable);
+    harness.ready("a", "False").await?;
+    harness.message("a", "1 of 1 gates").await?;
+    ensure(harness.closed("a").await?, "a cordoned Node was not closed")?;
+    harness.ready("a", "True").await?;
+    harness.message("a", "no gate").await?;
+    ensure(!harness.closed("a").await?, "it was not opened again")?;
+    let cordoned = harness.nodes().get(&node).await?.spec.and_then(|spec| spec.unschedulable);
     ensure(cordoned == Some(true), "the cordon was lifted")?;
-    stage.patch_node("a", json!({ "spec": { "unschedulable": null } })).await?;
-    stage.verdict("a", Status::True, "Ready").await?;
+    harness.patch_node("a", json!({ "spec": { "unschedulable": null } })).await?;
+    harness.verdict("a", Status::True, "Ready").await?;
 
     let taint = json!({ "key": "maintenance", "value": "soon", "effect": "NoSchedule" });
-    stage.patch_node("a", json!({ "spec": { "taints": [taint] } })).await?;
-    let told = stage.verdict("a", Status::False, "Tainted").await?;
+    harness.patch_node("a", json!({ "spec": { "taints": [taint] } })).await?;
+    let told = harness.verdict("a", Status::False, "Tainted").await?;
     ensure(told.message.contains("by kubectl-test"), &told.message)?;
-    stage.ready("a", "False").await?;
-    stage.message("a", "1 of 1 gates").await?;
-    stage.ready("a", "True").await?;
-    stage.message("a", "no gate").await?;
-    let left = stage.nodes().get(&node).await?.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    harness.ready("a", "False").await?;
+    harness.message("a", "1 of 1 gates").await?;
+    harness.ready("a", "True").await?;
+    harness.message("a", "no gate").await?;
+    let left = harness.nodes().get(&node).await?.spec.and_then(|spec| spec.taints).unwrap_or_default();
     ensure(
         left.len() == 1 && left[0].key == "maintenance" && left[0].value.as_deref() == Some("soon"),
         "the taint is not as it was",
     )?;
-    stage.patch_machine("a", json!({ "spec": { "taints": [taint] } })).await?;
-    stage.verdict("a", Status::True, "Ready").await.map(drop)
+    harness.patch_machine("a", json!({ "spec": { "taints": [taint] } })).await?;
+    harness.verdict("a", Status::True, "Ready").await.map(drop)
 }
 
-pub async fn our_taint_is_put_back_when_somebody_takes_it_away(stage: &Stage) -> Result<()> {
-    stage.gates("workers", node_ready()).await?;
-    stage.machine("a", json!({})).await?;
-    stage.node("a", true).await?;
-    stage.start().await?;
-    stage.verdict("a", Status::False, "GatesPending").await?;
-    stage.patch_node("a", json!({ "spec": { "taints": null } })).await?;
+pub async fn our_taint_is_put_back_when_somebody_takes_it_away(harness: &Harness) -> Result<()> {
+    harness.gates("workers", node_ready()).await?;
+    harness.machine("a", json!({})).await?;
+    harness.node("a", true).await?;
+    harness.start().await?;
+    harness.verdict("a", Status::False, "GatesPending").await?;
+    harness.patch_node("a", json!({ "spec": { "taints": null } })).await?;
     let closed = || async {
-        match stage.closed("a").await {
+        match harness.closed("a").await {
             Ok(true) => Ok(()),
             other => Err(format!("{other:?}")),
         }
     };
-    stage.settle("it is closed again", closed).await
+    harness.settle("it is closed again", closed).await
 }
 
-pub async fn all_gates_of_all_objects_must_hold(stage: &Stage) -> Result<()> {
-    stage.gates("workers", node_ready()).await?;
+pub async fn all_gates_of_all_objects_must_hold(harness: &Harness) -> Result<()> {
+    harness.gates("workers", node_ready()).await?;
     let mut other = log_agent(json!({}));
     other["selector"] = json!({ "matchExpressions": [{ "key": "gpu", "operator": "Exists" }] });
-    stage.gates("gpus", other).await?;
-    stage.machine("plain", json!({})).await?;
-    stage.machine("gpu", json!({ "metadata": { "labels": { "gpu": "yes" } } })).await?;
+    harness.gates("gpus", other).await?;
+    harness.machine("plain", json!({})).await?;
+    harness.machine("gpu", json!({ "metadata": { "labels": { "gpu": "yes" } } })).await?;
     for name in ["plain", "gpu"] {
-        stage.node(name, true).await?;
-        stage.ready(name, "True").await?;
+        harness.node(name, true).await?;
+        harness.ready(name, "True").await?;
     }
-    stage.start().await?;
-    stage.verdict("plain", Status::True, "Ready").await?;
-    stage.verdict("gpu", Status::False, "GatesPending").await?;
-    stage.report("gpu", "log-agent", says("True")).await?;
-    stage.verdict("gpu", Status::True, "Ready").await?;
+    harness.start().await?;
+    harness.verdict("plain", Status::True, "Ready").await?;
+    harness.verdict("gpu", Status::False, "GatesPending").await?;
+    harness.report("gpu", "log-agent", says("True")).await?;
+    harness.verdict("gpu", Status::True, "Ready").await?;
     // Another label, other gates.
-    stage.patch_machine("plain", json!({ "metadata": { "labels": { "gpu": "yes" } } })).await?;
-    stage.verdict("plain", Status::False, "GatesFailing").await?;
-    stage.patch_machine("plain", json!({ "metadata": { "labels": { "gpu": null } } })).await?;
-    stage.verdict("plain", Status::True, "Ready").await?;
-    stage.api::<ReadinessGates>().delete("workers", &DeleteParams::default()).await?;
-    stage.verdict("plain", Status::Unknown, "NoReadinessGates").await?;
-    ensure(!stage.closed("plain").await?, "it was closed without gates")
+    harness.patch_machine("plain", json!({ "metadata": { "labels": { "gpu": "yes" } } })).await?;
+    harness.verdict("plain", Status::False, "GatesFailing").await?;
+    harness.patch_machine("plain", json!({ "metadata": { "labels": { "gpu": null } } })).await?;
+    harness.verdict("plain", Status::True, "Ready").await?;
+    harness.api::<ReadinessGates>().delete("workers", &DeleteParams::default()).await?;
+    harness.verdict("plain", Status::Unknown, "NoReadinessGates").await?;
+    ensure(!harness.closed("plain").await?, "it was closed without gates")
 }
 
-pub async fn readiness_gates_count_their_machines(stage: &Stage) -> Result<()> {
-    stage.gates("workers", node_ready()).await?;
-    stage.start().await?;
-    in_service(stage, &["a", "b"]).await?;
-    stage.machine("c", json!({})).await?;
-    stage.node("c", true).await?;
-    stage.machine("d", json!({ "metadata": { "labels": { "pool": "batch" } } })).await?;
+pub async fn readiness_gates_count_their_machines(harness: &Harness) -> Result<()> {
+    harness.gates("workers", node_ready()).await?;
+    harness.start().await?;
+    in_service(harness, &["a", "b"]).await?;
+    harness.machine("c", json!({})).await?;
+    harness.node("c", true).await?;
+    harness.machine("d", json!({ "metadata": { "labels": { "pool": "batch" } } })).await?;
     let counted = |machines: u32, schedulable: u32, closed: u32| {
         move || async move {
-            let gates = stage.api::<ReadinessGates>().get("workers").await.map_err(|error| error.to_string())?;
+            let gates = harness.api::<ReadinessGates>().get("workers").await.map_err(|error| error.to_string())?;
             let status = gates.status.unwrap_or_default();
             let accepted = fleetwright_api::is_true(&status.conditions, names::ACCEPTED);
             match (status.machines, status.schedulable, status.closed, accepted)
@@ -427,17 +427,17 @@ pub async fn readiness_gates_count_their_machines(stage: &Stage) -> Result<()> {
             }
         }
     };
-    stage.settle("3 machines are counted", counted(3, 2, 1)).await?;
-    stage.patch_machine("b", json!({ "metadata": { "labels": { "pool": "batch" } } })).await?;
-    stage.settle("one left", counted(2, 1, 1)).await?;
-    stage.api::<Machine>().delete("c", &DeleteParams::default()).await?;
-    stage.settle("another is gone", counted(1, 1, 0)).await
+    harness.settle("3 machines are counted", counted(3, 2, 1)).await?;
+    harness.patch_machine("b", json!({ "metadata": { "labels": { "pool": "batch" } } })).await?;
+    harness.settle("one left", counted(2, 1, 1)).await?;
+    harness.api::<Machine>().delete("c", &DeleteParams::default()).await?;
+    harness.settle("another is gone", counted(1, 1, 0)).await
 }
 
 /// Six machines in service under a net that lets three go.
-async fn six(stage: &Stage) -> Result<[&'static str; 6]> {
+async fn six(harness: &Harness) -> Result<[&'static str; 6]> {
     let names = ["a", "b", "c", "d", "e", "f"];
-    stage
+    harness
         .gates(
             "workers",
             json!({ "conditions": [{
@@ -445,223 +445,224 @@ async fn six(stage: &Stage) -> Result<[&'static str; 6]> {
     }] }),
         )
         .await?;
-    stage.start().await?;
-    in_service(stage, &names).await?;
+    harness.start().await?;
+    in_service(harness, &names).await?;
     Ok(names)
 }
 
-async fn how_many_closed(stage: &Stage, names: &[&str]) -> Result<usize> {
+async fn how_many_closed(harness: &Harness, names: &[&str]) -> Result<usize> {
     let mut closed = 0;
     for name in names {
-        closed += usize::from(stage.closed(name).await?);
+        closed += usize::from(harness.closed(name).await?);
     }
     Ok(closed)
 }
 
-pub async fn the_safety_net_keeps_machines_open_that_fail_together(stage: &Stage) -> Result<()> {
-    let names = six(stage).await?;
+pub async fn the_safety_net_keeps_machines_open_that_fail_together(harness: &Harness) -> Result<()> {
+    let names = six(harness).await?;
     for name in &names[..4] {
-        stage.ready(name, "Unknown").await?;
+        harness.ready(name, "Unknown").await?;
     }
     for name in &names[..4] {
-        let told = stage.verdict(name, Status::True, "SafetyNet").await?;
+        let told = harness.verdict(name, Status::True, "SafetyNet").await?;
         ensure(told.message.contains("ReadinessGates workers"), &told.message)?;
         ensure(told.message.contains("NodeReady (Node condition Ready) Unknown"), &told.message)?;
     }
-    let told = stage.holding("workers", Status::True).await?;
+    let told = harness.holding("workers", Status::True).await?;
     ensure(told.message.contains("4 of 6 machines"), &told.message)?;
-    stage.event("SafetyNetActivated", "ReadinessGates workers").await?;
+    harness.event("SafetyNetActivated", "ReadinessGates workers").await?;
     // The clock alone lets nothing go, nor does a new operator.
-    stage.linger(Duration::from_secs(900)).await?;
-    ensure(how_many_closed(stage, &names).await? == 0, "the clock let go")?;
-    stage.stop().await?;
-    stage.start().await?;
-    stage.linger(Duration::from_secs(300)).await?;
-    ensure(how_many_closed(stage, &names).await? == 0, "a new operator forgot the net")?;
+    harness.run_for(Duration::from_secs(900)).await?;
+    ensure(how_many_closed(harness, &names).await? == 0, "the clock let go")?;
+    harness.stop().await?;
+    harness.start().await?;
+    harness.run_for(Duration::from_secs(300)).await?;
+    ensure(how_many_closed(harness, &names).await? == 0, "a new operator forgot the net")?;
     // One recovers: three may be closed.
-    stage.ready(names[0], "True").await?;
+    harness.ready(names[0], "True").await?;
     for name in &names[1..4] {
-        stage.verdict(name, Status::False, "GatesFailing").await?;
+        harness.verdict(name, Status::False, "GatesFailing").await?;
     }
-    stage.verdict(names[0], Status::True, "Ready").await?;
-    stage.holding("workers", Status::False).await?;
-    stage.event("SafetyNetDeactivated", "keeps no machine open").await?;
+    harness.verdict(names[0], Status::True, "Ready").await?;
+    harness.holding("workers", Status::False).await?;
+    harness.event("SafetyNetDeactivated", "keeps no machine open").await?;
     for name in &names[1..4] {
-        stage.ready(name, "True").await?;
-        stage.verdict(name, Status::True, "Ready").await?;
+        harness.ready(name, "True").await?;
+        harness.verdict(name, Status::True, "Ready").await?;
     }
     Ok(())
 }
 
-pub async fn the_safety_net_stops_a_wave_that_comes_one_by_one(stage: &Stage) -> Result<()> {
-    let names = six(stage).await?;
+pub async fn the_safety_net_stops_a_wave_that_comes_one_by_one(harness: &Harness) -> Result<()> {
+    let names = six(harness).await?;
     for name in &names[..3] {
-        stage.ready(name, "Unknown").await?;
-        stage.verdict(name, Status::False, "GatesFailing").await?;
+        harness.ready(name, "Unknown").await?;
+        harness.verdict(name, Status::False, "GatesFailing").await?;
     }
-    stage.kill().await;
-    stage.start().await?;
-    stage.ready(names[3], "Unknown").await?;
-    stage.verdict(names[3], Status::True, "SafetyNet").await?;
-    stage.ready(names[0], "True").await?;
-    stage.verdict(names[0], Status::True, "Ready").await?;
-    stage.verdict(names[3], Status::False, "GatesFailing").await.map(drop)
+    harness.kill().await;
+    harness.start().await?;
+    harness.ready(names[3], "Unknown").await?;
+    harness.verdict(names[3], Status::True, "SafetyNet").await?;
+    harness.ready(names[0], "True").await?;
+    harness.verdict(names[0], Status::True, "Ready").await?;
+    harness.verdict(names[3], Status::False, "GatesFailing").await.map(drop)
 }
 
-pub async fn a_gate_that_nobody_can_pass_does_not_close_the_fleet(stage: &Stage) -> Result<()> {
-    let names = six(stage).await?;
+pub async fn a_gate_that_nobody_can_pass_does_not_close_the_fleet(harness: &Harness) -> Result<()> {
+    let names = six(harness).await?;
     // A person asks for what nobody reports: the conditions of the machines are of different age, but fail together.
-    stage.gates("workers", json!({ "conditions": [{ "type": "Misspelled" }] })).await?;
-    stage.holding("workers", Status::True).await?;
-    stage.linger(Duration::from_secs(600)).await?;
-    let closed = how_many_closed(stage, &names).await?;
+    harness.gates("workers", json!({ "conditions": [{ "type": "Misspelled" }] })).await?;
+    harness.holding("workers", Status::True).await?;
+    harness.run_for(Duration::from_secs(600)).await?;
+    let closed = how_many_closed(harness, &names).await?;
     ensure(closed <= 3, &format!("{closed} of 6 were closed"))?;
-    stage.gates("workers", node_ready()).await?;
+    harness.gates("workers", node_ready()).await?;
     for name in names {
-        stage.verdict(name, Status::True, "Ready").await?;
+        harness.verdict(name, Status::True, "Ready").await?;
     }
-    stage.holding("workers", Status::False).await.map(drop)
+    harness.holding("workers", Status::False).await.map(drop)
 }
 
-pub async fn nothing_is_done_to_the_node_of_a_paused_machine(stage: &Stage) -> Result<()> {
-    stage.gates("workers", node_ready()).await?;
-    stage.start().await?;
-    in_service(stage, &["a"]).await?;
-    stage.patch_machine("a", json!({ "spec": { "paused": true } })).await?;
-    stage.ready("a", "False").await?;
-    let told = stage.verdict("a", Status::True, "Paused").await?;
+pub async fn nothing_is_done_to_the_node_of_a_paused_machine(harness: &Harness) -> Result<()> {
+    harness.gates("workers", node_ready()).await?;
+    harness.start().await?;
+    in_service(harness, &["a"]).await?;
+    harness.patch_machine("a", json!({ "spec": { "paused": true } })).await?;
+    harness.ready("a", "False").await?;
+    let told = harness.verdict("a", Status::True, "Paused").await?;
     ensure(told.message.contains("closed"), &told.message)?;
-    stage.linger(Duration::from_secs(120)).await?;
-    ensure(!stage.closed("a").await?, "it was closed")?;
-    stage.patch_machine("a", json!({ "spec": { "paused": false } })).await?;
-    stage.verdict("a", Status::False, "GatesFailing").await?;
-    stage.patch_machine("a", json!({ "spec": { "paused": true } })).await?;
-    stage.ready("a", "True").await?;
-    stage.verdict("a", Status::False, "Paused").await?;
-    ensure(stage.closed("a").await?, "it was opened")
+    harness.run_for(Duration::from_secs(120)).await?;
+    ensure(!harness.closed("a").await?, "it was closed")?;
+    harness.patch_machine("a", json!({ "spec": { "paused": false } })).await?;
+    harness.verdict("a", Status::False, "GatesFailing").await?;
+    harness.patch_machine("a", json!({ "spec": { "paused": true } })).await?;
+    harness.ready("a", "True").await?;
+    harness.verdict("a", Status::False, "Paused").await?;
+    ensure(harness.closed("a").await?, "it was opened")
 }
 
-pub async fn of_two_machines_that_claim_a_node_the_older_has_it(stage: &Stage) -> Result<()> {
-    stage.gates("workers", node_ready()).await?;
-    stage.start().await?;
-    in_service(stage, &["a"]).await?;
-    until_another_second(stage, "workers").await?;
-    stage.machine("b", json!({ "spec": { "hostname": stage.node_name("a") } })).await?;
-    let told = stage.verdict("b", Status::False, "NodeConflict").await?;
+pub async fn of_two_machines_that_claim_a_node_the_older_has_it(harness: &Harness) -> Result<()> {
+    harness.gates("workers", node_ready()).await?;
+    harness.start().await?;
+    in_service(harness, &["a"]).await?;
+    until_another_second(harness, "workers").await?;
+    harness.machine("b", json!({ "spec": { "hostname": harness.node_name("a") } })).await?;
+    let told = harness.verdict("b", Status::False, "NodeConflict").await?;
     ensure(told.message.contains("Machine a"), &told.message)?;
-    stage.event("NodeConflict", "Machine a").await?;
+    harness.event("NodeConflict", "Machine a").await?;
     // Also if a person binds the Node to both.
-    stage.bind("b").await?;
-    stage.linger(Duration::from_secs(60)).await?;
-    stage.verdict("b", Status::False, "NodeConflict").await?;
-    stage.verdict("a", Status::True, "Ready").await?;
-    stage.api::<Machine>().delete("a", &DeleteParams::default()).await?;
-    stage.verdict("b", Status::True, "Ready").await.map(drop)
+    harness.bind("b").await?;
+    harness.run_for(Duration::from_secs(60)).await?;
+    harness.verdict("b", Status::False, "NodeConflict").await?;
+    harness.verdict("a", Status::True, "Ready").await?;
+    harness.api::<Machine>().delete("a", &DeleteParams::default()).await?;
+    harness.verdict("b", Status::True, "Ready").await.map(drop)
 }
 
 /// Who may write Machines, and ReadinessGates, does not close Nodes of others with them.
-pub async fn a_node_that_is_not_bound_is_neither_closed_nor_opened(stage: &Stage) -> Result<()> {
-    stage.gates("workers", node_ready()).await?;
-    stage.start().await?;
-    stage.machine("a", json!({})).await?;
-    stage.node("a", false).await?;
-    stage.ready("a", "True").await?;
-    stage.verdict("a", Status::True, "Ready").await?;
+pub async fn a_node_that_is_not_bound_is_neither_closed_nor_opened(harness: &Harness) -> Result<()> {
+    harness.gates("workers", node_ready()).await?;
+    harness.start().await?;
+    harness.machine("a", json!({})).await?;
+    harness.node("a", false).await?;
+    harness.ready("a", "True").await?;
+    harness.verdict("a", Status::True, "Ready").await?;
     // A Machine of the same Node that is bound to it no more.
-    stage.api::<Machine>().delete("a", &DeleteParams::default()).await?;
-    stage.machine("b", json!({ "spec": { "hostname": stage.node_name("a") } })).await?;
-    let told = stage.verdict("b", Status::False, "NodeNotBound").await?;
+    harness.api::<Machine>().delete("a", &DeleteParams::default()).await?;
+    harness.machine("b", json!({ "spec": { "hostname": harness.node_name("a") } })).await?;
+    let told = harness.verdict("b", Status::False, "NodeNotBound").await?;
     ensure(told.message.contains("fleetwright machine bind-node b"), &told.message)?;
-    stage.event("NodeNotBound", "bind-node b").await?;
-    stage.ready("a", "False").await?;
-    stage.linger(Duration::from_secs(300)).await?;
-    ensure(!stage.closed("a").await?, "a foreign Node was closed")?;
+    harness.event("NodeNotBound", "bind-node b").await?;
+    harness.ready("a", "False").await?;
+    harness.run_for(Duration::from_secs(300)).await?;
+    ensure(!harness.closed("a").await?, "a foreign Node was closed")?;
     // A reference without a binding, as an earlier version wrote it, and one to another uid, bind nothing.
-    for uid in [stage.nodes().get(&stage.node_name("a")).await?.metadata.uid, Some("another".to_owned())] {
+    for uid in [harness.nodes().get(&harness.node_name("a")).await?.metadata.uid, Some("another".to_owned())] {
         let binding = (uid.as_deref() == Some("another")).then_some("Joined");
         let status =
-            json!({ "status": { "nodeRef": { "name": stage.node_name("a"), "uid": uid, "binding": binding } } });
-        stage.api::<Machine>().patch_status("b", &PatchParams::default(), &Patch::Merge(status)).await?;
-        stage.linger(Duration::from_secs(60)).await?;
-        stage.verdict("b", Status::False, "NodeNotBound").await?;
-        ensure(!stage.closed("a").await?, "a foreign Node was closed")?;
+            json!({ "status": { "nodeRef": { "name": harness.node_name("a"), "uid": uid, "binding": binding } } });
+        harness.api::<Machine>().patch_status("b", &PatchParams::default(), &Patch::Merge(status)).await?;
+        harness.run_for(Duration::from_secs(60)).await?;
+        harness.verdict("b", Status::False, "NodeNotBound").await?;
+        ensure(!harness.closed("a").await?, "a foreign Node was closed")?;
     }
-    stage.bind("b").await?;
-    stage.verdict("b", Status::False, "GatesPending").await?;
-    ensure(stage.closed("a").await?, "a bound Node is closed")
+    harness.bind("b").await?;
+    harness.verdict("b", Status::False, "GatesPending").await?;
+    ensure(harness.closed("a").await?, "a bound Node is closed")
 }
 
-pub async fn the_taint_of_a_deleted_machine_stays(stage: &Stage) -> Result<()> {
-    stage.gates("workers", node_ready()).await?;
-    stage.machine("a", json!({})).await?;
-    stage.node("a", true).await?;
-    stage.start().await?;
-    stage.verdict("a", Status::False, "GatesPending").await?;
-    stage.api::<Machine>().delete("a", &DeleteParams::default()).await?;
-    stage.ready("a", "True").await?;
-    stage.linger(Duration::from_secs(60)).await?;
-    ensure(stage.closed("a").await?, "nobody was left to say that it is ready")
+pub async fn the_taint_of_a_deleted_machine_stays(harness: &Harness) -> Result<()> {
+    harness.gates("workers", node_ready()).await?;
+    harness.machine("a", json!({})).await?;
+    harness.node("a", true).await?;
+    harness.start().await?;
+    harness.verdict("a", Status::False, "GatesPending").await?;
+    harness.api::<Machine>().delete("a", &DeleteParams::default()).await?;
+    harness.ready("a", "True").await?;
+    harness.run_for(Duration::from_secs(60)).await?;
+    ensure(harness.closed("a").await?, "nobody was left to say that it is ready")
 }
 
-pub async fn a_change_costs_two_writes_and_an_unchanged_report_none(stage: &Stage) -> Result<()> {
-    stage.gates("workers", log_agent(json!({ "staleAfter": "10m" }))).await?;
-    stage.machine("a", json!({})).await?;
-    stage.node("a", true).await?;
-    stage.start().await?;
-    stage.report("a", "log-agent", says("True")).await?;
-    stage.verdict("a", Status::True, "Ready").await?;
-    stage.linger(Duration::from_secs(30)).await?;
+pub async fn a_change_costs_two_writes_and_an_unchanged_report_none(harness: &Harness) -> Result<()> {
+    harness.gates("workers", log_agent(json!({ "staleAfter": "10m" }))).await?;
+    harness.machine("a", json!({})).await?;
+    harness.node("a", true).await?;
+    harness.start().await?;
+    harness.report("a", "log-agent", says("True")).await?;
+    harness.verdict("a", Status::True, "Ready").await?;
+    harness.run_for(Duration::from_secs(30)).await?;
 
-    let mark = stage.recorder().mark();
+    let mark = harness.recorder().mark();
     for _ in 0..10 {
-        stage.linger(Duration::from_secs(30)).await?;
-        stage.report("a", "log-agent", says("True")).await?;
+        harness.run_for(Duration::from_secs(30)).await?;
+        harness.report("a", "log-agent", says("True")).await?;
     }
-    stage.linger(Duration::from_secs(30)).await?;
-    let writes = stage.recorder().writes_since(mark);
+    harness.run_for(Duration::from_secs(30)).await?;
+    let writes = harness.recorder().writes_since(mark);
     ensure(writes.is_empty(), &format!("10 heartbeats cost {writes:?}"))?;
 
-    let mark = stage.recorder().mark();
-    stage.report("a", "log-agent", says("False")).await?;
-    stage.verdict("a", Status::False, "GatesFailing").await?;
-    let writes = stage.recorder().writes_since(mark);
+    let mark = harness.recorder().mark();
+    harness.report("a", "log-agent", says("False")).await?;
+    harness.verdict("a", Status::False, "GatesFailing").await?;
+    let writes = harness.recorder().writes_since(mark);
     let of_machine = writes.iter().filter(|record| !record.call.to_string().contains("readinessgates")).count();
     ensure(of_machine == 2, &format!("a change of the verdict cost {writes:?}"))?;
-    stage.linger(Duration::from_secs(30)).await?;
-    let writes = stage.recorder().writes_since(mark);
+    harness.run_for(Duration::from_secs(30)).await?;
+    let writes = harness.recorder().writes_since(mark);
     ensure(writes.len() <= 3, &format!("a change of the verdict, with its counts, cost {writes:?}"))
 }
 
-pub async fn what_another_operator_writes_is_not_taken_for_a_copy(stage: &Stage) -> Result<()> {
-    stage.gates("workers", node_ready()).await?;
-    stage.start().await?;
-    in_service(stage, &["a"]).await?;
+pub async fn what_another_operator_writes_is_not_taken_for_a_copy(harness: &Harness) -> Result<()> {
+    harness.gates("workers", node_ready()).await?;
+    harness.start().await?;
+    in_service(harness, &["a"]).await?;
     // It calls itself a report, but we did not copy it.
     let patch = json!({
         "apiVersion": "fleetwright.io/v1alpha1",
         "kind": "Machine",
         "status": { "conditions": [{
             "type": "Strange", "status": "True", "reason": "", "message": "", "reporter": "somebody",
-            "lastTransitionTime": seconds(stage.clock().now()),
+            "lastTransitionTime": seconds(harness.clock().now()),
         }] },
     });
     let manager = PatchParams::apply("stranger");
-    stage.api::<Machine>().patch_status("a", &manager, &Patch::Apply(patch)).await?;
-    stage.linger(Duration::from_secs(30)).await?;
-    let mark = stage.recorder().mark();
-    stage.patch_machine("a", json!({ "metadata": { "annotations": { "look": "again" } } })).await?;
-    stage.linger(Duration::from_secs(30)).await?;
-    ensure(stage.recorder().writes_since(mark).is_empty(), "it was written about")?;
-    ensure(of(&stage.get("a").await?, "Strange").is_some(), "it was removed")
+    harness.api::<Machine>().patch_status("a", &manager, &Patch::Apply(patch)).await?;
+    harness.run_for(Duration::from_secs(30)).await?;
+    let mark = harness.recorder().mark();
+    harness.patch_machine("a", json!({ "metadata": { "annotations": { "look": "again" } } })).await?;
+    harness.run_for(Duration::from_secs(30)).await?;
+    ensure(harness.recorder().writes_since(mark).is_empty(), "it was written about")?;
+    ensure(of(&harness.get("a").await?, "Strange").is_some(), "it was removed")
 }
 
 /// Waits for the server's next second: what is made now is younger than the object.
-async fn until_another_second(stage: &Stage, gates: &str) -> Result<()> {
-    let made = stage.api::<ReadinessGates>().get(gates).await?.metadata.creation_timestamp.context("it has no time")?.0;
+async fn until_another_second(harness: &Harness, gates: &str) -> Result<()> {
+    let made =
+        harness.api::<ReadinessGates>().get(gates).await?.metadata.creation_timestamp.context("it has no time")?.0;
     loop {
         // The server's own clock, asked by making something.
         let probe: ConfigMap = serde_json::from_value(json!({ "metadata": { "generateName": "second-" } }))?;
-        let probe = stage.api::<ConfigMap>().create(&Default::default(), &probe).await?;
+        let probe = harness.api::<ConfigMap>().create(&Default::default(), &probe).await?;
         if probe.metadata.creation_timestamp.is_some_and(|time| time.0 > made) {
             return Ok(());
         }

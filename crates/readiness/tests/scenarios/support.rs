@@ -11,9 +11,9 @@ use anyhow::{Context, Result, bail};
 use fleetwright_api::{Condition, Machine, ReadinessGates, Status, condition, crds, names};
 use fleetwright_kit::leader::Lease;
 use fleetwright_kit::{Operator, Settings};
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use fleetwright_rig::scenario::{Disturbance, run};
-use fleetwright_rig::{Ground, Life, Outfit, Passed, Scenario, Stage};
+use fleetwright_rig::{CountedPass, Harness, OperatorContext, OperatorInstance, Scenario, TestServer};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -22,11 +22,11 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 /// What happens in a story.
-pub type Play = for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+pub type StoryFn = for<'a> fn(&'a Harness) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
 /// A scenario of the readiness operator.
 #[derive(Clone, Copy)]
-pub struct Story(pub Play);
+pub struct Story(pub StoryFn);
 
 impl Scenario for Story {
     const NAME: &'static str = "readiness";
@@ -35,49 +35,49 @@ impl Scenario for Story {
         crds()
     }
 
-    fn operator(&self, outfit: Outfit, _: &Path) -> Life {
-        let stop = outfit.stop();
-        let counting = outfit.counting.clone();
+    fn operator(&self, context: OperatorContext, _: &Path) -> OperatorInstance {
+        let stop = context.stop();
+        let counting = context.counting.clone();
         let mut operator = Operator::new(Settings {
-            clock: outfit.clock,
-            random: outfit.random,
+            clock: context.clock,
+            random: context.random,
             lease: Some(Lease {
-                namespace: outfit.namespace.clone(),
+                namespace: context.namespace.clone(),
                 name: "fleetwright-readiness".to_owned(),
-                identity: outfit.identity,
+                identity: context.identity,
                 duration: Duration::from_secs(15),
             }),
             strict_budgets: true,
-            on_pass: Some(Arc::new(move |record| counting.pass(Passed::from(record)))),
-            ..Settings::new("fleetwright-readiness", outfit.client)
+            on_pass: Some(Arc::new(move |record| counting.pass(CountedPass::from(record)))),
+            ..Settings::new("fleetwright-readiness", context.client)
         });
-        fleetwright_readiness::add(&mut operator, &outfit.namespace);
+        fleetwright_readiness::add(&mut operator, &context.namespace);
         let idle = operator.watch_idle();
         let run = async move { operator.run(stop).await.map_err(|error| error.to_string()) };
-        Life { run: Box::pin(run), idle: Box::new(move || idle.is_idle()) }
+        OperatorInstance { run: Box::pin(run), idle: Box::new(move || idle.is_idle()) }
     }
 
-    async fn play(&self, stage: &Stage) -> Result<()> {
-        (self.0)(stage).await
+    async fn perform(&self, harness: &Harness) -> Result<()> {
+        (self.0)(harness).await
     }
 
-    async fn end(&self, stage: &Stage) -> Result<Value> {
+    async fn final_state(&self, harness: &Harness) -> Result<Value> {
         let mut nodes = serde_json::Map::new();
-        for node in stage.nodes().list(&ListParams::default()).await? {
-            if let Some(name) = node.name_any().strip_prefix(&format!("{}-", stage.namespace())) {
+        for node in harness.nodes().list(&ListParams::default()).await? {
+            if let Some(name) = node.name_any().strip_prefix(&format!("{}-", harness.namespace())) {
                 let spec = node.spec.unwrap_or_default();
                 nodes.insert(name.to_owned(), json!({ "taints": spec.taints, "unschedulable": spec.unschedulable }));
             }
         }
         let end = json!({
-            "machines": stage.snapshot::<Machine>().await?,
-            "gates": stage.snapshot::<ReadinessGates>().await?,
-            "nodes": fleetwright_rig::normal::normalised(&Value::Object(nodes), stage.namespace()),
+            "machines": harness.snapshot::<Machine>().await?,
+            "gates": harness.snapshot::<ReadinessGates>().await?,
+            "nodes": fleetwright_rig::normalize::normalize(&Value::Object(nodes), harness.namespace()),
         });
         Ok(timeless(end))
     }
 
-    fn acts(&self, _: &Stage) -> Result<Vec<String>> {
+    fn side_effects(&self, _: &Harness) -> Result<Vec<String>> {
         // The API server is the only outside there is, and the end says what became of it.
         Ok(Vec::new())
     }
@@ -107,18 +107,18 @@ fn timeless(value: Value) -> Value {
 }
 
 /// Runs a story once, undisturbed.
-pub async fn tell(ground: &Ground, play: Play) {
-    let (_, stage) =
-        run(&Arc::new(Story(play)), ground, Disturbance::None).await.unwrap_or_else(|error| panic!("{error:#}"));
-    stage.counting().within(&fleetwright_readiness::budgets()).unwrap();
+pub async fn tell(test_server: &TestServer, play: StoryFn) {
+    let (_, harness) =
+        run(&Arc::new(Story(play)), test_server, Disturbance::None).await.unwrap_or_else(|error| panic!("{error:#}"));
+    harness.pass_counter().check_budgets(&fleetwright_readiness::budgets()).unwrap();
 }
 
 /// Runs each story on a server that all share.
-pub async fn tell_all_on(kind: Kind, stories: &[(&str, Play)]) {
-    let ground = Ground::start(kind).await.unwrap();
+pub async fn tell_all_on(kind: ServerKind, stories: &[(&str, StoryFn)]) {
+    let test_server = TestServer::start(kind).await.unwrap();
     for (name, play) in stories {
-        eprintln!("{name} on {}", ground.name());
-        tell(&ground, *play).await;
+        eprintln!("{name} on {}", test_server.name());
+        tell(&test_server, *play).await;
     }
 }
 
@@ -151,7 +151,7 @@ pub fn of(machine: &Machine, type_: &str) -> Option<Condition> {
     condition(conditions, type_).cloned()
 }
 
-impl Fleet for Stage {
+impl Fleet for Harness {
     fn nodes(&self) -> Api<Node> {
         Api::all(self.admin())
     }
@@ -366,14 +366,14 @@ pub fn ensure(holds: bool, what: &str) -> Result<()> {
 }
 
 /// Machines in service: created, joined, ready.
-pub async fn in_service(stage: &Stage, names: &[&str]) -> Result<()> {
+pub async fn in_service(harness: &Harness, names: &[&str]) -> Result<()> {
     for name in names {
-        stage.machine(name, json!({})).await?;
-        stage.node(name, true).await?;
-        stage.ready(name, "True").await?;
+        harness.machine(name, json!({})).await?;
+        harness.node(name, true).await?;
+        harness.ready(name, "True").await?;
     }
     for name in names {
-        stage.verdict(name, Status::True, "Ready").await?;
+        harness.verdict(name, Status::True, "Ready").await?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Parser;
 use fleetwright_kit::leader::Lease;
 use fleetwright_kit::{Clock, Settings};
-use fleetwright_rig::courier::{self, Place};
+use fleetwright_rig::courier::{self, DeliveryLog};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -66,7 +66,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         duration: Duration::from_millis(arguments.lease),
     };
     let settings = Settings { lease: Some(lease), ..Settings::new("courier", kube::Client::try_from(config)?) };
-    let place = Place::new(&arguments.file, Duration::from_millis(arguments.takes), Clock::system());
+    let place = DeliveryLog::new(&arguments.file, Duration::from_millis(arguments.takes), Clock::system());
     let operator = courier::operator(settings, &arguments.namespace, place);
     operator.run(async move { stop.recv().await.map_or((), drop) }).await?;
     Ok(())

@@ -8,10 +8,10 @@ use anyhow::Result;
 use fleetwright_kit::events::reference;
 use fleetwright_kit::journal::Journal;
 use fleetwright_kit::{
-    Budget, Cache, Controller, Key, Next, Operator, Options, Outcome, Pass, Source, Whole, WriteError,
+    Budget, Cache, Controller, FullObject, Key, Next, Operator, Options, Outcome, Pass, Source, WriteError,
 };
 use fleetwright_rig::scenario::{Disturbance, run};
-use fleetwright_rig::{Deliveries, Ground, Life, Outfit, Scenario, Stage};
+use fleetwright_rig::{Deliveries, Harness, OperatorContext, OperatorInstance, Scenario, TestServer};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 /// Annotates a ConfigMap with how long its text is.
 struct Measurer {
-    maps: Cache<Whole<ConfigMap>>,
+    maps: Cache<FullObject<ConfigMap>>,
     flaw: Flaw,
 }
 
@@ -38,8 +38,8 @@ impl Controller for Measurer {
     const NAME: &'static str = "measurer";
     const BUDGET: Budget = Budget { reads: 0, writes: 1 };
 
-    type Found = Arc<Whole<ConfigMap>>;
-    type Valid = Arc<Whole<ConfigMap>>;
+    type Found = Arc<FullObject<ConfigMap>>;
+    type Valid = Arc<FullObject<ConfigMap>>;
     type Decision = String;
     type Done = ();
     type DereferenceError = std::convert::Infallible;
@@ -98,75 +98,75 @@ impl Scenario for Measuring {
         Vec::new()
     }
 
-    fn operator(&self, outfit: Outfit, _: &Path) -> Life {
-        let mut operator = Operator::new(outfit.settings("measurer"));
-        let maps = Api::namespaced(operator.client(), &outfit.namespace);
+    fn operator(&self, context: OperatorContext, _: &Path) -> OperatorInstance {
+        let mut operator = Operator::new(context.settings("measurer"));
+        let maps = Api::namespaced(operator.client(), &context.namespace);
         let maps = operator.cache(Source::new(maps).labels("measured=yes"));
         let measurer = Measurer { maps: maps.clone(), flaw: self.flaw };
         drop(operator.controller(measurer, Options::default()).on(&maps, |change| vec![change.key.clone()]));
-        Life::of(operator, &outfit)
+        OperatorInstance::of(operator, &context)
     }
 
-    async fn play(&self, stage: &Stage) -> Result<()> {
-        let maps: Api<ConfigMap> = stage.api();
+    async fn perform(&self, harness: &Harness) -> Result<()> {
+        let maps: Api<ConfigMap> = harness.api();
         for number in 0..self.maps {
             let map = json!({
                 "metadata": { "name": format!("map-{number}"), "labels": { "measured": "yes" } }, "data": { "text": "abc" },
             });
             maps.create(&PostParams::default(), &serde_json::from_value(map)?).await?;
         }
-        stage.start().await?;
+        harness.start().await?;
         let measured = || async {
             let all = maps.list(&Default::default()).await.map_err(|error| error.to_string())?;
             let unmeasured =
                 |map: &&ConfigMap| map.labels().contains_key("measured") && !map.annotations().contains_key("length");
             all.iter().find(unmeasured).map_or(Ok(()), |map| Err(format!("{} is not measured", map.name_any())))
         };
-        stage.settle("all are measured", measured).await
+        harness.settle("all are measured", measured).await
     }
 
-    async fn end(&self, stage: &Stage) -> Result<Value> {
-        let (calls, passes) = (stage.recorder().mark(), stage.counting().passes());
-        stage.linger(Duration::from_secs(600)).await?;
-        anyhow::ensure!(stage.counting().passes() >= passes + 9 * self.maps, "every minute each is looked at");
+    async fn final_state(&self, harness: &Harness) -> Result<Value> {
+        let (calls, passes) = (harness.recorder().mark(), harness.pass_counter().passes());
+        harness.run_for(Duration::from_secs(600)).await?;
+        anyhow::ensure!(harness.pass_counter().passes() >= passes + 9 * self.maps, "every minute each is looked at");
         if self.flaw == Flaw::None {
-            stage.counting().silent_since(passes).map_err(anyhow::Error::msg)?;
-            let calls = stage.recorder().since(calls);
+            harness.pass_counter().check_no_calls_since(passes).map_err(anyhow::Error::msg)?;
+            let calls = harness.recorder().since(calls);
             anyhow::ensure!(calls.iter().all(|record| record.call.verb == "watch"), "{calls:#?}");
         } else {
-            anyhow::ensure!(stage.counting().silent_since(passes).is_err(), "the flaw was not seen");
+            anyhow::ensure!(harness.pass_counter().check_no_calls_since(passes).is_err(), "the flaw was not seen");
         }
         Ok(Value::Null)
     }
 
-    fn acts(&self, _: &Stage) -> Result<Vec<String>> {
+    fn side_effects(&self, _: &Harness) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
 }
 
-async fn measured(flaw: Flaw, maps: usize) -> Result<Arc<Stage>> {
-    Ok(run(&Arc::new(Measuring { flaw, maps }), &Ground::InProcess, Disturbance::None).await?.1)
+async fn measured(flaw: Flaw, maps: usize) -> Result<Arc<Harness>> {
+    Ok(run(&Arc::new(Measuring { flaw, maps }), &TestServer::InProcess, Disturbance::None).await?.1)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_controller_that_writes_what_changed_costs_one_call_for_each_object_and_none_at_rest() {
-    let stage = measured(Flaw::None, 20).await.unwrap();
+    let harness = measured(Flaw::None, 20).await.unwrap();
     let budgets = [(Measurer::NAME, Measurer::BUDGET)];
-    eprintln!("{}", stage.counting().table(&budgets));
-    stage.counting().within(&budgets).unwrap();
-    let sum = &stage.counting().sums()["measurer"];
+    eprintln!("{}", harness.pass_counter().table(&budgets));
+    harness.pass_counter().check_budgets(&budgets).unwrap();
+    let sum = &harness.pass_counter().sums()["measurer"];
     assert_eq!((sum.writes, sum.reads, sum.most_of_an_object), (20, 0, 1));
     // Its own writes come back by the watch and must not wake it to more than a look.
-    assert_eq!(stage.recorder().writes_since(0).len(), 20);
+    assert_eq!(harness.recorder().writes_since(0).len(), 20);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_controller_that_writes_on_every_pass_is_found() {
-    let stage = measured(Flaw::WritesEveryPass, 3).await.unwrap();
-    let sum = &stage.counting().sums()["measurer"];
+    let harness = measured(Flaw::WritesEveryPass, 3).await.unwrap();
+    let sum = &harness.pass_counter().sums()["measurer"];
     assert!(sum.most_of_an_object >= 10, "{sum:?}: it wrote each minute");
     assert!(
-        stage.counting().within(&[(Measurer::NAME, Measurer::BUDGET)]).is_ok(),
+        harness.pass_counter().check_budgets(&[(Measurer::NAME, Measurer::BUDGET)]).is_ok(),
         "each pass alone is within its budget"
     );
 }
@@ -180,13 +180,13 @@ async fn a_controller_that_calls_more_than_it_declares_is_found() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delivery_costs_what_the_courier_declares() {
     let scenario = Arc::new(Deliveries { parcels: &["a", "b", "c", "d", "e", "f"] });
-    let (_, stage) = run(&scenario, &Ground::InProcess, Disturbance::None).await.unwrap();
+    let (_, harness) = run(&scenario, &TestServer::InProcess, Disturbance::None).await.unwrap();
     let courier = Budget { reads: Journal::BUDGET.reads, writes: Journal::BUDGET.writes + 1 };
     let one = Budget { reads: 2, writes: 1 };
     let budgets = [("courier", courier), ("operations", one), ("operation-policies", one)];
-    eprintln!("{}", stage.counting().table(&budgets));
-    stage.counting().within(&budgets).unwrap();
+    eprintln!("{}", harness.pass_counter().table(&budgets));
+    harness.pass_counter().check_budgets(&budgets).unwrap();
     // Seven deliveries: an intent, a place, a grant, a claim, an outcome, a receipt, and now and then a place that was taken first.
-    let sum = &stage.counting().sums()["courier"];
+    let sum = &harness.pass_counter().sums()["courier"];
     assert!(sum.writes >= 7 * 6 && sum.writes <= 7 * 10, "{sum:?}");
 }

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 
-use crate::couriers::{Town, soon};
+use crate::courier_process::{CourierEnv, soon};
 
 /// Kills a courier so many times while parcels keep coming, at a moment of chance after its start.
-async fn killed(kind: Kind, times: u64) {
-    let town = Town::new(kind).await;
+async fn killed(kind: ServerKind, times: u64) {
+    let town = CourierEnv::new(kind).await;
     let seed = std::env::var("RIG_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(times);
     let mut random = fastrand::Rng::with_seed(seed);
     // Nothing starts one again, should the machine stall for longer than a short lease lasts.
@@ -49,10 +49,10 @@ async fn killed(kind: Kind, times: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_courier_killed_two_hundred_times_delivers_everything_once() {
-    killed(Kind::Embedded, 200).await;
+    killed(ServerKind::Embedded, 200).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_courier_killed_forty_times_delivers_everything_once_on_real() {
-    killed(Kind::Real, 40).await;
+    killed(ServerKind::Real, 40).await;
 }

@@ -3,26 +3,26 @@
 
 use std::time::{Duration, Instant};
 
-use fleetwright_lab::Kind;
+use fleetwright_lab::ServerKind;
 use fleetwright_rig::Record;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 
-use crate::couriers::{Courier, Town, soon};
+use crate::courier_process::{Courier, CourierEnv, soon};
 
 const LEASE: Duration = Duration::from_secs(12);
 
-fn leases(town: &Town) -> Api<Lease> {
+fn leases(town: &CourierEnv) -> Api<Lease> {
     let namespace = town.maps.namespace().expect("it has one").to_owned();
     Api::namespaced(town.maps.clone().into_client(), &namespace)
 }
 
-async fn holder(town: &Town) -> String {
+async fn holder(town: &CourierEnv) -> String {
     let lease = leases(town).get_opt("courier").await.unwrap();
     lease.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity).unwrap_or_default()
 }
 
-async fn leads(town: &Town, courier: &Courier, who: &str) {
+async fn leads(town: &CourierEnv, courier: &Courier, who: &str) {
     soon(&format!("{who} leads"), async || match holder(town).await {
         holder if holder == who => Ok(()),
         holder => Err(format!("{holder:?} leads; {}", courier.process.tail())),
@@ -30,8 +30,8 @@ async fn leads(town: &Town, courier: &Courier, who: &str) {
     .await;
 }
 
-async fn paused(kind: Kind) {
-    let town = Town::new(kind).await;
+async fn paused(kind: ServerKind) {
+    let town = CourierEnv::new(kind).await;
     let mut first = town.courier("first", LEASE, Duration::ZERO).await;
     leads(&town, &first, "first").await;
     let second = town.courier("second", LEASE, Duration::ZERO).await;
@@ -73,8 +73,8 @@ async fn paused(kind: Kind) {
     town.stop().await;
 }
 
-async fn handed_over(kind: Kind) {
-    let town = Town::new(kind).await;
+async fn handed_over(kind: ServerKind) {
+    let town = CourierEnv::new(kind).await;
     // A lease so long that nobody could wait for its end.
     let lease = Duration::from_secs(600);
     let mut first = town.courier("first", lease, Duration::ZERO).await;
@@ -89,7 +89,7 @@ async fn handed_over(kind: Kind) {
     })
     .await;
     assert!(second.recorder.writes_since(0).is_empty(), "it does not lead");
-    first.process.ask_to_end().unwrap();
+    first.process.terminate().unwrap();
     soon("the first ends", async || match first.process.ended().unwrap() {
         Some(status) if status.success() => Ok(()),
         status => Err(format!("{status:?}; {}", first.process.tail())),
@@ -105,20 +105,20 @@ async fn handed_over(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_was_paused_past_its_lease_writes_nothing() {
-    paused(Kind::Embedded).await;
+    paused(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_was_paused_past_its_lease_writes_nothing_on_real() {
-    paused(Kind::Real).await;
+    paused(ServerKind::Real).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_stops_in_order_hands_over_without_waiting_for_its_lease() {
-    handed_over(Kind::Embedded).await;
+    handed_over(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_stops_in_order_hands_over_without_waiting_for_its_lease_on_real() {
-    handed_over(Kind::Real).await;
+    handed_over(ServerKind::Real).await;
 }

@@ -1,10 +1,10 @@
-//! What the rig does to operators, and what it finds. One program for all: each would be linked with both servers.
+//! What the rig does to operators, and what it flaw_detection. One program for all: each would be linked with both servers.
 
 mod counting;
-mod couriers;
+mod courier_process;
 mod crash;
-mod finds;
+mod flaw_detection;
 mod kill;
+mod layers;
 mod leaders;
-mod parts;
 mod trouble;

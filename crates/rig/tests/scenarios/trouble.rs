@@ -1,12 +1,13 @@
 //! The kit and its journal in trouble: one seed, one run. `RIG_SEED=n` runs one again.
 
-use fleetwright_lab::Kind;
-use fleetwright_rig::{Deliveries, Ground, Rates, Trouble, under_trouble};
+use fleetwright_lab::ServerKind;
+use fleetwright_rig::{Deliveries, FaultInjector, FaultRates, TestServer, under_faults};
 
-async fn seeds(ground: &Ground, count: u64) {
-    let seeds = Trouble::seeds(count);
-    let verdict = under_trouble(Deliveries { parcels: &["a", "b"] }, ground, &seeds, &Rates::rough()).await.unwrap();
-    verdict.unwrap();
+async fn seeds(test_server: &TestServer, count: u64) {
+    let seeds = FaultInjector::seeds(count);
+    let report =
+        under_faults(Deliveries { parcels: &["a", "b"] }, test_server, &seeds, &FaultRates::mixed()).await.unwrap();
+    report.unwrap();
     if seeds.len() < 20 {
         return;
     }
@@ -25,16 +26,16 @@ async fn seeds(ground: &Ground, count: u64) {
         "watch slow",
         "server gone",
     ] {
-        assert!(verdict.troubles.contains_key(name), "no {name}: {verdict}");
+        assert!(report.troubles.contains_key(name), "no {name}: {report}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_courier_delivers_once_in_any_trouble() {
-    seeds(&Ground::InProcess, 200).await;
+    seeds(&TestServer::InProcess, 200).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_courier_delivers_once_in_any_trouble_on_real() {
-    seeds(&Ground::start(Kind::Real).await.unwrap(), 20).await;
+    seeds(&TestServer::start(ServerKind::Real).await.unwrap(), 20).await;
 }

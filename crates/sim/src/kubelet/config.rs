@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fleetwright_host::system::Kind;
+use fleetwright_host::system::PathKind;
 use fleetwright_wire::OPT;
 use serde_json::Value;
 
@@ -60,7 +60,7 @@ impl Kubelet {
             labels.split(',').filter_map(|label| label.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned()))
         });
         let current = match machine.stat(&format!("{OPT}/kubelet/current")).map(|stat| stat.kind) {
-            Some(Kind::Link(target)) => target.rsplit('/').next().unwrap_or_default().to_owned(),
+            Some(PathKind::Link(target)) => target.rsplit('/').next().unwrap_or_default().to_owned(),
             _ => String::new(),
         };
         let version = current.rsplit_once('-').map_or("0.0.0", |(version, _)| version);

@@ -26,7 +26,7 @@ use crate::host::SimHost;
 
 /// How kubelets behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Manner {
+pub struct KubeletConfig {
     /// How often each renews its lease; none to have no leases at all.
     pub lease: Option<Duration>,
     /// How long after its kubelet's last word a Node counts as gone.
@@ -37,7 +37,7 @@ pub struct Manner {
     pub at_once: usize,
 }
 
-impl Default for Manner {
+impl Default for KubeletConfig {
     fn default() -> Self {
         Self { lease: None, grace: Duration::from_secs(40), credentials: false, at_once: 32 }
     }
@@ -50,13 +50,13 @@ pub struct Kubelets {
 }
 
 struct Shared {
-    looks: mpsc::UnboundedSender<Ask>,
+    looks: mpsc::UnboundedSender<Message>,
     /// Asked and not yet done.
     open: AtomicUsize,
     said: Mutex<Vec<String>>,
 }
 
-enum Ask {
+enum Message {
     Look(SimHost),
 }
 
@@ -68,12 +68,12 @@ impl fmt::Debug for Kubelets {
 
 impl Kubelets {
     /// Starts them: `client` may do anything, and everything that is done for a kubelet is done in its name where credentials are asked for.
-    pub fn start(fleet: &Fleet, client: Client, manner: Manner) -> Self {
+    pub fn start(fleet: &Fleet, client: Client, config: KubeletConfig) -> Self {
         let (looks, asked) = mpsc::unbounded_channel();
         let kubelets = Self { shared: Arc::new(Shared { looks, open: AtomicUsize::new(0), said: Mutex::default() }) };
-        let crew = Crew {
+        let crew = KubeletManager {
             client,
-            manner,
+            config,
             clock: fleet.clock().clone(),
             shared: Arc::downgrade(&kubelets.shared),
             hosts: HashMap::new(),
@@ -89,16 +89,16 @@ impl Kubelets {
     }
 
     /// The host may have changed.
-    pub(crate) fn look(&self, host: &SimHost) {
+    pub(crate) fn host_changed(&self, host: &SimHost) {
         self.shared.open.fetch_add(1, Ordering::SeqCst);
         // Gone with the runtime: nobody looks any more.
-        if self.shared.looks.send(Ask::Look(host.clone())).is_err() {
+        if self.shared.looks.send(Message::Look(host.clone())).is_err() {
             self.shared.open.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
     /// Nothing is under way.
-    pub fn at_rest(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.shared.open.load(Ordering::SeqCst) == 0
     }
 
@@ -116,7 +116,7 @@ impl Shared {
 
 /// What is known of a host's kubelet.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct KubeletState {
     /// The kubelet as it ran last.
     ran: Option<Arc<config::Kubelet>>,
     /// It runs now.
@@ -126,12 +126,12 @@ struct Known {
     /// Nothing was heard of it for too long.
     overdue: bool,
     /// The request for its certificate, while that is not answered.
-    request: Option<node::Requested>,
+    request: Option<node::PendingRequest>,
 }
 
 /// What falls due.
 #[derive(Clone)]
-enum Due {
+enum Timer {
     /// Is its kubelet still down?
     Down(SimHost),
     /// Its lease.
@@ -141,29 +141,29 @@ enum Due {
 }
 
 /// The task.
-struct Crew {
+struct KubeletManager {
     client: Client,
-    manner: Manner,
+    config: KubeletConfig,
     clock: Clock,
     shared: std::sync::Weak<Shared>,
-    hosts: HashMap<Arc<str>, Known>,
+    hosts: HashMap<Arc<str>, KubeletState>,
     busy: HashSet<Arc<str>>,
-    /// Looked at again when the present look is over.
+    /// Synced again when the present look is over.
     again: HashMap<Arc<str>, SimHost>,
-    timers: BTreeMap<(Duration, u64), Due>,
+    timers: BTreeMap<(Duration, u64), Timer>,
     last_timer: u64,
     pods: pods::Pods,
 }
 
 /// What came of a look.
-struct Looked {
+struct SyncResult {
     host: SimHost,
-    known: Known,
+    known: KubeletState,
     failed: Option<String>,
 }
 
-impl Crew {
-    async fn run(mut self, mut asked: mpsc::UnboundedReceiver<Ask>) {
+impl KubeletManager {
+    async fn run(mut self, mut asked: mpsc::UnboundedReceiver<Message>) {
         let mut looks = FuturesUnordered::new();
         let mut waiting: std::collections::VecDeque<SimHost> = std::collections::VecDeque::new();
         let pods = kube::Api::<Pod>::all(self.client.clone());
@@ -171,7 +171,7 @@ impl Crew {
         let mut pods = Box::pin(watcher::watcher(pods, watcher::Config::default()).default_backoff());
         let mut acts = FuturesUnordered::new();
         loop {
-            while looks.len() < self.manner.at_once.max(1)
+            while looks.len() < self.config.at_once.max(1)
                 && let Some(host) = waiting.pop_front()
             {
                 looks.push(self.look(host));
@@ -189,7 +189,7 @@ impl Crew {
             };
             tokio::select! {
                 ask = asked.recv() => match ask {
-                    Some(Ask::Look(host)) => self.asked(host, &mut waiting),
+                    Some(Message::Look(host)) => self.asked(host, &mut waiting),
                     None => return,
                 },
                 Some(looked) = looks.next() => self.looked(looked, &mut waiting),
@@ -247,19 +247,19 @@ impl Crew {
         }
     }
 
-    fn look(&self, host: SimHost) -> impl Future<Output = Looked> + use<> {
+    fn look(&self, host: SimHost) -> impl Future<Output = SyncResult> + use<> {
         let known = self.hosts.get(host.address()).cloned().unwrap_or_default();
-        let (client, clock, manner) = (self.client.clone(), self.clock.clone(), self.manner);
+        let (client, clock, config) = (self.client.clone(), self.clock.clone(), self.config);
         async move {
             let kubelet = config::Kubelet::of(&host);
             let mut known = known;
-            let failed = node::attend(&client, &clock, &manner, &host, kubelet, &mut known).await.err();
-            Looked { host, known, failed }
+            let failed = node::sync_node(&client, &clock, &config, &host, kubelet, &mut known).await.err();
+            SyncResult { host, known, failed }
         }
     }
 
-    fn looked(&mut self, looked: Looked, waiting: &mut std::collections::VecDeque<SimHost>) {
-        let Looked { host, mut known, failed } = looked;
+    fn looked(&mut self, looked: SyncResult, waiting: &mut std::collections::VecDeque<SimHost>) {
+        let SyncResult { host, mut known, failed } = looked;
         let address: Arc<str> = host.address().into();
         let (before, overdue) = self.hosts.get(&address).map(|known| (known.runs, known.overdue)).unwrap_or_default();
         known.overdue = !known.runs && (known.overdue || overdue);
@@ -267,19 +267,19 @@ impl Crew {
             self.pods.alive(&ran.node, known.runs && known.ready);
         }
         if before && !known.runs {
-            self.at(self.manner.grace, Due::Down(host.clone()));
+            self.at(self.config.grace, Timer::Down(host.clone()));
         }
         if !before
             && known.runs
-            && let Some(every) = self.manner.lease
+            && let Some(every) = self.config.lease
         {
-            self.at(every, Due::Lease(host.clone()));
+            self.at(every, Timer::Lease(host.clone()));
         }
         if let Some(failed) = failed {
             self.say(format!("{address}: {failed}"));
-            self.at(Duration::from_secs(5), Due::Again(host.clone()));
+            self.at(Duration::from_secs(5), Timer::Again(host.clone()));
         } else if known.request.is_some() {
-            self.at(Duration::from_secs(1), Due::Again(host.clone()));
+            self.at(Duration::from_secs(1), Timer::Again(host.clone()));
         }
         self.hosts.insert(address.clone(), known);
         self.busy.remove(&address);
@@ -289,7 +289,7 @@ impl Crew {
         }
     }
 
-    fn at(&mut self, after: Duration, due: Due) {
+    fn at(&mut self, after: Duration, due: Timer) {
         self.last_timer += 1;
         self.timers.insert((self.clock.monotonic().saturating_add(after), self.last_timer), due);
     }
@@ -304,17 +304,17 @@ impl Crew {
                 shared.open.fetch_add(1, Ordering::SeqCst);
             }
             match due {
-                Due::Again(host) => self.asked(host, waiting),
-                Due::Down(host) => {
+                Timer::Again(host) => self.asked(host, waiting),
+                Timer::Down(host) => {
                     // As the node lifecycle controller does it: nothing was heard for too long.
                     if let Some(known) = self.hosts.get_mut(host.address()) {
                         known.overdue = !known.runs;
                     }
                     self.asked(host, waiting);
                 }
-                Due::Lease(host) => {
+                Timer::Lease(host) => {
                     let known = self.hosts.get(host.address()).cloned().unwrap_or_default();
-                    if let (true, Some(ran), Some(every)) = (known.runs, &known.ran, self.manner.lease) {
+                    if let (true, Some(ran), Some(every)) = (known.runs, &known.ran, self.config.lease) {
                         let (client, now, node) = (self.client.clone(), self.clock.now(), ran.node.clone());
                         let shared = self.shared.clone();
                         tokio::spawn(async move {
@@ -324,7 +324,7 @@ impl Crew {
                                 shared.open.fetch_sub(1, Ordering::SeqCst);
                             }
                         });
-                        self.at(every, Due::Lease(host));
+                        self.at(every, Timer::Lease(host));
                     } else {
                         self.done();
                     }

@@ -15,7 +15,7 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::{Value, json};
 
 use super::config::Kubelet;
-use super::{Known, Manner};
+use super::{KubeletConfig, KubeletState};
 use crate::host::SimHost;
 
 /// The taint that the API server gives a new Node, until its controllers have seen it ready.
@@ -27,20 +27,20 @@ const REQUEST_LASTS: Duration = Duration::from_secs(120);
 
 /// A request for a certificate.
 #[derive(Clone, Debug)]
-pub(super) struct Requested {
+pub(super) struct PendingRequest {
     name: String,
     key: Arc<str>,
     since: Duration,
 }
 
 /// Brings the Node to what the kubelet is, or to what its absence means.
-pub(super) async fn attend(
+pub(super) async fn sync_node(
     client: &Client,
     clock: &Clock,
-    manner: &Manner,
+    config: &KubeletConfig,
     host: &SimHost,
     kubelet: Option<Kubelet>,
-    known: &mut Known,
+    known: &mut KubeletState,
 ) -> Result<(), String> {
     let Some(kubelet) = kubelet else {
         known.runs = false;
@@ -51,8 +51,8 @@ pub(super) async fn attend(
         }
         return Ok(());
     };
-    let by = if manner.credentials {
-        match admitted(client, clock, host, &kubelet, known).await? {
+    let by = if config.credentials {
+        match ensure_credential(client, clock, host, &kubelet, known).await? {
             Some(client) => client,
             // It is asked for; the answer comes.
             None => return Ok(()),
@@ -64,7 +64,7 @@ pub(super) async fn attend(
     if !registered || !status(&by, clock, &kubelet).await? {
         register(&by, client, clock, &kubelet).await?;
     }
-    if !known.runs && manner.lease.is_some() {
+    if !known.runs && config.lease.is_some() {
         renew(client, &kubelet.node, clock.now()).await?;
     }
     known.ran = Some(Arc::new(kubelet));
@@ -145,14 +145,14 @@ async fn register(client: &Client, admin: &Client, clock: &Clock, kubelet: &Kube
         match nodes.patch(&kubelet.node, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(_) => {}
             // Somebody was faster, and may have changed the taints: once more, from what is there.
-            Err(kube::Error::Api(error)) if error.code == 409 => welcome(&nodes, &kubelet.node).await?,
+            Err(kube::Error::Api(error)) if error.code == 409 => remove_not_ready_taint(&nodes, &kubelet.node).await?,
             Err(error) => return Err(format!("cannot mark its Node as ready: {error}")),
         }
     }
     Ok(())
 }
 
-async fn welcome(nodes: &Api<Node>, name: &str) -> Result<(), String> {
+async fn remove_not_ready_taint(nodes: &Api<Node>, name: &str) -> Result<(), String> {
     for _ in 0..10 {
         let node = nodes.get(name).await.map_err(|error| error.to_string())?;
         let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
@@ -194,12 +194,12 @@ pub(super) async fn renew(client: &Client, node: &str, now: Timestamp) -> Result
 }
 
 /// The API server as this kubelet sees it, once it has its certificate.
-async fn admitted(
+async fn ensure_credential(
     client: &Client,
     clock: &Clock,
     host: &SimHost,
     kubelet: &Kubelet,
-    known: &mut Known,
+    known: &mut KubeletState,
 ) -> Result<Option<Client>, String> {
     let user = format!("system:node:{}", kubelet.node);
     let own = kubelet.kubeconfig.as_deref().ok_or("--kubeconfig is not set")?;
@@ -252,7 +252,7 @@ async fn request(
     host: &SimHost,
     kubelet: &Kubelet,
     user: &str,
-) -> Result<Requested, String> {
+) -> Result<PendingRequest, String> {
     let path = kubelet.bootstrap.as_deref().ok_or("--bootstrap-kubeconfig is not set")?;
     let text = host.machine().read(path, 1 << 20).ok().flatten().ok_or("it has no bootstrap kubeconfig")?;
     let config: Value = serde_saphyr::from_str(&String::from_utf8_lossy(&text)).map_err(|error| error.to_string())?;
@@ -287,7 +287,7 @@ async fn request(
     let made = requests.create(&PostParams::default(), &request).await;
     let made = made.map_err(|error| format!("cannot request a certificate: {error}"))?;
     let name = made.metadata.name.unwrap_or_default();
-    Ok(Requested { name, key: key.serialize_pem().into(), since: clock.monotonic() })
+    Ok(PendingRequest { name, key: key.serialize_pem().into(), since: clock.monotonic() })
 }
 
 /// The same API server, as somebody else.

@@ -8,15 +8,15 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 /// What a kubelet does about a pod.
-pub(super) struct Act {
+pub(super) struct PodTask {
     namespace: String,
     name: String,
     uid: String,
-    what: What,
+    what: PodAction,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
+enum PodAction {
     Run,
     End,
 }
@@ -27,7 +27,7 @@ type Id = (String, String);
 struct Bound {
     node: String,
     uid: String,
-    what: Option<What>,
+    what: Option<PodAction>,
 }
 
 /// All pods that are bound, and what is to be done about them.
@@ -36,7 +36,7 @@ pub(super) struct Pods {
     bound: HashMap<Id, Bound>,
     by_node: HashMap<String, HashSet<Id>>,
     alive: HashSet<String>,
-    due: Vec<Act>,
+    due: Vec<PodTask>,
 }
 
 impl Pods {
@@ -45,8 +45,8 @@ impl Pods {
         let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) else { return };
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
         let what = match (pod.metadata.deletion_timestamp.is_some(), phase) {
-            (true, _) => Some(What::End),
-            (false, "Pending") => Some(What::Run),
+            (true, _) => Some(PodAction::End),
+            (false, "Pending") => Some(PodAction::Run),
             _ => None,
         };
         let id = (pod.namespace().unwrap_or_default(), pod.name_any());
@@ -84,22 +84,22 @@ impl Pods {
 
     fn want(&mut self, id: &Id) {
         if let Some(Bound { uid, what: Some(what), .. }) = self.bound.get(id) {
-            self.due.push(Act { namespace: id.0.clone(), name: id.1.clone(), uid: uid.clone(), what: *what });
+            self.due.push(PodTask { namespace: id.0.clone(), name: id.1.clone(), uid: uid.clone(), what: *what });
         }
     }
 
     /// What is to be done now.
-    pub(super) fn due(&mut self) -> Vec<Act> {
+    pub(super) fn due(&mut self) -> Vec<PodTask> {
         std::mem::take(&mut self.due)
     }
 }
 
 /// Does it; says what went wrong.
-pub(super) async fn act(client: Client, act: Act) -> Option<String> {
-    let Act { namespace, name, uid, what } = act;
+pub(super) async fn act(client: Client, act: PodTask) -> Option<String> {
+    let PodTask { namespace, name, uid, what } = act;
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
     let done = match what {
-        What::Run => {
+        PodAction::Run => {
             let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default().to_string();
             let on = |type_: &str| json!({ "type": type_, "status": "True", "lastTransitionTime": now });
             let status = json!({ "metadata": { "uid": uid }, "status": {
@@ -108,7 +108,7 @@ pub(super) async fn act(client: Client, act: Act) -> Option<String> {
             } });
             pods.patch_status(&name, &PatchParams::default(), &Patch::Strategic(status)).await.map(drop)
         }
-        What::End => {
+        PodAction::End => {
             let preconditions = Preconditions { uid: Some(uid), resource_version: None };
             let params = DeleteParams {
                 grace_period_seconds: Some(0),

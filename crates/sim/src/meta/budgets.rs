@@ -10,29 +10,29 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::core::{Selector, SelectorExt};
 use serde_json::json;
 
-use super::keeper::{Failed, Keeper};
-use super::view::{NAMESPACE, PodView, Text};
+use super::reconciler::{ReconcileError, Reconciler};
+use super::view::{NAMESPACE, PodView, SerializedObject};
 use super::workloads::part;
 
 /// Keeps PodDisruptionBudgets.
 pub(super) struct Budgets {
-    pub(super) budgets: Cache<Text<PodDisruptionBudget>>,
+    pub(super) budgets: Cache<SerializedObject<PodDisruptionBudget>>,
     pub(super) pods: Cache<PodView>,
-    pub(super) deployments: Cache<Text<Deployment>>,
-    pub(super) replica_sets: Cache<Text<ReplicaSet>>,
-    pub(super) stateful_sets: Cache<Text<StatefulSet>>,
+    pub(super) deployments: Cache<SerializedObject<Deployment>>,
+    pub(super) replica_sets: Cache<SerializedObject<ReplicaSet>>,
+    pub(super) stateful_sets: Cache<SerializedObject<StatefulSet>>,
 }
 
-impl Keeper for Budgets {
+impl Reconciler for Budgets {
     const NAME: &'static str = "disruption-budgets";
     type Kind = PodDisruptionBudget;
 
-    fn there(&self, key: &Key) -> bool {
+    fn exists(&self, key: &Key) -> bool {
         self.budgets.get(key).is_some()
     }
 
-    async fn keep(&self, pass: &Pass) -> Result<Next, Failed> {
-        let Some(view) = self.budgets.get(pass.key()) else { return Ok(Next::Rest) };
+    async fn reconcile(&self, pass: &Pass) -> Result<Next, ReconcileError> {
+        let Some(view) = self.budgets.get(pass.key()) else { return Ok(Next::AwaitChange) };
         let budget = view.read();
         let spec = budget.spec.clone().unwrap_or_default();
         // One without a selector selects nothing.
@@ -59,7 +59,7 @@ impl Keeper for Budgets {
         if !write::same(&part(&budget.status, &status), &status) {
             pass.writer().merge_status(&self.budgets, pass.key(), &view.version, status).await?;
         }
-        Ok(Next::Rest)
+        Ok(Next::AwaitChange)
     }
 }
 

@@ -54,7 +54,7 @@ async fn accept(listener: TcpListener, to: Arc<RwLock<Arc<[SocketAddr]>>>) {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     let to = to.read().unwrap_or_else(PoisonError::into_inner).clone();
-                    connections.spawn(carry(stream, to, turn.clone()));
+                    connections.spawn(forward_connection(stream, to, turn.clone()));
                 }
                 // Out of file descriptors, most likely: give others the time to close theirs.
                 Err(error) => {
@@ -67,7 +67,7 @@ async fn accept(listener: TcpListener, to: Arc<RwLock<Arc<[SocketAddr]>>>) {
     }
 }
 
-async fn carry(mut from: TcpStream, to: Arc<[SocketAddr]>, turn: Arc<AtomicUsize>) {
+async fn forward_connection(mut from: TcpStream, to: Arc<[SocketAddr]>, turn: Arc<AtomicUsize>) {
     let first = turn.fetch_add(1, Ordering::Relaxed);
     for step in 0..to.len() {
         // One that just went is passed over: that it is gone is told a moment later.

@@ -11,12 +11,12 @@
 mod budgets;
 mod delays;
 mod forward;
-mod keeper;
 mod kubelet;
 mod names;
 mod net;
 mod nodes;
 mod process;
+mod reconciler;
 mod services;
 mod view;
 mod volumes;
@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use fleetwright_apiserver::Removal;
-use fleetwright_apiserver::{Limits, User};
+use fleetwright_apiserver::{HistoryLimits, User};
 use fleetwright_kit::{Cache, Clock, Idle, Key, Operator, Options, Random, Settings, Source, Waker};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -42,18 +42,18 @@ use tokio::task::JoinHandle;
 use budgets::Budgets;
 use delays::Delays;
 pub use delays::Step;
-use keeper::Kept;
 use kubelet::Kubelet;
 use kubelet::files::Sources;
-use kubelet::room::Rooms;
+use kubelet::sandbox::PodSandboxes;
 pub use net::service_network;
-use nodes::{NodeKeeper, Nodes};
-use process::{Apis, Bads, Buckets, Etcds, Machinery, Names, Programs, Removals, kept_file};
-pub use process::{Bad, Container, EmptyStart, OlderStart, Program};
-use services::{Fronts, Services};
+use nodes::{NodeReconciler, Nodes};
+use process::{ApiServers, Buckets, ContainerRuntime, Etcds, Names, Programs, Removals, VersionDefects, kept_file};
+pub use process::{Container, EmptyStart, OlderStart, Program, VersionDefect};
+use reconciler::ReconcilerController;
+use services::{ServiceListeners, Services};
 use view::{
-    CLAIM, ClaimView, MAP, MOUNTED, MapThere, NAMESPACE, NODE, OWNER, PodView, SECRET, SecretThere, Text, by_owner,
-    mounted,
+    CLAIM, ClaimView, ConfigMapVersion, MAP, MOUNTED, NAMESPACE, NODE, OWNER, PodView, SECRET, SecretVersion,
+    SerializedObject, by_owner, mounted,
 };
 use volumes::{Claims, Volumes};
 use workloads::deployment::Deployments;
@@ -62,7 +62,7 @@ use workloads::stateful_set::StatefulSets;
 
 /// How the meta cluster behaves.
 #[derive(Clone, Debug)]
-pub struct Manner {
+pub struct MetaConfig {
     /// How many nodes there are.
     pub nodes: usize,
     /// The version that their kubelets tell.
@@ -84,10 +84,10 @@ pub struct Manner {
     /// Controller-managers and schedulers call their API servers within the process. Thousands of clusters would need more sockets for that than a process may have.
     pub near: bool,
     /// How much of the past the objects of each business cluster keep, for watches and lists.
-    pub history: Limits,
+    pub history: HistoryLimits,
 }
 
-impl Default for Manner {
+impl Default for MetaConfig {
     fn default() -> Self {
         Self {
             nodes: 3,
@@ -101,7 +101,11 @@ impl Default for Manner {
             lease: Duration::from_secs(2),
             near: false,
             // A lease that is renewed every two seconds would otherwise fill thousands of servers with its past.
-            history: Limits { history_events: 1000, history_age: Duration::from_secs(60), history_bytes: 4 << 20 },
+            history: HistoryLimits {
+                history_events: 1000,
+                history_age: Duration::from_secs(60),
+                history_bytes: 4 << 20,
+            },
         }
     }
 }
@@ -130,15 +134,15 @@ pub struct StartError(String);
 pub struct Meta {
     clock: Clock,
     nodes: Nodes,
-    rooms: Rooms,
-    fronts: Fronts,
+    sandboxes: PodSandboxes,
+    listeners: ServiceListeners,
     volumes: Volumes,
-    bads: Bads,
+    defects: VersionDefects,
     programs: Programs,
     removals: Removals,
     delays: Delays,
     etcds: Etcds,
-    apis: Apis,
+    apis: ApiServers,
     pods: Cache<PodView>,
     wake_pods: Waker,
     wake_nodes: Waker,
@@ -158,28 +162,29 @@ impl Meta {
     ///
     /// # Errors
     /// The API server does not take the nodes, or no address is free.
-    pub async fn start(client: Client, clock: Clock, manner: Manner) -> Result<Self, StartError> {
-        let failed = |error: keeper::Failed| StartError(error.to_string());
-        let nodes = Nodes::start(&client, manner.nodes, &manner.version).await.map_err(failed)?;
+    pub async fn start(client: Client, clock: Clock, config: MetaConfig) -> Result<Self, StartError> {
+        let failed = |error: reconciler::ReconcileError| StartError(error.to_string());
+        let nodes = Nodes::start(&client, config.nodes, &config.version).await.map_err(failed)?;
         let mut settings = Settings::new("fleetwright-sim-meta", client);
         settings.clock = clock.clone();
         let random = settings.random.clone();
         let mut operator = Operator::new(settings);
-        let (rooms, fronts, volumes, bads) = (Rooms::default(), Fronts::default(), Volumes::default(), Bads::default());
+        let (sandboxes, listeners, volumes, defects) =
+            (PodSandboxes::default(), ServiceListeners::default(), Volumes::default(), VersionDefects::default());
         let (wake_pods, wake_nodes) = (Waker::new(), Waker::new());
-        let eyes = Eyes::new(&mut operator);
-        let (etcds, apis, removals) = (Etcds::default(), Apis::default(), Removals::default());
+        let caches = Caches::new(&mut operator);
+        let (etcds, apis, removals) = (Etcds::default(), ApiServers::default(), Removals::default());
         let (programs, delays) = (Programs::default(), Delays::default());
         let names = Names {
-            pods: eyes.pods.clone(),
-            services: eyes.services.clone(),
-            fronts: fronts.clone(),
-            rooms: rooms.clone(),
+            pods: caches.pods.clone(),
+            services: caches.services.clone(),
+            listeners: listeners.clone(),
+            sandboxes: sandboxes.clone(),
         };
-        let machinery = Arc::new(Machinery {
+        let runtime = Arc::new(ContainerRuntime {
             clock: clock.clone(),
             random: random.clone(),
-            bads: bads.clone(),
+            defects: defects.clone(),
             programs: programs.clone(),
             removals: removals.clone(),
             delays: delays.clone(),
@@ -187,52 +192,54 @@ impl Meta {
             etcds: etcds.clone(),
             apis: apis.clone(),
             buckets: Buckets::default(),
-            lease: manner.lease,
-            near: manner.near,
-            history: manner.history.clone(),
+            lease: config.lease,
+            near: config.near,
+            history: config.history.clone(),
         });
-        add_workloads(&mut operator, &eyes, &random, &delays);
+        add_workloads(&mut operator, &caches, &random, &delays);
         let services = Services {
-            services: eyes.services.clone(),
-            slices: eyes.slices.clone(),
-            pods: eyes.pods.clone(),
+            services: caches.services.clone(),
+            slices: caches.slices.clone(),
+            pods: caches.pods.clone(),
             nodes: nodes.clone(),
-            fronts: fronts.clone(),
+            listeners: listeners.clone(),
         };
-        let known = eyes.services.clone();
+        let known = caches.services.clone();
         let _ = operator
-            .controller(Kept(services), options())
-            .on(&eyes.services, |change| vec![change.key.clone()])
-            .on(&eyes.pods, move |change| services::wake(&known, change));
-        add_budgets(&mut operator, &eyes);
-        let claims = Claims { claims: eyes.claims.clone(), volumes: volumes.clone() };
-        let _ = operator.controller(Kept(claims), options()).on(&eyes.claims, |change| vec![change.key.clone()]);
-        let keeper = NodeKeeper { cache: eyes.nodes.clone(), nodes: nodes.clone(), grace: manner.node_grace };
+            .controller(ReconcilerController(services), options())
+            .on(&caches.services, |change| vec![change.key.clone()])
+            .on(&caches.pods, move |change| services::wake(&known, change));
+        add_budgets(&mut operator, &caches);
+        let claims = Claims { claims: caches.claims.clone(), volumes: volumes.clone() };
         let _ = operator
-            .controller(Kept(keeper), options())
-            .on(&eyes.nodes, |change| vec![change.key.clone()])
+            .controller(ReconcilerController(claims), options())
+            .on(&caches.claims, |change| vec![change.key.clone()]);
+        let reconciler = NodeReconciler { cache: caches.nodes.clone(), nodes: nodes.clone(), grace: config.node_grace };
+        let _ = operator
+            .controller(ReconcilerController(reconciler), options())
+            .on(&caches.nodes, |change| vec![change.key.clone()])
             .by(&wake_nodes);
         let sources = Sources {
             client: operator.client(),
-            secrets: eyes.secrets.clone(),
-            maps: eyes.maps.clone(),
-            claims: eyes.claims.clone(),
+            secrets: caches.secrets.clone(),
+            maps: caches.maps.clone(),
+            claims: caches.claims.clone(),
             volumes: volumes.clone(),
             known: Mutex::default(),
         };
         let kubelet = Kubelet {
-            pods: eyes.pods.clone(),
-            node_cache: eyes.nodes.clone(),
+            pods: caches.pods.clone(),
+            node_cache: caches.nodes.clone(),
             nodes: nodes.clone(),
             sources,
-            rooms: rooms.clone(),
-            machinery,
-            manner,
+            sandboxes: sandboxes.clone(),
+            runtime,
+            config,
             clock: clock.clone(),
             waker: wake_pods.clone(),
-            placing: tokio::sync::Mutex::default(),
+            pending_bindings: tokio::sync::Mutex::default(),
         };
-        add_kubelet(&mut operator, &eyes, kubelet, &wake_pods);
+        add_kubelet(&mut operator, &caches, kubelet, &wake_pods);
         let idle = operator.watch_idle();
         let (stop, mut stopping) = watch::channel(false);
         let task = tokio::spawn(async move {
@@ -244,14 +251,14 @@ impl Meta {
                 tracing::error!(%error, "the simulated meta cluster stopped");
             }
         });
-        let (pods, task) = (eyes.pods, Some(task));
+        let (pods, task) = (caches.pods, Some(task));
         Ok(Self {
             clock,
             nodes,
-            rooms,
-            fronts,
+            sandboxes,
+            listeners,
             volumes,
-            bads,
+            defects,
             programs,
             removals,
             delays,
@@ -268,40 +275,40 @@ impl Meta {
 
     /// What runs.
     pub fn counts(&self) -> Counts {
-        let (pods, containers) = self.rooms.count();
+        let (pods, containers) = self.sandboxes.count();
         Counts {
             pods,
             containers,
-            sockets: self.fronts.listening(),
+            sockets: self.listeners.listening(),
             api_servers: self.apis.count(),
             etcd_members: self.etcds.count(),
         }
     }
 
     /// Nothing is under way but what waits for the clock or is on its way through a socket.
-    pub fn at_rest(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.idle.is_idle()
     }
 
     /// The address of a Service within the cluster, where it listens.
     pub fn service_address(&self, namespace: &str, name: &str) -> Option<Ipv4Addr> {
-        self.fronts.address(&Key::new(namespace, name))
+        self.listeners.address(&Key::new(namespace, name))
     }
 
     /// A client of the API server in a pod, within the process and as an administrator; none if no API server runs there.
     pub fn client(&self, namespace: &str, pod: &str) -> Option<Client> {
-        let ip = self.rooms.ip(&Key::new(namespace, pod))?;
+        let ip = self.sandboxes.ip(&Key::new(namespace, pod))?;
         self.apis.client(ip, administrator())
     }
 
     /// A client of the API servers of a namespace, within the process and as an administrator: each request goes to one that is ready then.
     pub fn administrator(&self, namespace: &str) -> Client {
-        let (pods, rooms, apis) = (self.pods.clone(), self.rooms.clone(), self.apis.clone());
+        let (pods, sandboxes, apis) = (self.pods.clone(), self.sandboxes.clone(), self.apis.clone());
         let namespace = namespace.to_owned();
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
             let all = pods.by(NAMESPACE, &namespace);
             let ready = all.iter().filter(|(_, pod)| pod.ready.is_some());
-            let one = ready.filter_map(|(key, _)| apis.client(rooms.ip(key)?, administrator())).next();
+            let one = ready.filter_map(|(key, _)| apis.client(sandboxes.ip(key)?, administrator())).next();
             async move {
                 let one = one.ok_or("no API server is ready")?;
                 Ok::<_, tower::BoxError>(one.send(request).await?)
@@ -313,7 +320,7 @@ impl Meta {
     /// Ends a container at once, or all of a pod's; says whether one ran.
     pub fn kill(&self, namespace: &str, pod: &str, container: Option<&str>) -> bool {
         let key = Key::new(namespace, pod);
-        let killed = self.rooms.kill(&key, container);
+        let killed = self.sandboxes.kill(&key, container);
         self.wake_pods.wake(key);
         killed
     }
@@ -326,8 +333,8 @@ impl Meta {
     /// Nothing is heard of a node from now on, and nothing runs there; false if there is no such node.
     pub fn lose_node(&self, node: &str) -> bool {
         let known = self.nodes.set_lost(node, Some(self.clock.now()));
-        for key in self.rooms.on(node) {
-            self.rooms.kill(&key, None);
+        for key in self.sandboxes.on(node) {
+            self.sandboxes.kill(&key, None);
         }
         self.wake_node(node);
         known
@@ -355,7 +362,7 @@ impl Meta {
         // First: what is ended may begin again at once.
         volume.wipe();
         for (pod, _) in &users {
-            self.rooms.kill(pod, None);
+            self.sandboxes.kill(pod, None);
         }
         users.into_iter().for_each(|(pod, _)| self.wake_pods.wake(pod));
         true
@@ -367,8 +374,8 @@ impl Meta {
     }
 
     /// Declares a version of a component bad, for containers that are started from now on; or good again.
-    pub fn declare(&self, component: &str, version: &str, bad: Option<Bad>) {
-        self.bads.set(component, version, bad);
+    pub fn declare(&self, component: &str, version: &str, bad: Option<VersionDefect>) {
+        self.defects.set(component, version, bad);
     }
 
     /// Declares what containers of a component do, of those that are started from now on and of which nothing else is known.
@@ -421,8 +428,8 @@ impl Drop for Meta {
         if let Some(task) = &self.task {
             task.abort();
         }
-        self.rooms.clear();
-        self.fronts.clear();
+        self.sandboxes.clear();
+        self.listeners.clear();
     }
 }
 
@@ -431,21 +438,21 @@ fn administrator() -> User {
 }
 
 /// What is watched.
-struct Eyes {
-    deployments: Cache<Text<Deployment>>,
-    replica_sets: Cache<Text<ReplicaSet>>,
-    stateful_sets: Cache<Text<StatefulSet>>,
-    budgets: Cache<Text<PodDisruptionBudget>>,
-    services: Cache<Text<Service>>,
-    slices: Cache<Text<EndpointSlice>>,
+struct Caches {
+    deployments: Cache<SerializedObject<Deployment>>,
+    replica_sets: Cache<SerializedObject<ReplicaSet>>,
+    stateful_sets: Cache<SerializedObject<StatefulSet>>,
+    budgets: Cache<SerializedObject<PodDisruptionBudget>>,
+    services: Cache<SerializedObject<Service>>,
+    slices: Cache<SerializedObject<EndpointSlice>>,
     pods: Cache<PodView>,
-    nodes: Cache<Text<Node>>,
+    nodes: Cache<SerializedObject<Node>>,
     claims: Cache<ClaimView>,
-    secrets: Cache<SecretThere>,
-    maps: Cache<MapThere>,
+    secrets: Cache<SecretVersion>,
+    maps: Cache<ConfigMapVersion>,
 }
 
-impl Eyes {
+impl Caches {
     fn new(operator: &mut Operator) -> Self {
         let client = operator.client();
         Self {
@@ -488,61 +495,65 @@ fn options() -> Options {
     }
 }
 
-fn add_workloads(operator: &mut Operator, eyes: &Eyes, random: &Random, delays: &Delays) {
-    let deployments =
-        Deployments { deployments: eyes.deployments.clone(), sets: eyes.replica_sets.clone(), pods: eyes.pods.clone() };
-    let sets = eyes.replica_sets.clone();
+fn add_workloads(operator: &mut Operator, caches: &Caches, random: &Random, delays: &Delays) {
+    let deployments = Deployments {
+        deployments: caches.deployments.clone(),
+        sets: caches.replica_sets.clone(),
+        pods: caches.pods.clone(),
+    };
+    let sets = caches.replica_sets.clone();
     let _ = operator
-        .controller(Kept(deployments), options())
-        .on(&eyes.deployments, |change| vec![change.key.clone()])
-        .on(&eyes.replica_sets, |change| {
+        .controller(ReconcilerController(deployments), options())
+        .on(&caches.deployments, |change| vec![change.key.clone()])
+        .on(&caches.replica_sets, |change| {
             let owners = [change.old, change.new].into_iter().flatten().filter_map(|set| set.owner.as_ref());
             owners.filter_map(|owner| owner.key::<Deployment>(change.key)).collect()
         })
         // Where all old pods must be gone before the first new one.
-        .on(&eyes.pods, move |change| {
+        .on(&caches.pods, move |change| {
             let gone = change.old.filter(|_| change.new.is_none());
             let set = gone.and_then(|pod| sets.get(&pod.owner.as_ref()?.key::<ReplicaSet>(change.key)?));
             set.and_then(|set| set.owner.as_ref()?.key::<Deployment>(change.key)).into_iter().collect()
         });
-    let replica_sets = ReplicaSets { sets: eyes.replica_sets.clone(), pods: eyes.pods.clone(), random: random.clone() };
+    let replica_sets =
+        ReplicaSets { sets: caches.replica_sets.clone(), pods: caches.pods.clone(), random: random.clone() };
     let _ = operator
-        .controller(Kept(replica_sets), options())
-        .on(&eyes.replica_sets, |change| vec![change.key.clone()])
-        .on(&eyes.pods, pod_owner::<ReplicaSet>);
+        .controller(ReconcilerController(replica_sets), options())
+        .on(&caches.replica_sets, |change| vec![change.key.clone()])
+        .on(&caches.pods, pod_owner::<ReplicaSet>);
     let stateful_sets = StatefulSets {
-        sets: eyes.stateful_sets.clone(),
-        pods: eyes.pods.clone(),
-        claims: eyes.claims.clone(),
-        before: Mutex::new(HashMap::new()),
+        sets: caches.stateful_sets.clone(),
+        pods: caches.pods.clone(),
+        claims: caches.claims.clone(),
+        previous_templates: Mutex::new(HashMap::new()),
         delays: delays.clone(),
     };
     let _ = operator
-        .controller(Kept(stateful_sets), options())
-        .on(&eyes.stateful_sets, |change| vec![change.key.clone()])
-        .on(&eyes.pods, pod_owner::<StatefulSet>);
+        .controller(ReconcilerController(stateful_sets), options())
+        .on(&caches.stateful_sets, |change| vec![change.key.clone()])
+        .on(&caches.pods, pod_owner::<StatefulSet>);
 }
 
-fn add_budgets(operator: &mut Operator, eyes: &Eyes) {
+fn add_budgets(operator: &mut Operator, caches: &Caches) {
     let budgets = Budgets {
-        budgets: eyes.budgets.clone(),
-        pods: eyes.pods.clone(),
-        deployments: eyes.deployments.clone(),
-        replica_sets: eyes.replica_sets.clone(),
-        stateful_sets: eyes.stateful_sets.clone(),
+        budgets: caches.budgets.clone(),
+        pods: caches.pods.clone(),
+        deployments: caches.deployments.clone(),
+        replica_sets: caches.replica_sets.clone(),
+        stateful_sets: caches.stateful_sets.clone(),
     };
-    let of_namespace = eyes.budgets.clone();
-    let _ = operator.controller(Kept(budgets), options()).on(&eyes.budgets, |change| vec![change.key.clone()]).on(
-        &eyes.pods,
-        move |change| {
+    let of_namespace = caches.budgets.clone();
+    let _ = operator
+        .controller(ReconcilerController(budgets), options())
+        .on(&caches.budgets, |change| vec![change.key.clone()])
+        .on(&caches.pods, move |change| {
             let counts =
                 |pod: Option<&Arc<PodView>>| pod.map(|pod| (pod.active(), pod.ready.is_some(), pod.labels.clone()));
             if counts(change.old) == counts(change.new) {
                 return Vec::new();
             }
             of_namespace.by(NAMESPACE, &change.key.namespace).into_iter().map(|(key, _)| key).collect()
-        },
-    );
+        });
 }
 
 fn pod_owner<K: kube::Resource<DynamicType = ()>>(change: &fleetwright_kit::Change<'_, PodView>) -> Vec<Key> {
@@ -550,22 +561,22 @@ fn pod_owner<K: kube::Resource<DynamicType = ()>>(change: &fleetwright_kit::Chan
     pods.filter_map(|pod| pod.owner.as_ref()?.key::<K>(change.key)).collect()
 }
 
-fn add_kubelet(operator: &mut Operator, eyes: &Eyes, kubelet: Kubelet, waker: &Waker) {
-    let of = || eyes.pods.clone();
+fn add_kubelet(operator: &mut Operator, caches: &Caches, kubelet: Kubelet, waker: &Waker) {
+    let of = || caches.pods.clone();
     let (for_pods, for_secrets, for_maps, for_claims, for_nodes) = (of(), of(), of(), of(), of());
     let keys = |pods: Vec<(Key, Arc<PodView>)>| pods.into_iter().map(|(key, _)| key).collect::<Vec<_>>();
     let _ = operator
-        .controller(Kept(kubelet), options())
-        .on(&eyes.pods, move |change| {
+        .controller(ReconcilerController(kubelet), options())
+        .on(&caches.pods, move |change| {
             // Where a pod goes, one that found no place may find one.
             let waiting = change.new.is_none().then(|| for_pods.by(NODE, "")).into_iter().flatten();
             let waiting = waiting.filter(|(_, pod)| pod.unplaced.is_some()).map(|(key, _)| key);
             waiting.chain([change.key.clone()]).collect()
         })
-        .on(&eyes.secrets, move |change| keys(for_secrets.by(MOUNTED, &mounted(SECRET, change.key))))
-        .on(&eyes.maps, move |change| keys(for_maps.by(MOUNTED, &mounted(MAP, change.key))))
-        .on(&eyes.claims, move |change| keys(for_claims.by(MOUNTED, &mounted(CLAIM, change.key))))
-        .on(&eyes.nodes, move |change| {
+        .on(&caches.secrets, move |change| keys(for_secrets.by(MOUNTED, &mounted(SECRET, change.key))))
+        .on(&caches.maps, move |change| keys(for_maps.by(MOUNTED, &mounted(MAP, change.key))))
+        .on(&caches.claims, move |change| keys(for_claims.by(MOUNTED, &mounted(CLAIM, change.key))))
+        .on(&caches.nodes, move |change| {
             let mut woken = keys(for_nodes.by(NODE, ""));
             woken.extend(keys(for_nodes.by(NODE, &change.key.name)));
             woken

@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Pods, nodes and services get theirs from here, 4096 at a time.
-const PODS: Area = Area { first: Ipv4Addr::new(127, 64, 0, 0), bits: 11, block: 20 };
+const PODS: AddressRange = AddressRange { first: Ipv4Addr::new(127, 64, 0, 0), bits: 11, block: 20 };
 /// Networks from which an API server gives cluster IPs.
-const SERVICES: Area = Area { first: Ipv4Addr::new(127, 96, 0, 0), bits: 11, block: 18 };
+const SERVICES: AddressRange = AddressRange { first: Ipv4Addr::new(127, 96, 0, 0), bits: 11, block: 18 };
 
 /// Who listens here, on the first address of a block, has the block. Nobody else would: it is no port of anything, and outside of the range from
 /// which Linux takes ports for connections.
@@ -17,20 +17,20 @@ const CLAIM: u16 = 64_640;
 /// A part of the loopback network that is given away in blocks. Processes that run at the same time (tests, most of all) must not take each
 /// other's addresses, so that a block is claimed before it is used.
 #[derive(Clone, Copy)]
-struct Area {
+struct AddressRange {
     first: Ipv4Addr,
     bits: u32,
     block: u32,
 }
 
 /// A block that is ours for as long as this lives.
-struct Block {
+struct AddressBlock {
     first: Ipv4Addr,
     _claim: TcpListener,
 }
 
-impl Area {
-    fn claim(self, before: usize) -> Option<Block> {
+impl AddressRange {
+    fn claim(self, before: usize) -> Option<AddressBlock> {
         let blocks = 1_u32 << (self.block - self.bits);
         let size = 1_u32 << (32 - self.block);
         // Where a process begins to look: most find a free one at once.
@@ -40,17 +40,17 @@ impl Area {
             let number = start.wrapping_add(step) % blocks;
             let first = Ipv4Addr::from(u32::from(self.first) + number * size);
             let claim = TcpListener::bind(SocketAddrV4::new(first, CLAIM)).ok()?;
-            Some(Block { first, _claim: claim })
+            Some(AddressBlock { first, _claim: claim })
         })
     }
 }
 
-static POOL: Mutex<Pool> =
-    Mutex::new(Pool { blocks: Vec::new(), networks: Vec::new(), next: 0, free: VecDeque::new() });
+static POOL: Mutex<AddressPool> =
+    Mutex::new(AddressPool { blocks: Vec::new(), networks: Vec::new(), next: 0, free: VecDeque::new() });
 
-struct Pool {
-    blocks: Vec<Block>,
-    networks: Vec<Block>,
+struct AddressPool {
+    blocks: Vec<AddressBlock>,
+    networks: Vec<AddressBlock>,
     /// The next address of the last block.
     next: u32,
     /// Given back, the longest ago first: an address should not come back while somebody still knows its last owner.
@@ -58,20 +58,20 @@ struct Pool {
 }
 
 /// So many addresses rest before one is used again.
-const REST: usize = 512;
+const QUARANTINE: usize = 512;
 
-fn pool() -> MutexGuard<'static, Pool> {
+fn pool() -> MutexGuard<'static, AddressPool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An address that nobody else in this process has; given back when the last clone is dropped.
 #[derive(Clone, Debug)]
-pub(super) struct Address(Arc<Owned>);
+pub(super) struct Address(Arc<LeasedAddress>);
 
 #[derive(Debug)]
-struct Owned(Ipv4Addr);
+struct LeasedAddress(Ipv4Addr);
 
-impl Drop for Owned {
+impl Drop for LeasedAddress {
     fn drop(&mut self) {
         pool().free.push_back(self.0);
     }
@@ -81,10 +81,10 @@ impl Address {
     /// Takes one; none if other processes have all of them.
     pub(super) fn take() -> Option<Self> {
         let mut pool = pool();
-        if pool.free.len() > REST
+        if pool.free.len() > QUARANTINE
             && let Some(free) = pool.free.pop_front()
         {
-            return Some(Self(Arc::new(Owned(free))));
+            return Some(Self(Arc::new(LeasedAddress(free))));
         }
         let size = 1_u32 << (32 - PODS.block);
         if pool.blocks.is_empty() || pool.next == size {
@@ -92,14 +92,14 @@ impl Address {
             match PODS.claim(before) {
                 Some(block) => pool.blocks.push(block),
                 // Rather an address that did not rest than none.
-                None => return pool.free.pop_front().map(|free| Self(Arc::new(Owned(free)))),
+                None => return pool.free.pop_front().map(|free| Self(Arc::new(LeasedAddress(free)))),
             }
             pool.next = 1;
         }
         let first = u32::from(pool.blocks.last()?.first);
         let address = Ipv4Addr::from(first + pool.next);
         pool.next += 1;
-        Some(Self(Arc::new(Owned(address))))
+        Some(Self(Arc::new(LeasedAddress(address))))
     }
 
     /// The address.

@@ -12,9 +12,9 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::keeper::{Failed, Keeper};
 use super::net::Address;
-use super::view::Text;
+use super::reconciler::{ReconcileError, Reconciler};
+use super::view::SerializedObject;
 use super::workloads::at_version;
 
 /// Taints of a node that is not ready yet, and of one that nothing is heard from.
@@ -23,17 +23,17 @@ pub(super) const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
 /// The nodes. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Nodes(Arc<Mutex<BTreeMap<Arc<str>, Seat>>>);
+pub(super) struct Nodes(Arc<Mutex<BTreeMap<Arc<str>, NodeState>>>);
 
 /// A node.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct NodeState {
     address: Address,
     /// Since when nothing is heard of it.
     pub(super) lost: Option<Timestamp>,
 }
 
-impl Seat {
+impl NodeState {
     pub(super) fn ip(&self) -> Ipv4Addr {
         self.address.ip()
     }
@@ -44,13 +44,13 @@ impl Nodes {
     ///
     /// # Errors
     /// No address is free, or the API server does not take them.
-    pub(super) async fn start(client: &Client, number: usize, version: &str) -> Result<Self, Failed> {
+    pub(super) async fn start(client: &Client, number: usize, version: &str) -> Result<Self, ReconcileError> {
         let nodes = Self::default();
         let api: Api<Node> = Api::all(client.clone());
         for number in 0..number {
             let name = format!("meta-{number}");
             let address = Address::take()
-                .ok_or_else(|| Failed::Machine("no address of the loopback network is free".to_owned()))?;
+                .ok_or_else(|| ReconcileError::Machine("no address of the loopback network is free".to_owned()))?;
             let node = json!({
                 "metadata": { "name": name, "labels": {
                     "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
@@ -74,19 +74,19 @@ impl Nodes {
                 Err(kube::Error::Api(status)) if status.is_already_exists() => {}
                 Err(error) => return Err(error.into()),
             }
-            nodes.all().insert(name.into(), Seat { address, lost: None });
+            nodes.all().insert(name.into(), NodeState { address, lost: None });
         }
         Ok(nodes)
     }
 
     /// A node, if it is one of ours.
-    pub(super) fn seat(&self, name: &str) -> Option<Seat> {
+    pub(super) fn node_state(&self, name: &str) -> Option<NodeState> {
         self.all().get(name).cloned()
     }
 
     /// Their addresses.
     pub(super) fn addresses(&self) -> Vec<Ipv4Addr> {
-        self.all().values().map(Seat::ip).collect()
+        self.all().values().map(NodeState::ip).collect()
     }
 
     /// Their names.
@@ -97,45 +97,47 @@ impl Nodes {
     /// Nothing is heard of it from now on, or something again. False if there is no such node.
     pub(super) fn set_lost(&self, name: &str, lost: Option<Timestamp>) -> bool {
         match self.all().get_mut(name) {
-            Some(seat) => {
-                seat.lost = lost;
+            Some(node_state) => {
+                node_state.lost = lost;
                 true
             }
             None => false,
         }
     }
 
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Seat>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, NodeState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Keeps what the nodes say of themselves, and what is said of those that do not.
-pub(super) struct NodeKeeper {
-    pub(super) cache: Cache<Text<Node>>,
+pub(super) struct NodeReconciler {
+    pub(super) cache: Cache<SerializedObject<Node>>,
     pub(super) nodes: Nodes,
     /// How long after its last word a node counts as gone.
     pub(super) grace: Duration,
 }
 
-impl Keeper for NodeKeeper {
+impl Reconciler for NodeReconciler {
     const NAME: &'static str = "nodes";
     type Kind = Node;
 
-    fn there(&self, key: &Key) -> bool {
+    fn exists(&self, key: &Key) -> bool {
         self.cache.get(key).is_some()
     }
 
-    async fn keep(&self, pass: &Pass) -> Result<Next, Failed> {
+    async fn reconcile(&self, pass: &Pass) -> Result<Next, ReconcileError> {
         let key = pass.key();
-        let (Some(view), Some(seat)) = (self.cache.get(key), self.nodes.seat(&key.name)) else { return Ok(Next::Rest) };
-        let due = seat.lost.map(|lost| unreachable_at(lost, self.grace));
+        let (Some(view), Some(node_state)) = (self.cache.get(key), self.nodes.node_state(&key.name)) else {
+            return Ok(Next::AwaitChange);
+        };
+        let due = node_state.lost.map(|lost| unreachable_at(lost, self.grace));
         let heard = due.is_none_or(|due| due > pass.now());
         let node = view.read();
         let status = node.status.clone().unwrap_or_default();
         let told = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
         let wanted = ready(heard, pass.now());
-        let address = seat.ip().to_string();
+        let address = node_state.ip().to_string();
         let moved = !status.addresses.iter().flatten().any(|known| known.address == address);
         if moved || told.is_none_or(|told| told.status != wanted["status"]) {
             let addresses = json!([
@@ -144,14 +146,14 @@ impl Keeper for NodeKeeper {
             let status = json!({ "conditions": [wanted], "addresses": addresses });
             pass.writer().merge_status(&self.cache, key, &view.version, status).await?;
         }
-        let Some(view) = self.cache.get(key) else { return Ok(Next::Rest) };
+        let Some(view) = self.cache.get(key) else { return Ok(Next::AwaitChange) };
         self.taint(pass, &view, heard).await?;
-        Ok(due.filter(|due| *due > pass.now()).map_or(Next::Rest, Next::At))
+        Ok(due.filter(|due| *due > pass.now()).map_or(Next::AwaitChange, Next::At))
     }
 }
 
-impl NodeKeeper {
-    async fn taint(&self, pass: &Pass, view: &Text<Node>, heard: bool) -> Result<(), Failed> {
+impl NodeReconciler {
+    async fn taint(&self, pass: &Pass, view: &SerializedObject<Node>, heard: bool) -> Result<(), ReconcileError> {
         let node = view.read();
         let present = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
         let mut wanted: Vec<Taint> =

@@ -11,28 +11,28 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
 use super::forward::Forward;
-use super::keeper::{Failed, Keeper};
 use super::names::digest;
 use super::net::Address;
 use super::nodes::Nodes;
-use super::view::{NAMESPACE, PodView, Text};
+use super::reconciler::{ReconcileError, Reconciler};
+use super::view::{NAMESPACE, PodView, SerializedObject};
 use super::workloads::{at_version, owned_by};
 
 /// Keeps Services.
 pub(super) struct Services {
-    pub(super) services: Cache<Text<Service>>,
-    pub(super) slices: Cache<Text<EndpointSlice>>,
+    pub(super) services: Cache<SerializedObject<Service>>,
+    pub(super) slices: Cache<SerializedObject<EndpointSlice>>,
     pub(super) pods: Cache<PodView>,
     pub(super) nodes: Nodes,
-    pub(super) fronts: Fronts,
+    pub(super) listeners: ServiceListeners,
 }
 
 /// Where Services listen. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Fronts(Arc<Mutex<HashMap<Key, Front>>>);
+pub(super) struct ServiceListeners(Arc<Mutex<HashMap<Key, ServiceListener>>>);
 
 #[derive(Default)]
-struct Front {
+struct ServiceListener {
     uid: Box<str>,
     /// The address under which the Service is known within the cluster.
     cluster: Option<Ipv4Addr>,
@@ -42,7 +42,7 @@ struct Front {
     listening: HashMap<SocketAddr, Forward>,
 }
 
-impl Fronts {
+impl ServiceListeners {
     /// The address of a Service within the cluster.
     pub(super) fn address(&self, key: &Key) -> Option<Ipv4Addr> {
         self.all().get(key)?.cluster
@@ -50,20 +50,20 @@ impl Fronts {
 
     /// How many sockets listen.
     pub(super) fn listening(&self) -> usize {
-        self.all().values().map(|front| front.listening.len()).sum()
+        self.all().values().map(|listener| listener.listening.len()).sum()
     }
 
     pub(super) fn clear(&self) {
         self.all().clear();
     }
 
-    fn all(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Front>> {
+    fn all(&self) -> std::sync::MutexGuard<'_, HashMap<Key, ServiceListener>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The Services that a change of a pod matters to.
-pub(super) fn wake(services: &Cache<Text<Service>>, change: &Change<'_, PodView>) -> Vec<Key> {
+pub(super) fn wake(services: &Cache<SerializedObject<Service>>, change: &Change<'_, PodView>) -> Vec<Key> {
     let told = |pod: &PodView| (pod.ip, pod.ready.is_some(), pod.deleting.is_some(), pod.over, pod.node.clone());
     let (old, new) = (change.old, change.new);
     let same = match (old, new) {
@@ -87,27 +87,27 @@ pub(super) fn selects(selector: &BTreeMap<String, String>, pod: &PodView) -> boo
     !selector.is_empty() && selector.iter().all(|(name, value)| pod.labels.get(name) == Some(value))
 }
 
-impl Keeper for Services {
+impl Reconciler for Services {
     const NAME: &'static str = "services";
     type Kind = Service;
 
-    fn there(&self, key: &Key) -> bool {
+    fn exists(&self, key: &Key) -> bool {
         let there = self.services.get(key).is_some();
         if !there {
-            self.fronts.all().remove(key);
+            self.listeners.all().remove(key);
         }
         there
     }
 
-    async fn keep(&self, pass: &Pass) -> Result<Next, Failed> {
-        let Some(view) = self.services.get(pass.key()) else { return Ok(Next::Rest) };
+    async fn reconcile(&self, pass: &Pass) -> Result<Next, ReconcileError> {
+        let Some(view) = self.services.get(pass.key()) else { return Ok(Next::AwaitChange) };
         let service = view.read();
         let spec = service.spec.clone().unwrap_or_default();
         let selector = spec.selector.clone().unwrap_or_default();
         // Who answers for one without a selector is known to others.
         if spec.type_.as_deref() == Some("ExternalName") || selector.is_empty() {
-            self.fronts.all().remove(pass.key());
-            return Ok(Next::Rest);
+            self.listeners.all().remove(pass.key());
+            return Ok(Next::AwaitChange);
         }
         let mut pods = self.pods.by(NAMESPACE, &pass.key().namespace);
         pods.retain(|(_, pod)| !pod.over && pod.ip.is_some() && selects(&selector, pod));
@@ -122,14 +122,20 @@ impl Keeper for Services {
             let status = json!({ "loadBalancer": { "ingress": ingress } });
             pass.writer().merge_status(&self.services, pass.key(), &view.version, status).await?;
         }
-        Ok(Next::Rest)
+        Ok(Next::AwaitChange)
     }
 }
 
 type Pods = [(Key, Arc<PodView>)];
 
 impl Services {
-    async fn slice(&self, pass: &Pass, view: &Text<Service>, spec: &ServiceSpec, pods: &Pods) -> Result<(), Failed> {
+    async fn slice(
+        &self,
+        pass: &Pass,
+        view: &SerializedObject<Service>,
+        spec: &ServiceSpec,
+        pods: &Pods,
+    ) -> Result<(), ReconcileError> {
         let service = pass.key();
         let anyway = spec.publish_not_ready_addresses == Some(true);
         let endpoints: Vec<Value> = pods.iter().map(|(key, pod)| endpoint(service, key, pod, anyway)).collect();
@@ -178,40 +184,40 @@ impl Services {
     async fn listen(
         &self,
         key: &Key,
-        view: &Text<Service>,
+        view: &SerializedObject<Service>,
         spec: &ServiceSpec,
         pods: &Pods,
-    ) -> Result<Option<Ipv4Addr>, Failed> {
+    ) -> Result<Option<Ipv4Addr>, ReconcileError> {
         let kind = spec.type_.as_deref().unwrap_or("ClusterIP");
         if spec.cluster_ip.as_deref() == Some("None") {
-            self.fronts.all().remove(key);
+            self.listeners.all().remove(key);
             return Ok(None);
         }
-        let none = || Failed::Machine("no address of the loopback network is free".to_owned());
+        let none = || ReconcileError::Machine("no address of the loopback network is free".to_owned());
         let (cluster, balancer) = {
-            let mut fronts = self.fronts.all();
-            let front = fronts.entry(key.clone()).or_default();
-            if front.uid != view.uid {
-                *front = Front { uid: view.uid.clone(), ..Front::default() };
+            let mut listeners = self.listeners.all();
+            let listener = listeners.entry(key.clone()).or_default();
+            if listener.uid != view.uid {
+                *listener = ServiceListener { uid: view.uid.clone(), ..ServiceListener::default() };
             }
             let given = spec.cluster_ip.as_ref().and_then(|ip| ip.parse::<Ipv4Addr>().ok());
             let cluster = match given.filter(Ipv4Addr::is_loopback) {
                 Some(given) => given,
                 // Of another network: it cannot be listened on, so that the Service has another address within the simulation.
                 None => {
-                    if front.own.is_none() {
-                        front.own = Some(Address::take().ok_or_else(none)?);
+                    if listener.own.is_none() {
+                        listener.own = Some(Address::take().ok_or_else(none)?);
                     }
-                    front.own.as_ref().map(Address::ip).ok_or_else(none)?
+                    listener.own.as_ref().map(Address::ip).ok_or_else(none)?
                 }
             };
-            front.cluster = Some(cluster);
+            listener.cluster = Some(cluster);
             if kind != "LoadBalancer" {
-                front.balancer = None;
-            } else if front.balancer.is_none() {
-                front.balancer = Some(Address::take().ok_or_else(none)?);
+                listener.balancer = None;
+            } else if listener.balancer.is_none() {
+                listener.balancer = Some(Address::take().ok_or_else(none)?);
             }
-            (cluster, front.balancer.as_ref().map(Address::ip))
+            (cluster, listener.balancer.as_ref().map(Address::ip))
         };
         let anyway = spec.publish_not_ready_addresses == Some(true);
         let mut wanted: HashMap<SocketAddr, Vec<SocketAddr>> = HashMap::new();
@@ -232,17 +238,17 @@ impl Services {
             wanted.extend(at.into_iter().map(|at| (at, to.clone())));
         }
         let missing: Vec<SocketAddr> = {
-            let mut fronts = self.fronts.all();
-            let front = fronts.entry(key.clone()).or_default();
-            front.listening.retain(|at, _| wanted.contains_key(at));
-            front.listening.iter().for_each(|(at, forward)| forward.to(&wanted[at]));
-            wanted.keys().filter(|at| !front.listening.contains_key(at)).copied().collect()
+            let mut listeners = self.listeners.all();
+            let listener = listeners.entry(key.clone()).or_default();
+            listener.listening.retain(|at, _| wanted.contains_key(at));
+            listener.listening.iter().for_each(|(at, forward)| forward.to(&wanted[at]));
+            wanted.keys().filter(|at| !listener.listening.contains_key(at)).copied().collect()
         };
         for at in missing {
             let forward = Forward::start(at, &wanted[&at])
                 .await
-                .map_err(|error| Failed::Machine(format!("cannot listen on {at}: {error}")))?;
-            self.fronts.all().entry(key.clone()).or_default().listening.insert(at, forward);
+                .map_err(|error| ReconcileError::Machine(format!("cannot listen on {at}: {error}")))?;
+            self.listeners.all().entry(key.clone()).or_default().listening.insert(at, forward);
         }
         Ok(balancer)
     }

@@ -24,7 +24,7 @@ pub(super) const NAMESPACE: &str = "namespace";
 pub(super) const MOUNTED: &str = "mounted";
 
 /// A whole object, as text.
-pub(super) struct Text<K> {
+pub(super) struct SerializedObject<K> {
     pub(super) uid: Box<str>,
     pub(super) version: Box<str>,
     pub(super) owner: Option<Owner>,
@@ -33,13 +33,13 @@ pub(super) struct Text<K> {
     kind: PhantomData<fn() -> K>,
 }
 
-impl<K> Debug for Text<K> {
+impl<K> Debug for SerializedObject<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl<K> View for Text<K>
+impl<K> View for SerializedObject<K>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Serialize + Clone + Debug + Send + Sync + 'static,
 {
@@ -59,7 +59,7 @@ where
     }
 }
 
-impl<K: DeserializeOwned> Text<K> {
+impl<K: DeserializeOwned> SerializedObject<K> {
     /// The object.
     pub(super) fn read(&self) -> K {
         // Written by ourselves from the same type.
@@ -185,12 +185,12 @@ pub(super) const CLAIM: &str = "claim";
 
 /// That an object is there, and at which version: its content is read when a pod needs it.
 #[derive(Debug)]
-pub(super) struct There<K> {
+pub(super) struct VersionOnly<K> {
     pub(super) version: Box<str>,
     kind: PhantomData<fn() -> K>,
 }
 
-impl<K> View for There<K>
+impl<K> View for VersionOnly<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
 {
@@ -201,8 +201,8 @@ where
     }
 }
 
-pub(super) type SecretThere = There<Secret>;
-pub(super) type MapThere = There<ConfigMap>;
+pub(super) type SecretVersion = VersionOnly<Secret>;
+pub(super) type ConfigMapVersion = VersionOnly<ConfigMap>;
 
 /// A volume claim.
 #[derive(Debug)]
@@ -258,6 +258,6 @@ fn owner(meta: &ObjectMeta) -> Option<Owner> {
 }
 
 /// The value of the index [`OWNER`].
-pub(super) fn by_owner<K>(_: &Key, view: &Text<K>) -> Vec<String> {
+pub(super) fn by_owner<K>(_: &Key, view: &SerializedObject<K>) -> Vec<String> {
     view.owner.iter().map(|owner| owner.uid.to_string()).collect()
 }

@@ -9,37 +9,37 @@ use fleetwright_kit::{Cache, Key, Next, Pass};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::json;
 
-use super::keeper::{Failed, Keeper};
+use super::reconciler::{ReconcileError, Reconciler};
 use super::view::ClaimView;
 
 /// What containers have left on a volume: one thing of each kind. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Volume(Arc<Mutex<HashMap<TypeId, Thing>>>);
+pub(super) struct Volume(Arc<Mutex<HashMap<TypeId, AnyContent>>>);
 
-type Thing = Arc<dyn Any + Send + Sync>;
+type AnyContent = Arc<dyn Any + Send + Sync>;
 
 /// Everything was taken from this volume.
 struct Wiped;
 
 impl fmt::Debug for Volume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.things().is_empty() { "Volume(empty)" } else { "Volume" })
+        f.write_str(if self.contents().is_empty() { "Volume(empty)" } else { "Volume" })
     }
 }
 
 impl Volume {
-    fn things(&self) -> MutexGuard<'_, HashMap<TypeId, Thing>> {
+    fn contents(&self) -> MutexGuard<'_, HashMap<TypeId, AnyContent>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is on it of this kind.
     pub(super) fn read<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.things().get(&TypeId::of::<T>())?.clone().downcast().ok()
+        self.contents().get(&TypeId::of::<T>())?.clone().downcast().ok()
     }
 
     /// Puts something on it.
     pub(super) fn write<T: Send + Sync + 'static>(&self, content: Arc<T>) {
-        self.things().insert(TypeId::of::<T>(), content);
+        self.contents().insert(TypeId::of::<T>(), content);
     }
 
     /// What is on it of this kind; put there if there is nothing.
@@ -54,7 +54,7 @@ impl Volume {
 
     /// Takes everything from it, and remembers that.
     pub(super) fn wipe(&self) {
-        self.things().clear();
+        self.contents().clear();
         self.write(Arc::new(Wiped));
     }
 
@@ -66,10 +66,10 @@ impl Volume {
 
 /// The volumes of all claims. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Volumes(Arc<Mutex<HashMap<Key, Owned>>>);
+pub(super) struct Volumes(Arc<Mutex<HashMap<Key, ClaimVolume>>>);
 
 /// The uid of a claim, and its volume.
-type Owned = (Box<str>, Volume);
+type ClaimVolume = (Box<str>, Volume);
 
 impl Volumes {
     /// The volume of a claim.
@@ -95,11 +95,11 @@ pub(super) struct Claims {
     pub(super) volumes: Volumes,
 }
 
-impl Keeper for Claims {
+impl Reconciler for Claims {
     const NAME: &'static str = "claims";
     type Kind = PersistentVolumeClaim;
 
-    fn there(&self, key: &Key) -> bool {
+    fn exists(&self, key: &Key) -> bool {
         let there = self.claims.get(key).is_some();
         if !there {
             self.volumes.forget(key);
@@ -107,14 +107,14 @@ impl Keeper for Claims {
         there
     }
 
-    async fn keep(&self, pass: &Pass) -> Result<Next, Failed> {
-        let Some(claim) = self.claims.get(pass.key()) else { return Ok(Next::Rest) };
+    async fn reconcile(&self, pass: &Pass) -> Result<Next, ReconcileError> {
+        let Some(claim) = self.claims.get(pass.key()) else { return Ok(Next::AwaitChange) };
         self.volumes.ensure(pass.key(), &claim.uid);
         if !claim.bound {
             let capacity = claim.size.as_ref().map(|size| json!({ "storage": size }));
             let status = json!({ "phase": "Bound", "accessModes": claim.modes, "capacity": capacity });
             pass.writer().merge_status(&self.claims, pass.key(), &claim.version, status).await?;
         }
-        Ok(Next::Rest)
+        Ok(Next::AwaitChange)
     }
 }

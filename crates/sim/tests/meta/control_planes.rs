@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fleetwright_pki::Authority;
-use fleetwright_sim::meta::Bad;
+use fleetwright_sim::meta::VersionDefect;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -15,7 +15,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::plane::{ETCD, NEW, OLD, Plane, api_servers, etcd, managers, scheduler_config};
-use crate::support::{NAMESPACE, World, container, is_ready};
+use crate::support::{MetaEnv, NAMESPACE, container, is_ready};
 
 fn map(name: &str) -> ConfigMap {
     serde_json::from_value(json!({ "metadata": { "name": name }, "data": { "k": "v" } })).unwrap()
@@ -29,7 +29,7 @@ async fn write(client: &Client, name: &str) -> kube::Result<ConfigMap> {
     maps(client).create(&PostParams::default(), &map(name)).await
 }
 
-async fn all_ready(world: &World, servers: usize) -> Vec<Pod> {
+async fn all_ready(world: &MetaEnv, servers: usize) -> Vec<Pod> {
     world
         .until("the control plane is ready", async |world| {
             let deployment = world.api::<Deployment>().get("kube-apiserver").await.unwrap();
@@ -47,7 +47,7 @@ async fn version(client: &Client) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_control_plane_comes_up_and_keeps_what_is_written_at_each_of_its_replicas() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     let plane = Plane::new();
     plane.build(&world, 3, 2).await;
     let pods = all_ready(&world, 2).await;
@@ -83,7 +83,7 @@ async fn a_control_plane_comes_up_and_keeps_what_is_written_at_each_of_its_repli
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolling_update_with_surge_keeps_the_service_answering_all_along() {
-    let world = Arc::new(World::start().await);
+    let world = Arc::new(MetaEnv::start().await);
     let plane = Plane::new();
     plane.build(&world, 1, 2).await;
     all_ready(&world, 2).await;
@@ -135,7 +135,7 @@ async fn a_rolling_update_with_surge_keeps_the_service_answering_all_along() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_survive_every_api_server_and_every_member_of_etcd_being_killed() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     let plane = Plane::new();
     plane.build(&world, 3, 1).await;
     let pod = all_ready(&world, 1).await.remove(0);
@@ -179,7 +179,7 @@ async fn ask(plane: &Plane, pod: &Pod, path: &str, body: Value) -> (u16, Value) 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_with_a_wiped_volume_comes_back_when_it_is_replaced() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     let plane = Plane::new();
     plane.build(&world, 3, 1).await;
     all_ready(&world, 1).await;
@@ -229,7 +229,7 @@ async fn a_member_with_a_wiped_volume_comes_back_when_it_is_replaced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_quorum_nothing_is_answered_and_readyz_says_why() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     let plane = Plane::new();
     plane.build(&world, 3, 1).await;
     let pod = all_ready(&world, 1).await.remove(0);
@@ -254,11 +254,11 @@ async fn without_a_quorum_nothing_is_answered_and_readyz_says_why() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_whose_key_does_not_match_says_so_and_comes_up_when_it_does() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     let plane = Plane::new();
     plane.secrets(&world).await;
     let (one, two) = (plane.serving(), plane.serving());
-    let mixed = fleetwright_pki::Pair { cert_pem: one.cert_pem, key_pem: two.key_pem };
+    let mixed = fleetwright_pki::PemPair { cert_pem: one.cert_pem, key_pem: two.key_pem };
     plane.secret(&world, "apiserver-tls", &mixed, &plane.ca).await;
     plane_without_secrets(&world).await;
     let why = world
@@ -288,7 +288,7 @@ async fn a_server_whose_key_does_not_match_says_so_and_comes_up_when_it_does() {
     assert!(why.contains("open /etc/kubernetes/service-account/sa.key: no such file or directory"), "{why}");
 }
 
-async fn plane_without_secrets(world: &World) {
+async fn plane_without_secrets(world: &MetaEnv) {
     world
         .apply::<Service>(json!({ "metadata": { "name": "etcd" }, "spec": {
         "clusterIP": "None", "publishNotReadyAddresses": true, "selector": { "app.kubernetes.io/name": "etcd" },
@@ -301,7 +301,7 @@ async fn plane_without_secrets(world: &World) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_certificate_is_shown_without_a_restart() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     let plane = Plane::new();
     plane.build(&world, 1, 1).await;
     let pod = all_ready(&world, 1).await.remove(0);
@@ -320,11 +320,11 @@ async fn a_new_certificate_is_shown_without_a_restart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_versions_are_bad_in_their_ways() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     let plane = Plane::new();
     plane.build(&world, 1, 1).await;
     all_ready(&world, 1).await;
-    world.meta.declare("kube-apiserver", NEW, Some(Bad::WrongAnswers));
+    world.meta.declare("kube-apiserver", NEW, Some(VersionDefect::WrongAnswers));
     world.apply::<Deployment>(api_servers(1, NEW)).await;
     let liar = world
         .until("it says that it is ready", async |world| {
@@ -337,7 +337,7 @@ async fn bad_versions_are_bad_in_their_ways() {
     assert_eq!(write(&client, "lost").await.unwrap().name_any(), "lost");
     assert!(maps(&client).get_opt("lost").await.unwrap().is_none());
 
-    world.meta.declare("kube-apiserver", "v1.37.2", Some(Bad::Slow(Duration::from_secs(3600))));
+    world.meta.declare("kube-apiserver", "v1.37.2", Some(VersionDefect::Slow(Duration::from_secs(3600))));
     world.apply::<Deployment>(api_servers(1, "v1.37.2")).await;
     let slow = world
         .until("it says that it is ready", async |world| {
@@ -350,7 +350,7 @@ async fn bad_versions_are_bad_in_their_ways() {
     let namespaces: Api<Namespace> = Api::all(client);
     assert!(tokio::time::timeout(Duration::from_millis(300), namespaces.list(&Default::default())).await.is_err());
 
-    world.meta.declare("kube-apiserver", "v1.37.3", Some(Bad::NeverReady));
+    world.meta.declare("kube-apiserver", "v1.37.3", Some(VersionDefect::NeverReady));
     world.apply::<Deployment>(api_servers(1, "v1.37.3")).await;
     let never = world
         .until("it runs", async |world| {
@@ -364,7 +364,7 @@ async fn bad_versions_are_bad_in_their_ways() {
     assert!(!is_ready(&world.pod(&never.name_any()).await.unwrap()));
 }
 
-async fn manage(world: &World, version: &str) {
+async fn manage(world: &MetaEnv, version: &str) {
     world.apply::<ConfigMap>(scheduler_config()).await;
     for deployment in managers(version) {
         world.apply::<Deployment>(deployment).await;
@@ -376,13 +376,13 @@ fn leases(client: &Client) -> Api<Lease> {
 }
 
 /// Waits until a lease is renewed once more.
-async fn moves(world: &World, client: &Client, lease: &str) -> String {
-    let renewed = async |_: &World| {
+async fn moves(world: &MetaEnv, client: &Client, lease: &str) -> String {
+    let renewed = async |_: &MetaEnv| {
         let spec = leases(client).get_opt(lease).await.ok()??.spec?;
         Some((spec.renew_time?, spec.holder_identity.filter(|holder| !holder.is_empty())?))
     };
     let (before, _) = world.until(&format!("{lease} is held"), renewed).await;
-    let moved = async |world: &World| renewed(world).await.filter(|(now, _)| *now != before);
+    let moved = async |world: &MetaEnv| renewed(world).await.filter(|(now, _)| *now != before);
     world.until(&format!("{lease} moves"), moved).await.1
 }
 
@@ -390,7 +390,7 @@ fn quotas(client: &Client) -> Api<ResourceQuota> {
     Api::namespaced(client.clone(), "default")
 }
 
-async fn prove(world: &World, client: &Client, name: &str) {
+async fn prove(world: &MetaEnv, client: &Client, name: &str) {
     let quota = json!({ "metadata": { "name": name }, "spec": { "hard": { "count/pods": "7" } } });
     quotas(client).create(&PostParams::default(), &serde_json::from_value(quota).unwrap()).await.unwrap();
     world
@@ -403,7 +403,7 @@ async fn prove(world: &World, client: &Client, name: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn managers_hold_their_leases_and_do_their_work_while_they_run() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     let plane = Plane::new();
     plane.build(&world, 1, 1).await;
     manage(&world, OLD).await;
@@ -452,7 +452,7 @@ async fn managers_hold_their_leases_and_do_their_work_while_they_run() {
 }
 
 /// A certificate request that is approved is signed by the authority that the controller-manager was given.
-async fn sign(world: &World, client: &Client) {
+async fn sign(world: &MetaEnv, client: &Client) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
@@ -467,14 +467,14 @@ async fn sign(world: &World, client: &Client) {
         { "type": "Approved", "status": "True", "reason": "Test", "message": "yes" },
     ] } });
     requests.patch_approval("amy", &PatchParams::default(), &Patch::Merge(approved)).await.unwrap();
-    let signed = async |_: &World| requests.get("amy").await.ok()?.status?.certificate;
+    let signed = async |_: &MetaEnv| requests.get("amy").await.ok()?.status?.certificate;
     world.until("it is signed", signed).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manager_of_a_bad_version_holds_its_lease_and_does_nothing_else() {
-    let world = World::start().await;
-    world.meta.declare("kube-controller-manager", NEW, Some(Bad::WrongAnswers));
+    let world = MetaEnv::start().await;
+    world.meta.declare("kube-controller-manager", NEW, Some(VersionDefect::WrongAnswers));
     let plane = Plane::new();
     plane.build(&world, 1, 1).await;
     manage(&world, NEW).await;
@@ -489,7 +489,7 @@ async fn a_manager_of_a_bad_version_holds_its_lease_and_does_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manager_that_was_killed_is_followed_by_another_when_its_lease_has_ended() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     let plane = Plane::new();
     plane.build(&world, 1, 1).await;
     let [mut two, _] = managers(OLD);

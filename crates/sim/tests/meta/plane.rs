@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use fleetwright_pki::{Authority, Identity, Leaf, Pair, ServiceAccountKey, Usage, kubeconfig};
+use fleetwright_pki::{Authority, Identity, Leaf, LeafUsage, PemPair, ServiceAccountKey, kubeconfig};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Secret, Service};
 use serde_json::{Value, json};
 
-use crate::support::{NAMESPACE, World};
+use crate::support::{MetaEnv, NAMESPACE};
 
 /// The authorities of a cluster.
 pub struct Plane {
@@ -36,31 +36,31 @@ impl Plane {
         }
     }
 
-    pub fn serving(&self) -> Pair {
+    pub fn serving(&self) -> PemPair {
         let ips: [IpAddr; 1] = ["127.0.0.1".parse().unwrap()];
         self.ca.issue(Leaf::server("kube-apiserver", [api_name(), "localhost".to_owned()], ips)).unwrap()
     }
 
-    fn etcd_leaf(&self, name: &str) -> Pair {
+    fn etcd_leaf(&self, name: &str) -> PemPair {
         let names = ["etcd".to_owned(), format!("etcd.{NAMESPACE}.svc"), format!("*.etcd.{NAMESPACE}.svc")];
-        let leaf = Leaf { usages: vec![Usage::Server, Usage::Client], ..Leaf::server(name, names, []) };
+        let leaf = Leaf { usages: vec![LeafUsage::Server, LeafUsage::Client], ..Leaf::server(name, names, []) };
         self.etcd_ca.issue(leaf).unwrap()
     }
 
-    pub fn etcd_client(&self) -> Pair {
+    pub fn etcd_client(&self) -> PemPair {
         self.etcd_ca.issue(Leaf::client("root", ["system:masters"])).unwrap()
     }
 
     /// The Secret of a certificate.
-    pub async fn secret(&self, world: &World, name: &str, pair: &Pair, authority: &Authority) {
+    pub async fn secret(&self, world: &MetaEnv, name: &str, pair: &PemPair, authority: &Authority) {
         let data = json!({ "tls.crt": pair.cert_pem, "tls.key": pair.key_pem, "ca.crt": authority.cert_pem() });
         world.apply::<Secret>(json!({ "metadata": { "name": name }, "stringData": data })).await;
     }
 
     /// All Secrets.
-    pub async fn secrets(&self, world: &World) {
+    pub async fn secrets(&self, world: &MetaEnv) {
         let (ca, etcd_ca) = (&self.ca, &self.etcd_ca);
-        let ca_pair = Pair { cert_pem: ca.cert_pem().to_owned(), key_pem: ca.key_pem() };
+        let ca_pair = PemPair { cert_pem: ca.cert_pem().to_owned(), key_pem: ca.key_pem() };
         self.secret(world, "ca", &ca_pair, ca).await;
         self.secret(world, "apiserver-tls", &self.serving(), ca).await;
         let kubelet = ca.issue(Leaf::client("kube-apiserver-kubelet-client", ["system:masters"])).unwrap();
@@ -86,7 +86,7 @@ impl Plane {
     }
 
     /// Everything, with so many members of etcd and API servers.
-    pub async fn build(&self, world: &World, members: usize, servers: usize) {
+    pub async fn build(&self, world: &MetaEnv, members: usize, servers: usize) {
         self.secrets(world).await;
         world.apply::<Service>(etcd_service()).await;
         world.apply::<Service>(api_service()).await;
@@ -95,7 +95,7 @@ impl Plane {
     }
 
     /// A client that goes through the Service, which leads to an API server a moment after that is ready.
-    pub async fn client(&self, world: &World) -> kube::Client {
+    pub async fn client(&self, world: &MetaEnv) -> kube::Client {
         let ip = world
             .until("the Service has an address", async |world| world.meta.service_address(NAMESPACE, "kube-apiserver"));
         let client = self.client_at(&self.ca, ip.await.to_string(), "operator", &["system:masters"]).await;

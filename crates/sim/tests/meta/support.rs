@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fleetwright_apiserver::{Config, Handle, Server};
 use fleetwright_kit::Clock;
-use fleetwright_sim::meta::{Manner, Meta, service_network};
+use fleetwright_sim::meta::{Meta, MetaConfig, service_network};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -19,15 +19,15 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 pub const NAMESPACE: &str = "fleet-pay-01";
 
-pub struct World {
+pub struct MetaEnv {
     pub meta: Meta,
     pub client: Client,
     _server: Handle,
 }
 
 /// Fast, so that tests are.
-pub fn manner() -> Manner {
-    Manner {
+pub fn config() -> MetaConfig {
+    MetaConfig {
         start: Duration::from_millis(10),
         stop: Duration::from_millis(50),
         refresh: Duration::from_millis(100),
@@ -35,20 +35,20 @@ pub fn manner() -> Manner {
         longest_backoff: Duration::from_millis(400),
         node_grace: Duration::from_millis(200),
         lease: Duration::from_millis(100),
-        ..Manner::default()
+        ..MetaConfig::default()
     }
 }
 
-impl World {
+impl MetaEnv {
     pub async fn start() -> Self {
-        Self::with(manner()).await
+        Self::with(config()).await
     }
 
-    pub async fn with(manner: Manner) -> Self {
+    pub async fn with(config: MetaConfig) -> Self {
         let service_cidr = service_network().expect("a network is free");
         let server = Server::start(Config { service_cidr, ..Config::default() }).await.unwrap();
         let client = server.client();
-        let meta = Meta::start(client.clone(), Clock::system(), manner).await.unwrap();
+        let meta = Meta::start(client.clone(), Clock::system(), config).await.unwrap();
         let world = Self { meta, client, _server: server };
         let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(world.client.clone());
         let namespace = serde_json::from_value(json!({ "metadata": { "name": NAMESPACE } })).unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fleetwright_sim::meta::Bad;
+use fleetwright_sim::meta::VersionDefect;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, PersistentVolumeClaim, Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -13,7 +13,7 @@ use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::{NAMESPACE, World, container, is_ready, tell};
+use crate::support::{MetaEnv, NAMESPACE, container, is_ready, tell};
 
 fn template(image: &str, more: Value) -> Value {
     let mut spec = json!({ "containers": [{ "name": "web", "image": image }] });
@@ -38,7 +38,7 @@ fn stateful_set(replicas: usize, image: &str, policy: &str) -> Value {
     } })
 }
 
-async fn rolled_out(world: &World, image: &str) {
+async fn rolled_out(world: &MetaEnv, image: &str) {
     world
         .until(&format!("all pods run {image}"), async |world| {
             let deployment = world.api::<Deployment>().get("web").await.unwrap();
@@ -58,7 +58,7 @@ async fn rolled_out(world: &World, image: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deployment_becomes_ready_pods_on_different_nodes() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     world.apply::<Deployment>(deployment(3, "web:1", json!({}))).await;
     rolled_out(&world, "web:1").await;
     let pods = world.pods().await;
@@ -80,7 +80,7 @@ async fn a_deployment_becomes_ready_pods_on_different_nodes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_a_surge_of_one_there_are_never_fewer_ready_pods_than_asked_for() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     world.apply::<Deployment>(deployment(2, "web:1", json!({}))).await;
     rolled_out(&world, "web:1").await;
     world.apply::<Deployment>(deployment(2, "web:2", json!({}))).await;
@@ -108,12 +108,12 @@ async fn with_a_surge_of_one_there_are_never_fewer_ready_pods_than_asked_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_version_that_never_becomes_ready_replaces_nothing() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     world.apply::<Deployment>(deployment(2, "web:1", json!({}))).await;
     rolled_out(&world, "web:1").await;
-    world.meta.declare("web", "2", Some(Bad::NeverReady));
+    world.meta.declare("web", "2", Some(VersionDefect::NeverReady));
     world.apply::<Deployment>(deployment(2, "web:2", json!({}))).await;
-    let runs = async |world: &World| {
+    let runs = async |world: &MetaEnv| {
         let pods = world.pods().await;
         let of = |image: &str| {
             let this = |pod: &&Pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some(image);
@@ -130,7 +130,7 @@ async fn a_version_that_never_becomes_ready_replaces_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deployment_that_is_deleted_takes_its_pods_along() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     world.apply::<Deployment>(deployment(2, "web:1", json!({}))).await;
     rolled_out(&world, "web:1").await;
     world.api::<Deployment>().delete("web", &DeleteParams::default()).await.unwrap();
@@ -140,7 +140,7 @@ async fn a_deployment_that_is_deleted_takes_its_pods_along() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stateful_set_comes_in_order_and_changes_from_the_last() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     world.apply::<StatefulSet>(stateful_set(3, "web:1", "OrderedReady")).await;
     for name in ["db-0", "db-1", "db-2"] {
         world.until_ready(name).await;
@@ -177,8 +177,8 @@ async fn a_stateful_set_comes_in_order_and_changes_from_the_last() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn in_parallel_no_pod_waits_for_another() {
-    let world = World::start().await;
-    world.meta.declare("web", "1", Some(Bad::NeverReady));
+    let world = MetaEnv::start().await;
+    world.meta.declare("web", "1", Some(VersionDefect::NeverReady));
     world.apply::<StatefulSet>(stateful_set(3, "web:1", "Parallel")).await;
     world
         .until("all run", async |world| {
@@ -191,7 +191,7 @@ async fn in_parallel_no_pod_waits_for_another() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_waits_for_its_secret_and_says_so() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     let mounts = json!({ "volumes": [
         { "name": "tls", "secret": { "secretName": "apiserver-tls" } },
         { "name": "config", "configMap": { "name": "web-config" } },
@@ -221,7 +221,7 @@ async fn a_pod_waits_for_its_secret_and_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_container_comes_back_and_one_that_always_ends_waits_longer_each_time() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     world.apply::<Deployment>(deployment(1, "web:1", json!({}))).await;
     rolled_out(&world, "web:1").await;
     let name = world.pods().await[0].name_any();
@@ -234,7 +234,7 @@ async fn a_killed_container_comes_back_and_one_that_always_ends_waits_longer_eac
     assert_eq!(container(&pod)["lastState"]["terminated"]["exitCode"], 137);
     assert!(!world.meta.kill(NAMESPACE, "nobody", None));
 
-    world.meta.declare("web", "2", Some(Bad::CrashesAfter(Duration::from_millis(5))));
+    world.meta.declare("web", "2", Some(VersionDefect::CrashesAfter(Duration::from_millis(5))));
     let mut patient = deployment(1, "web:2", json!({}));
     patient["spec"]["minReadySeconds"] = 5.into();
     world.apply::<Deployment>(patient).await;
@@ -252,7 +252,7 @@ async fn a_killed_container_comes_back_and_one_that_always_ends_waits_longer_eac
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_a_lost_node_are_replaced_elsewhere_and_end_when_it_returns() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     let tolerations = json!({ "tolerations": [
         { "key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "operator": "Exists", "tolerationSeconds": 1 },
     ] });
@@ -283,7 +283,7 @@ async fn pods_of_a_lost_node_are_replaced_elsewhere_and_end_when_it_returns() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_fits_nowhere_says_why_and_is_placed_when_there_is_room() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     let alone = json!({ "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
         { "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "app": "web" } } },
     ] } } });
@@ -306,13 +306,13 @@ async fn a_pod_that_fits_nowhere_says_why_and_is_placed_when_there_is_room() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoint_slices_tell_who_is_ready() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     let service = json!({ "metadata": { "name": "web" }, "spec": {
         "selector": { "app": "web" }, "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }], "type": "LoadBalancer",
     } });
     world.apply::<Service>(service).await;
     world.apply::<Deployment>(deployment(2, "web:1", json!({}))).await;
-    let ready = async |world: &World| {
+    let ready = async |world: &MetaEnv| {
         let slices: Vec<EndpointSlice> = world.api().list(&Default::default()).await.unwrap().items;
         let slice = slices.into_iter().next()?;
         assert_eq!(slice.labels()["kubernetes.io/service-name"], "web");
@@ -336,14 +336,14 @@ async fn endpoint_slices_tell_who_is_ready() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disruption_budget_lets_pods_be_evicted_one_after_the_other() {
-    let world = World::start().await;
+    let world = MetaEnv::start().await;
     let budget = json!({ "metadata": { "name": "web" }, "spec": {
         "maxUnavailable": 1, "selector": { "matchLabels": { "app": "web" } },
     } });
     world.apply::<PodDisruptionBudget>(budget).await;
     world.apply::<Deployment>(deployment(3, "web:1", json!({}))).await;
     rolled_out(&world, "web:1").await;
-    let allows = async |world: &World, number| {
+    let allows = async |world: &MetaEnv, number| {
         let status = world.api::<PodDisruptionBudget>().get("web").await.unwrap().status?;
         (status.disruptions_allowed == Some(number) && status.expected_pods == Some(3)).then_some(())
     };

@@ -12,15 +12,15 @@ use hyper_util::server::conn::auto;
 
 use super::*;
 use crate::store::tests::encryption;
-use crate::store::{Described, Place};
-use crate::take::Taken;
+use crate::store::{SnapshotInfo, SnapshotStore};
+use crate::take::SnapshotTaken;
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
 /// Signs what came once more, with the secret that the store knows.
 fn well_signed(request: &http::request::Parts, body: &[u8]) -> bool {
     let header = |name: &str| request.headers.get(name).and_then(|one| one.to_str().ok()).unwrap_or_default();
-    let keys = Keys { id: "id".to_owned(), secret: "hidden".to_owned() };
+    let keys = AccessKeys { id: "id".to_owned(), secret: "hidden".to_owned() };
     let range = header("range");
     let more = [("range", range)];
     let sha256 = hex(Sha256::digest(body).as_slice());
@@ -126,7 +126,7 @@ fn bucket(endpoint: String, keys: &Path, secret: &str) -> Bucket {
 async fn snapshots_go_to_a_store_and_come_back_also_those_that_go_in_pieces() {
     let (keys, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (url, objects) = store().await;
-    let place = Place::Bucket(bucket(url, keys.path(), "hidden"));
+    let place = SnapshotStore::Bucket(bucket(url, keys.path(), "hidden"));
     let encryption = encryption(keys.path());
     let (file, back) = (work.path().join("db"), work.path().join("back"));
     let (cluster_keys, sealed) = crate::store::tests::keys_of_pay();
@@ -135,8 +135,8 @@ async fn snapshots_go_to_a_store_and_come_back_also_those_that_go_in_pieces() {
         std::fs::write(&file, &bytes).unwrap();
         let sha256 = hex(Sha256::digest(&bytes).as_slice());
         let at = Timestamp::constant(1_800_000_000, 0);
-        let taken = Taken { at, revision: 7, bytes: size as u64, sha256, etcd: None };
-        let described = Described { name: name.to_owned(), taken, revision: 8, keys: 3 };
+        let taken = SnapshotTaken { at, revision: 7, bytes: size as u64, sha256, etcd: None };
+        let described = SnapshotInfo { name: name.to_owned(), taken, revision: 8, keys: 3 };
         let key = place.put(&encryption, &file, &described, Some(&sealed), None).await.unwrap();
         assert!(place.cluster_keys(&encryption, name).await.unwrap() == cluster_keys);
         assert_eq!(place.fetch(&encryption, name, &back, false).await.unwrap(), (described, Some(key)));
@@ -162,7 +162,7 @@ async fn snapshots_go_to_a_store_and_come_back_also_those_that_go_in_pieces() {
 async fn a_store_that_refuses_is_quoted() {
     let keys = tempfile::tempdir().unwrap();
     let (url, _) = store().await;
-    let place = Place::Bucket(bucket(url, keys.path(), "wrong"));
+    let place = SnapshotStore::Bucket(bucket(url, keys.path(), "wrong"));
     let refused = place.list().await.unwrap_err().to_string();
     assert!(refused.contains("403") && refused.contains("The signature does not match"), "{refused}");
     assert!(!refused.contains("wrong"));
@@ -172,7 +172,7 @@ async fn a_store_that_refuses_is_quoted() {
 async fn a_store_without_tls_is_not_asked_unless_that_is_allowed() {
     let keys = tempfile::tempdir().unwrap();
     let (url, objects) = store().await;
-    let place = Place::Bucket(Bucket { insecure: false, ..bucket(url, keys.path(), "hidden") });
+    let place = SnapshotStore::Bucket(Bucket { insecure: false, ..bucket(url, keys.path(), "hidden") });
     let refused = place.list().await.unwrap_err().to_string();
     assert!(refused.contains("is not https") && refused.contains("spec.snapshots.s3.insecure"), "{refused}");
     assert!(objects.lock().unwrap().is_empty());
@@ -207,7 +207,7 @@ fn says(stored: u64) -> Vec<u8> {
 /// Fetches from such a store: how it is refused, and what is on the disk afterwards.
 async fn refusal(answer: fn(&http::request::Parts) -> (u16, Vec<u8>)) -> (String, u64) {
     let (keys, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let place = Place::Bucket(bucket(hostile(answer).await, keys.path(), "hidden"));
+    let place = SnapshotStore::Bucket(bucket(hostile(answer).await, keys.path(), "hidden"));
     let to = work.path().join("back");
     let refused = place.fetch(&encryption(keys.path()), "20260101-000000", &to, true).await.unwrap_err();
     assert!(!to.exists(), "nothing is given to the restore");
@@ -248,7 +248,7 @@ async fn a_store_that_sends_too_much_is_not_listened_to() {
     // A list that has no end.
     let keys = tempfile::tempdir().unwrap();
     let url = hostile(|_| (200, b"<NextContinuationToken>a</NextContinuationToken>".to_vec())).await;
-    let refused = Place::Bucket(bucket(url, keys.path(), "hidden")).list().await.unwrap_err().to_string();
+    let refused = SnapshotStore::Bucket(bucket(url, keys.path(), "hidden")).list().await.unwrap_err().to_string();
     assert!(refused.contains("same page"), "{refused}");
 }
 
@@ -256,7 +256,7 @@ async fn a_store_that_sends_too_much_is_not_listened_to() {
 async fn a_snapshot_that_the_store_changed_or_swapped_is_refused() {
     let (keys, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (url, objects) = store().await;
-    let place = Place::Bucket(bucket(url, keys.path(), "hidden"));
+    let place = SnapshotStore::Bucket(bucket(url, keys.path(), "hidden"));
     let encryption = encryption(keys.path());
     let (file, back) = (work.path().join("db"), work.path().join("back"));
     let (first, second) = ("20260101-000000", "20260102-000000");
@@ -364,7 +364,7 @@ async fn a_store_with_another_certificate_hears_no_request() {
         let asked = Arc::new(Mutex::new(0));
         let url = tls_store(authority, &names, asked.clone()).await;
         std::fs::write(keys.path().join("ca.crt"), trusted.cert_pem()).unwrap();
-        let place = Place::Bucket(Bucket { insecure: false, ..bucket(url, keys.path(), "hidden") });
+        let place = SnapshotStore::Bucket(Bucket { insecure: false, ..bucket(url, keys.path(), "hidden") });
         let listed = place.list().await;
         assert_eq!((listed.is_ok(), *asked.lock().unwrap() > 0), (good, good), "{what}: {listed:?}");
     }

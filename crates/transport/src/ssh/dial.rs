@@ -11,10 +11,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::keys::{self, Identities, Identity, NotSigned, RsaSigner};
-use super::stream::{Owner, owned};
-use crate::text::shown;
-use crate::{Hop, Limits, ReachError, Route};
+use super::keys::{self, Identities, Identity, RsaSigner, SigningError};
+use super::stream::{StreamOwner, owned};
+use crate::text::last_line;
+use crate::{Hop, ReachError, Route, TransportLimits};
 
 /// Messages that wait to be read, of one channel. A helper's lines come in few of them.
 const CHANNEL_BUFFER: usize = 16;
@@ -26,8 +26,8 @@ const KEEPALIVES: usize = 3;
 /// An authenticated connection to a host. Dropping it ends it at once.
 pub(crate) struct Connection {
     pub(crate) handle: Handle<Client>,
-    seen: Arc<Mutex<Seen>>,
-    _owner: Owner,
+    seen: Arc<Mutex<ConnectionEvents>>,
+    _owner: StreamOwner,
 }
 
 impl Connection {
@@ -47,20 +47,20 @@ impl Connection {
 
 /// What a connection saw.
 #[derive(Default)]
-struct Seen {
+struct ConnectionEvents {
     key: Option<PublicKey>,
     refused: bool,
     ended: Option<String>,
 }
 
-fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
+fn lock(seen: &Mutex<ConnectionEvents>) -> std::sync::MutexGuard<'_, ConnectionEvents> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is called for what a server does.
 pub(crate) struct Client {
     trusted: Option<Vec<KeyData>>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<ConnectionEvents>>,
 }
 
 /// Servers open no channels to us: dropping the reply refuses.
@@ -101,13 +101,13 @@ impl client::Handler for Client {
     async fn disconnected(&mut self, reason: DisconnectReason<Self::Error>) -> Result<(), Self::Error> {
         let why = match &reason {
             DisconnectReason::ReceivedDisconnect(info) => {
-                format!("closed by the host: {}", shown(info.message.as_bytes()))
+                format!("closed by the host: {}", last_line(info.message.as_bytes()))
             }
             DisconnectReason::Error(russh::Error::KeepaliveTimeout | russh::Error::InactivityTimeout) => {
                 "the host stopped responding".into()
             }
             DisconnectReason::Error(russh::Error::HUP | russh::Error::Disconnect) => "closed by the host".into(),
-            DisconnectReason::Error(error) => shown(error.to_string().as_bytes()),
+            DisconnectReason::Error(error) => last_line(error.to_string().as_bytes()),
         };
         lock(&self.seen).ended = Some(why);
         Ok(())
@@ -154,7 +154,7 @@ pub(crate) async fn dial(route: &Route, identities: &Identities) -> Result<(Conn
                 )));
             }
             Ok(Err(error)) => {
-                let why = shown(error.to_string().as_bytes());
+                let why = last_line(error.to_string().as_bytes());
                 return Err(unreachable(format!("cannot connect to {} from {}: {why}", place(hop), place(at))));
             }
             Ok(Ok(channel)) => channel,
@@ -166,7 +166,7 @@ pub(crate) async fn dial(route: &Route, identities: &Identities) -> Result<(Conn
     Ok((last, way))
 }
 
-async fn tcp(hop: &Hop, limits: &Limits) -> Result<TcpStream, ReachError> {
+async fn tcp(hop: &Hop, limits: &TransportLimits) -> Result<TcpStream, ReachError> {
     let connecting = TcpStream::connect((hop.address.as_str(), hop.port));
     let socket = match timeout(limits.connect, connecting).await {
         Err(_) => {
@@ -180,7 +180,12 @@ async fn tcp(hop: &Hop, limits: &Limits) -> Result<TcpStream, ReachError> {
     Ok(socket)
 }
 
-async fn enter<S>(hop: &Hop, stream: S, limits: &Limits, identities: &Identities) -> Result<Connection, ReachError>
+async fn enter<S>(
+    hop: &Hop,
+    stream: S,
+    limits: &TransportLimits,
+    identities: &Identities,
+) -> Result<Connection, ReachError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -188,7 +193,7 @@ where
     let trusted = keys::trusted(&hop.trust, &place(hop))?;
     let known = trusted.as_ref().map_or(0, Vec::len);
     let config = config(trusted.as_deref(), limits);
-    let seen = Arc::new(Mutex::new(Seen::default()));
+    let seen = Arc::new(Mutex::new(ConnectionEvents::default()));
     let client = Client { trusted, seen: seen.clone() };
     let (owner, stream) = owned(stream);
     let entering = async {
@@ -226,7 +231,7 @@ async fn login(handle: &mut Handle<Client>, hop: &Hop, identity: &Identity) -> R
             }
             // It does not say. All servers of the last ten years know it.
             Ok(None) => Some(HashAlg::Sha512),
-            Err(error) => return Err(lost(shown(error.to_string().as_bytes()))),
+            Err(error) => return Err(lost(last_line(error.to_string().as_bytes()))),
         },
         _ => None,
     };
@@ -243,7 +248,7 @@ async fn login(handle: &mut Handle<Client>, hop: &Hop, identity: &Identity) -> R
                 &mut RsaSigner(&identity.key),
             )
             .await
-            .map_err(|NotSigned(error)| error),
+            .map_err(|SigningError(error)| error),
         (Some(certificate), None) => handle
             .authenticate_openssh_cert(hop.user.clone(), identity.key.clone(), certificate.clone())
             .await
@@ -260,7 +265,7 @@ async fn login(handle: &mut Handle<Client>, hop: &Hop, identity: &Identity) -> R
             }
             Err(ReachError::LoginRefused(refusal(hop, identity, &remaining_methods, partial_success)))
         }
-        Err(error) => Err(lost(shown(error.as_bytes()))),
+        Err(error) => Err(lost(last_line(error.as_bytes()))),
     }
 }
 
@@ -272,7 +277,7 @@ fn refusal(hop: &Hop, identity: &Identity, left: &MethodSet, partial: bool) -> S
             "{} accepted the {what} {}, but requires further authentication: {}",
             place(hop),
             identity.name,
-            shown(more.join(", ").as_bytes())
+            last_line(more.join(", ").as_bytes())
         );
     }
     let todo = if identity.certificate.is_some() {
@@ -283,7 +288,7 @@ fn refusal(hop: &Hop, identity: &Identity, left: &MethodSet, partial: bool) -> S
     format!(
         "{} rejected the login of {} with the {what} {}: {todo}",
         place(hop),
-        shown(hop.user.as_bytes()),
+        last_line(hop.user.as_bytes()),
         identity.name
     )
 }
@@ -295,13 +300,13 @@ fn handshake(error: &russh::Error) -> String {
             "connection closed by the host before login, for example because of MaxStartups".into()
         }
         russh::Error::NoCommonAlgo { kind, theirs, .. } => {
-            format!("the host offers no secure {kind:?} algorithm: {}", shown(theirs.join(" ").as_bytes()))
+            format!("the host offers no secure {kind:?} algorithm: {}", last_line(theirs.join(" ").as_bytes()))
         }
-        other => shown(other.to_string().as_bytes()),
+        other => last_line(other.to_string().as_bytes()),
     }
 }
 
-fn config(trusted: Option<&[KeyData]>, limits: &Limits) -> Arc<Config> {
+fn config(trusted: Option<&[KeyData]>, limits: &TransportLimits) -> Arc<Config> {
     let keepalive = KEEPALIVE.min(limits.silence / 3).max(Duration::from_millis(100));
     Arc::new(Config {
         client_id: SshId::Standard("SSH-2.0-Fleetwright".into()),
@@ -323,7 +328,7 @@ fn config(trusted: Option<&[KeyData]>, limits: &Limits) -> Arc<Config> {
 }
 
 pub(crate) fn place(hop: &Hop) -> String {
-    let address = shown(hop.address.as_bytes());
+    let address = last_line(hop.address.as_bytes());
     if address.contains(':') { format!("[{address}]:{}", hop.port) } else { format!("{address}:{}", hop.port) }
 }
 

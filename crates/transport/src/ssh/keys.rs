@@ -42,7 +42,7 @@ impl Identities {
 }
 
 fn parse(login: &Login) -> Result<Identity, ReachError> {
-    let bad = |message: String| ReachError::BadLogin(message);
+    let bad = |message: String| ReachError::InvalidLogin(message);
     // The error of a key never quotes it.
     let key = decode_secret_key(&login.key, None).map_err(|error| match error {
         russh::keys::Error::KeyIsEncrypted => {
@@ -86,34 +86,34 @@ pub(crate) struct RsaSigner<'a>(pub(crate) &'a PrivateKey);
 
 /// Why it did not sign.
 #[derive(Debug)]
-pub(crate) struct NotSigned(pub(crate) String);
+pub(crate) struct SigningError(pub(crate) String);
 
-impl From<russh::SendError> for NotSigned {
+impl From<russh::SendError> for SigningError {
     fn from(error: russh::SendError) -> Self {
         Self(error.to_string())
     }
 }
 
 impl russh::Signer for RsaSigner<'_> {
-    type Error = NotSigned;
+    type Error = SigningError;
 
     async fn auth_sign(
         &mut self,
         _: &AgentIdentity,
         hash: Option<HashAlg>,
         mut to_sign: Vec<u8>,
-    ) -> Result<Vec<u8>, NotSigned> {
+    ) -> Result<Vec<u8>, SigningError> {
         let KeypairData::Rsa(pair) = self.0.key_data() else {
-            return Err(NotSigned("not an RSA key".into()));
+            return Err(SigningError("not an RSA key".into()));
         };
-        let signature: Signature = (pair, hash).try_sign(&to_sign).map_err(|error| NotSigned(error.to_string()))?;
+        let signature: Signature = (pair, hash).try_sign(&to_sign).map_err(|error| SigningError(error.to_string()))?;
         let encode = || {
             let mut bytes = Vec::new();
             signature.encode(&mut bytes)?;
             bytes.encode(&mut to_sign)
         };
         let mut encode = encode;
-        encode().map_err(|error: russh::keys::ssh_encoding::Error| NotSigned(error.to_string()))?;
+        encode().map_err(|error: russh::keys::ssh_encoding::Error| SigningError(error.to_string()))?;
         Ok(to_sign)
     }
 }
@@ -126,7 +126,7 @@ pub(crate) fn trusted(trust: &Trust, address: &str) -> Result<Option<Vec<KeyData
     let mut trusted = Vec::with_capacity(keys.len());
     for text in keys {
         let key = PublicKey::from_openssh(text.trim()).map_err(|error| {
-            ReachError::BadLogin(format!(
+            ReachError::InvalidLogin(format!(
                 "cannot parse a trusted host key of {address}: {error}; expected a line of a known_hosts file without the host (ssh-ed25519 AAAA…)"
             ))
         })?;
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn an_unreadable_pin_trusts_nobody() {
         let error = trusted(&Trust::Keys(vec!["ssh-ed25519 rubbish".into()]), "host").unwrap_err();
-        assert!(matches!(&error, ReachError::BadLogin(text) if text.contains("known_hosts")), "{error}");
+        assert!(matches!(&error, ReachError::InvalidLogin(text) if text.contains("known_hosts")), "{error}");
         assert!(trusted(&Trust::FirstUse, "host").unwrap().is_none());
         assert!(trusted(&Trust::Keys(vec![]), "host").unwrap().unwrap().is_empty());
     }

@@ -5,12 +5,12 @@
 use crate::Helpers;
 
 /// Words between the script and us. They are unlike anything that a profile or a banner prints.
-pub(crate) struct Words {
+pub(crate) struct Markers {
     first: String,
     second: String,
 }
 
-impl Words {
+impl Markers {
     pub(crate) fn new() -> Self {
         let word = || format!("{:016x}", fastrand::u64(..));
         Self { first: format!("fw{}", word()), second: word() }
@@ -25,7 +25,7 @@ impl Words {
 
 /// What the script says.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum ScriptOutput {
     /// The helper is started.
     Ready,
     /// There is none. The kernel's name, the machine, and what `/etc/os-release` says.
@@ -36,7 +36,7 @@ pub(crate) enum Said {
     Failed { at: String },
 }
 
-impl Said {
+impl ScriptOutput {
     /// From a line without its mark.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let line = line.trim();
@@ -61,9 +61,9 @@ impl Said {
 /// was compared since it was last written to. All that is in a folder that only root can write to. Whoever is root there can make every
 /// program on the host lie, so that nothing that is asked of the host could tell; the check is for accidents: torn writes, a hand that
 /// slipped, a disk that rots.
-pub(crate) fn start(words: &Words, helpers: &Helpers, home: &str, verify: bool, root: bool) -> String {
+pub(crate) fn start(words: &Markers, helpers: &Helpers, home: &str, verify: bool, root: bool) -> String {
     let digests = helpers.iter().map(|helper| helper.digest()).collect::<Vec<_>>().join(" ");
-    let Words { first, second } = words;
+    let Markers { first, second } = words;
     let verify = u8::from(verify);
     let script = [
         format!("m={first};n={second};v={verify};H={home}/helper;"),
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn the_command_passes_through_any_shell_and_does_not_hold_its_own_mark() {
-        let words = Words::new();
+        let words = Markers::new();
         let command = start(&words, &Helpers::default(), "/var/lib/fleetwright", true, false);
         assert!(command.starts_with("exec sudo -n sh -c '"), "{command}");
         assert_eq!(command.matches('\'').count(), 2, "{command}");
@@ -108,20 +108,20 @@ mod tests {
 
     #[test]
     fn what_the_script_says_is_understood() {
-        assert_eq!(Said::parse(" ready\r"), Some(Said::Ready));
+        assert_eq!(ScriptOutput::parse(" ready\r"), Some(ScriptOutput::Ready));
         assert_eq!(
-            Said::parse(" missing Linux x86_64 ID=debian VERSION_ID=\"12\" "),
-            Some(Said::Missing {
+            ScriptOutput::parse(" missing Linux x86_64 ID=debian VERSION_ID=\"12\" "),
+            Some(ScriptOutput::Missing {
                 kernel: "Linux".into(),
                 machine: "x86_64".into(),
                 os: "ID=debian VERSION_ID=\"12\"".into()
             })
         );
         assert_eq!(
-            Said::parse(" missing"),
-            Some(Said::Missing { kernel: String::new(), machine: String::new(), os: String::new() })
+            ScriptOutput::parse(" missing"),
+            Some(ScriptOutput::Missing { kernel: String::new(), machine: String::new(), os: String::new() })
         );
-        assert_eq!(Said::parse(" failed write"), Some(Said::Failed { at: "write".into() }));
-        assert_eq!(Said::parse(" hello"), None);
+        assert_eq!(ScriptOutput::parse(" failed write"), Some(ScriptOutput::Failed { at: "write".into() }));
+        assert_eq!(ScriptOutput::parse(" hello"), None);
     }
 }

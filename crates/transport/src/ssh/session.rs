@@ -12,7 +12,7 @@ use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use tokio::time::{Instant, timeout_at};
 
 use crate::LinkError;
-use crate::text::{shown, tamed};
+use crate::text::{last_line, sanitized};
 
 /// So much of what goes to standard error is kept, for messages.
 const KEPT_ERRORS: usize = 2 << 10;
@@ -49,24 +49,24 @@ pub(crate) struct Session {
 }
 
 /// What came.
-enum Came {
+enum SessionEvent {
     /// More on standard output.
-    Out,
+    Stdout,
     /// Something else.
     Other,
     /// Nothing more will.
-    End,
+    Ended,
 }
 
 /// How a request went wrong.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum RequestError {
     /// The channel ended.
     Ended,
     /// Too late, after that long.
-    Late(Duration),
+    TimedOut(Duration),
     /// Not understood.
-    Nonsense(String),
+    InvalidAnswer(String),
 }
 
 impl Session {
@@ -85,7 +85,7 @@ impl Session {
 
     /// The end of what came on standard error, for people.
     pub(crate) fn errors(&self) -> String {
-        shown(&self.errors)
+        last_line(&self.errors)
     }
 
     /// How the process ended, for people.
@@ -99,19 +99,19 @@ impl Session {
             match self.read.wait().now_or_never() {
                 None => return self.out.is_empty(),
                 Some(message) => match self.take(message) {
-                    Came::Other => {}
-                    Came::Out | Came::End => return false,
+                    SessionEvent::Other => {}
+                    SessionEvent::Stdout | SessionEvent::Ended => return false,
                 },
             }
         }
     }
 
-    fn take(&mut self, message: Option<ChannelMsg>) -> Came {
+    fn take(&mut self, message: Option<ChannelMsg>) -> SessionEvent {
         match message {
-            None => return Came::End,
+            None => return SessionEvent::Ended,
             Some(ChannelMsg::Data { data }) => {
                 self.out.extend_from_slice(&data);
-                return Came::Out;
+                return SessionEvent::Stdout;
             }
             Some(ChannelMsg::ExtendedData { data, .. }) => {
                 self.noise = self.noise.saturating_add(data.len());
@@ -122,21 +122,21 @@ impl Session {
             }
             Some(ChannelMsg::ExitStatus { exit_status }) => self.status = Some(format!("exit status {exit_status}")),
             Some(ChannelMsg::ExitSignal { signal_name, .. }) => {
-                self.status = Some(format!("killed by {}", shown(format!("{signal_name:?}").as_bytes())));
+                self.status = Some(format!("killed by {}", last_line(format!("{signal_name:?}").as_bytes())));
             }
             Some(ChannelMsg::Failure) => {
                 self.status = Some("the host refused to run commands".into());
-                return Came::End;
+                return SessionEvent::Ended;
             }
-            Some(ChannelMsg::Close) => return Came::End,
+            Some(ChannelMsg::Close) => return SessionEvent::Ended,
             // After the end of the output comes the exit status.
             Some(_) => {}
         }
-        Came::Other
+        SessionEvent::Other
     }
 
     /// The next line of the script that started us, without its mark. Whatever else is printed before it is passed over.
-    pub(crate) async fn word(&mut self, mark: &str, until: Instant) -> Result<String, Trouble> {
+    pub(crate) async fn word(&mut self, mark: &str, until: Instant) -> Result<String, RequestError> {
         let mark = mark.as_bytes();
         let mut passed = 0_usize;
         loop {
@@ -148,7 +148,7 @@ impl Session {
                     return Ok(line);
                 }
                 if self.out.len() - at > LONGEST_WORD {
-                    return Err(Trouble::Nonsense("an unterminated line".into()));
+                    return Err(RequestError::InvalidAnswer("an unterminated line".into()));
                 }
             } else {
                 // The mark may have come in part.
@@ -157,16 +157,16 @@ impl Session {
                 self.out.drain(..useless);
             }
             if passed.saturating_add(self.noise) > MOST_NOISE {
-                return Err(Trouble::Nonsense(format!(
+                return Err(RequestError::InvalidAnswer(format!(
                     "more than {} MiB before the first line of the helper",
                     MOST_NOISE >> 20
                 )));
             }
             match timeout_at(until, self.read.wait()).await {
-                Err(_) => return Err(Trouble::Late(Duration::ZERO)),
+                Err(_) => return Err(RequestError::TimedOut(Duration::ZERO)),
                 Ok(message) => {
-                    if matches!(self.take(message), Came::End) {
-                        return Err(Trouble::Ended);
+                    if matches!(self.take(message), SessionEvent::Ended) {
+                        return Err(RequestError::Ended);
                     }
                 }
             }
@@ -177,7 +177,7 @@ impl Session {
     pub(crate) async fn end(&mut self, until: Instant) {
         while self.noise <= MOST_NOISE && self.out.len() <= LONGEST_WORD {
             let Ok(message) = timeout_at(until, self.read.wait()).await else { return };
-            if matches!(self.take(message), Came::End) {
+            if matches!(self.take(message), SessionEvent::Ended) {
                 return;
             }
         }
@@ -185,21 +185,21 @@ impl Session {
 
     /// Sends bytes to the process' standard input, and keeps listening meanwhile. Ends early if the process says something on its
     /// standard output: it does not want more.
-    pub(crate) async fn pour(&mut self, bytes: Bytes, until: Instant) -> Result<(), Trouble> {
+    pub(crate) async fn pour(&mut self, bytes: Bytes, until: Instant) -> Result<(), RequestError> {
         let Some(write) = &self.write else {
-            return Err(Trouble::Ended);
+            return Err(RequestError::Ended);
         };
         let writer = Box::pin(write.make_writer());
         let mut sending = std::pin::pin!(send(writer, bytes));
         loop {
             let message = tokio::select! {
-                sent = &mut sending => return sent.map_err(|_| Trouble::Ended),
-                message = timeout_at(until, self.read.wait()) => message.map_err(|_| Trouble::Late(Duration::ZERO))?,
+                sent = &mut sending => return sent.map_err(|_| RequestError::Ended),
+                message = timeout_at(until, self.read.wait()) => message.map_err(|_| RequestError::TimedOut(Duration::ZERO))?,
             };
             match self.take(message) {
-                Came::Out => return Ok(()),
-                Came::End => return Err(Trouble::Ended),
-                Came::Other => {}
+                SessionEvent::Stdout => return Ok(()),
+                SessionEvent::Ended => return Err(RequestError::Ended),
+                SessionEvent::Other => {}
             }
         }
     }
@@ -212,14 +212,14 @@ impl Session {
         (until, within): (Instant, Duration),
         silence: Duration,
         tell: &(dyn Fn(Progress) + Send + Sync),
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<Answer, RequestError> {
         self.noise = 0;
         self.errors.clear();
         let longest = longest(request);
         let mut quiet = Instant::now() + silence;
         let mut rest = line;
         let Some(write) = &self.write else {
-            return Err(Trouble::Ended);
+            return Err(RequestError::Ended);
         };
         let mut writer = Box::pin(write.make_writer());
         let mut piece = rest.split_to(rest.len().min(PIECE));
@@ -227,12 +227,12 @@ impl Session {
             let end = until.min(quiet);
             let late = if until <= quiet { within } else { silence };
             let message = if piece.is_empty() {
-                timeout_at(end, self.read.wait()).await.map_err(|_| Trouble::Late(late))?
+                timeout_at(end, self.read.wait()).await.map_err(|_| RequestError::TimedOut(late))?
             } else {
                 tokio::select! {
                     // What was sent of a piece is cut from it, so that nothing is sent twice when something is read in between.
                     sent = tokio::io::AsyncWriteExt::write(&mut writer, &piece) => {
-                        let sent = sent.map_err(|_| Trouble::Ended)?;
+                        let sent = sent.map_err(|_| RequestError::Ended)?;
                         let _ = piece.split_to(sent);
                         if piece.is_empty() {
                             piece = rest.split_to(rest.len().min(PIECE));
@@ -240,19 +240,22 @@ impl Session {
                         quiet = Instant::now() + silence;
                         continue;
                     }
-                    message = timeout_at(end, self.read.wait()) => message.map_err(|_| Trouble::Late(late))?,
+                    message = timeout_at(end, self.read.wait()) => message.map_err(|_| RequestError::TimedOut(late))?,
                 }
             };
             match self.take(message) {
-                Came::Out => quiet = Instant::now() + silence,
-                Came::Other => {}
-                Came::End => return Err(Trouble::Ended),
+                SessionEvent::Stdout => quiet = Instant::now() + silence,
+                SessionEvent::Other => {}
+                SessionEvent::Ended => return Err(RequestError::Ended),
             }
             if self.noise > MOST_NOISE {
-                return Err(Trouble::Nonsense(format!("more than {} MiB besides the answer", MOST_NOISE >> 20)));
+                return Err(RequestError::InvalidAnswer(format!(
+                    "more than {} MiB besides the answer",
+                    MOST_NOISE >> 20
+                )));
             }
             while let Some(line) = self.line(longest)? {
-                match understand(request, &line)? {
+                match parse_answer(request, &line)? {
                     Answer::Progress(progress) => {
                         // Each costs time, however short it is: a helper sends one in five seconds.
                         self.noise = self.noise.saturating_add(line.len().max(LEAST_NOISE));
@@ -270,20 +273,22 @@ impl Session {
     }
 
     /// A line that came whole.
-    fn line(&mut self, longest: usize) -> Result<Option<Vec<u8>>, Trouble> {
+    fn line(&mut self, longest: usize) -> Result<Option<Vec<u8>>, RequestError> {
         match self.out[self.searched..].iter().position(|byte| *byte == b'\n') {
             Some(found) => {
                 let end = self.searched + found;
                 self.searched = 0;
                 if end > longest {
-                    return Err(Trouble::Nonsense(format!("a line of {end} bytes (limit {longest})")));
+                    return Err(RequestError::InvalidAnswer(format!("a line of {end} bytes (limit {longest})")));
                 }
                 let rest = self.out.split_off(end + 1);
                 let mut line = std::mem::replace(&mut self.out, rest);
                 line.truncate(end);
                 Ok(Some(line))
             }
-            None if self.out.len() > longest => Err(Trouble::Nonsense(format!("a line of more than {longest} bytes"))),
+            None if self.out.len() > longest => {
+                Err(RequestError::InvalidAnswer(format!("a line of more than {longest} bytes")))
+            }
             None => {
                 self.searched = self.out.len();
                 Ok(None)
@@ -324,9 +329,10 @@ fn longest(request: &Request) -> usize {
 }
 
 /// The answer in a line, if it is one to that request. Texts in it are bounded: what is shown to people is not for hosts to decide.
-fn understand(request: &Request, line: &[u8]) -> Result<Answer, Trouble> {
-    let answer = serde_json::from_slice(line)
-        .map_err(|error| Trouble::Nonsense(format!("{}: {}", shown(&line[..line.len().min(200)]), error)))?;
+fn parse_answer(request: &Request, line: &[u8]) -> Result<Answer, RequestError> {
+    let answer = serde_json::from_slice(line).map_err(|error| {
+        RequestError::InvalidAnswer(format!("{}: {}", last_line(&line[..line.len().min(200)]), error))
+    })?;
     let fits = match (request, &answer) {
         (_, Answer::Progress(_) | Answer::Failed(_)) => true,
         (Request::Observe(_), Answer::Observed(_)) | (Request::Log { .. }, Answer::Log(_)) => true,
@@ -339,9 +345,9 @@ fn understand(request: &Request, line: &[u8]) -> Result<Answer, Trouble> {
         _ => false,
     };
     if !fits {
-        return Err(Trouble::Nonsense(format!(
+        return Err(RequestError::InvalidAnswer(format!(
             "an answer to another request: {}",
-            shown(&line[..line.len().min(200)])
+            last_line(&line[..line.len().min(200)])
         )));
     }
     Ok(bounded(answer))
@@ -349,11 +355,11 @@ fn understand(request: &Request, line: &[u8]) -> Result<Answer, Trouble> {
 
 fn bounded(answer: Answer) -> Answer {
     match answer {
-        Answer::Progress(progress) => Answer::Progress(Progress { doing: tamed(progress.doing, LONGEST_NAME) }),
+        Answer::Progress(progress) => Answer::Progress(Progress { doing: sanitized(progress.doing, LONGEST_NAME) }),
         Answer::Ended(record) => Answer::Ended(bounded_record(record)),
         Answer::Recalled(record) => Answer::Recalled(record.map(bounded_record)),
         Answer::Failed(mut failure) => {
-            failure.message = tamed(failure.message, LONGEST_MESSAGE);
+            failure.message = sanitized(failure.message, LONGEST_MESSAGE);
             Answer::Failed(failure)
         }
         Answer::Observed(mut observation) => {
@@ -422,21 +428,21 @@ fn bound_observation(observation: &mut Observation) {
 }
 
 fn bound(text: &mut String, longest: usize) {
-    *text = tamed(std::mem::take(text), longest);
+    *text = sanitized(std::mem::take(text), longest);
 }
 
 fn bounded_record(mut record: StepRecord) -> StepRecord {
-    record.message = tamed(record.message, LONGEST_MESSAGE);
-    record.tail = tamed(record.tail, LONGEST_TAIL);
+    record.message = sanitized(record.message, LONGEST_MESSAGE);
+    record.tail = sanitized(record.tail, LONGEST_TAIL);
     record
 }
 
-impl Trouble {
+impl RequestError {
     /// For who asked.
-    pub(crate) fn told(self, session: &Session, lost: Option<String>) -> LinkError {
+    pub(crate) fn into_link_error(self, session: &Session, lost: Option<String>) -> LinkError {
         match self {
-            Self::Late(after) => LinkError::Late(after),
-            Self::Nonsense(what) => LinkError::Nonsense(what),
+            Self::TimedOut(after) => LinkError::TimedOut(after),
+            Self::InvalidAnswer(what) => LinkError::InvalidAnswer(what),
             Self::Ended => match lost {
                 Some(why) => LinkError::Lost(why),
                 None => {
@@ -487,20 +493,20 @@ mod tests {
     fn an_answer_to_something_else_is_nonsense() {
         let recall = Request::Recall { id: "a".into() };
         let line = |answer: &Answer| serde_json::to_vec(answer).unwrap();
-        assert!(understand(&recall, &line(&Answer::Recalled(Some(record("a"))))).is_ok());
-        assert!(understand(&recall, &line(&Answer::Recalled(None))).is_ok());
-        assert!(understand(&recall, &line(&Answer::Recalled(Some(record("b"))))).is_err());
-        assert!(understand(&recall, &line(&Answer::Cleaned)).is_err());
-        assert!(understand(&recall, b"Welcome!").is_err());
+        assert!(parse_answer(&recall, &line(&Answer::Recalled(Some(record("a"))))).is_ok());
+        assert!(parse_answer(&recall, &line(&Answer::Recalled(None))).is_ok());
+        assert!(parse_answer(&recall, &line(&Answer::Recalled(Some(record("b"))))).is_err());
+        assert!(parse_answer(&recall, &line(&Answer::Cleaned)).is_err());
+        assert!(parse_answer(&recall, b"Welcome!").is_err());
         let nested = "[".repeat(100_000);
-        assert!(understand(&recall, nested.as_bytes()).is_err());
+        assert!(parse_answer(&recall, nested.as_bytes()).is_err());
     }
 
     #[test]
     fn no_record_is_longer_than_it_may_be() {
         let recall = Request::Recall { id: "a".into() };
         let line = serde_json::to_vec(&Answer::Recalled(Some(record("a")))).unwrap();
-        let Ok(Answer::Recalled(Some(record))) = understand(&recall, &line) else { panic!() };
+        let Ok(Answer::Recalled(Some(record))) = parse_answer(&recall, &line) else { panic!() };
         assert_eq!(record.tail.len(), LONGEST_TAIL);
     }
 
@@ -512,7 +518,7 @@ mod tests {
         observation.components[0].version = Some("9".repeat(5000));
         observation.components[0].deviations = vec![fleetwright_wire::Deviation::default(); 5000];
         let line = serde_json::to_vec(&Answer::Observed(Box::new(observation))).unwrap();
-        let Ok(Answer::Observed(seen)) = understand(&Request::Observe(Box::default()), &line) else { panic!() };
+        let Ok(Answer::Observed(seen)) = parse_answer(&Request::Observe(Box::default()), &line) else { panic!() };
         assert!(seen.facts.hostname.len() <= LONGEST_NAME && !seen.facts.hostname.contains('\u{1b}'));
         assert_eq!(seen.components.len(), MOST_PARTS);
         assert_eq!(seen.components[0].version.as_ref().unwrap().len(), LONGEST_NAME);

@@ -12,21 +12,21 @@ use tokio::sync::oneshot;
 ///
 /// russh runs a connection in a task of its own. One whose server stops in the middle of the key exchange listens to nobody but the server:
 /// dropping what waits for it would leave the task and its socket there for ever. Its stream is what we hold in our hands.
-pub(crate) struct Owner(#[allow(dead_code, reason = "its drop is what is waited for")] oneshot::Sender<()>);
+pub(crate) struct StreamOwner(#[allow(dead_code, reason = "its drop is what is waited for")] oneshot::Sender<()>);
 
 /// The stream. Both halves of it are polled by one task.
-pub(crate) struct Owned<S> {
+pub(crate) struct OwnedStream<S> {
     stream: S,
     owner: Option<oneshot::Receiver<()>>,
 }
 
 /// Ties a stream to an owner.
-pub(crate) fn owned<S>(stream: S) -> (Owner, Owned<S>) {
+pub(crate) fn owned<S>(stream: S) -> (StreamOwner, OwnedStream<S>) {
     let (sender, owner) = oneshot::channel();
-    (Owner(sender), Owned { stream, owner: Some(owner) })
+    (StreamOwner(sender), OwnedStream { stream, owner: Some(owner) })
 }
 
-impl<S> Owned<S> {
+impl<S> OwnedStream<S> {
     fn alone(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if let Some(owner) = &mut self.owner
             && owner.poll_unpin(context).is_pending()
@@ -38,7 +38,7 @@ impl<S> Owned<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Owned<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for OwnedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -49,7 +49,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Owned<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Owned<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for OwnedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.alone(context)?;
         Pin::new(&mut self.stream).poll_write(context, bytes)

@@ -208,13 +208,13 @@ async fn a_user_who_may_not_become_root_is_told_what_to_allow() {
     let user = hop.user.clone();
     script(&sudo, "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n");
     match sshd.ssh(HELPER).connect(route(hop.clone())).await.err() {
-        Some(ReachError::NoRoot(text)) => assert!(text.contains(&format!("{user} ALL=(root) NOPASSWD")), "{text}"),
+        Some(ReachError::SudoRefused(text)) => assert!(text.contains(&format!("{user} ALL=(root) NOPASSWD")), "{text}"),
         other => panic!("{other:?}"),
     }
     // And where there is none. The folder before it would have one if the machine has it.
     script(&sudo, "#!/bin/sh\necho 'sh: 1: sudo: not found' >&2\nexit 127\n");
     match sshd.ssh(HELPER).connect(route(hop)).await.err() {
-        Some(ReachError::NoRoot(text)) => assert!(text.contains("not found"), "{text}"),
+        Some(ReachError::SudoRefused(text)) => assert!(text.contains("not found"), "{text}"),
         other => panic!("{other:?}"),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fleetwright_transport::{Hop, Limits, LinkError, ReachError, Route, Ssh, Transport as _, Trust};
+use fleetwright_transport::{Hop, LinkError, ReachError, Route, Ssh, Transport as _, TransportLimits, Trust};
 use russh::keys::PrivateKey;
 use russh::server::{self, Auth, ChannelOpenHandle, Handle, Msg, Session, VerifiedPublicKey};
 use russh::{Channel, ChannelId, Disconnect};
@@ -14,7 +14,7 @@ use crate::{HELPER, ask};
 
 /// What it does.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Harm {
+enum Attack {
     /// Says nothing to a login.
     NoLogin,
     /// Says nothing to the opening of a channel.
@@ -36,7 +36,7 @@ enum Harm {
 }
 
 struct Server {
-    harm: Harm,
+    harm: Attack,
     opened: Arc<AtomicUsize>,
 }
 
@@ -58,7 +58,7 @@ impl server::Handler for Server {
     type Error = russh::Error;
 
     async fn auth_publickey(&mut self, _: &str, _: VerifiedPublicKey<'_>) -> Result<Auth, Self::Error> {
-        if self.harm == Harm::NoLogin {
+        if self.harm == Attack::NoLogin {
             for_ever().await;
         }
         Ok(Auth::Accept)
@@ -70,7 +70,7 @@ impl server::Handler for Server {
         reply: ChannelOpenHandle,
         _: &mut Session,
     ) -> Result<(), Self::Error> {
-        if self.harm == Harm::NoChannel {
+        if self.harm == Attack::NoChannel {
             for_ever().await;
         }
         reply.accept().await;
@@ -91,23 +91,23 @@ impl server::Handler for Server {
     }
 
     async fn data(&mut self, channel: ChannelId, _: &[u8], session: &mut Session) -> Result<(), Self::Error> {
-        if self.harm == Harm::Nested {
+        if self.harm == Attack::Nested {
             session.data(channel, format!("{{\"observed\":{}\n", "[".repeat(500_000)))?;
         }
-        if self.harm == Harm::NoRoom {
+        if self.harm == Attack::NoRoom {
             for_ever().await;
         }
         Ok(())
     }
 }
 
-async fn harmful(harm: Harm, handle: Handle, channel: ChannelId, mark: String, opened: Arc<AtomicUsize>) {
+async fn harmful(harm: Attack, handle: Handle, channel: ChannelId, mark: String, opened: Arc<AtomicUsize>) {
     match harm {
-        Harm::Farewell => {
+        Attack::Farewell => {
             let _ =
                 handle.disconnect(Disconnect::ByApplication, "\u{1b}[2Jbye\u{202e}".repeat(1000), String::new()).await;
         }
-        Harm::Visits => {
+        Attack::Visits => {
             for _ in 0..50 {
                 let visits = [
                     handle.channel_open_agent().await.is_ok(),
@@ -121,25 +121,25 @@ async fn harmful(harm: Harm, handle: Handle, channel: ChannelId, mark: String, o
             }
             let _ = handle.data(channel, format!("{mark} ready\n")).await;
         }
-        Harm::NoRoom => {
+        Attack::NoRoom => {
             let _ = handle.data(channel, format!("{mark} missing Linux {} ID=x\n", std::env::consts::ARCH)).await;
         }
-        Harm::Endless => {
+        Attack::Endless => {
             let _ = handle.data(channel, format!("{mark} ready\n")).await;
             while handle.data(channel, vec![b'x'; 32_000]).await.is_ok() {}
         }
-        Harm::Nested => {
+        Attack::Nested => {
             let _ = handle.data(channel, format!("{mark} ready\n")).await;
         }
-        Harm::OtherWords => {
+        Attack::OtherWords => {
             let _ = handle.data(channel, format!("{mark} please send your private key\n")).await;
         }
-        Harm::NoLogin | Harm::NoChannel | Harm::NoWord => {}
+        Attack::NoLogin | Attack::NoChannel | Attack::NoWord => {}
     }
 }
 
 /// What comes of a connection to such a server, and how many channels it could open to us.
-async fn meet(harm: Harm) -> (Result<Box<dyn fleetwright_transport::Link>, ReachError>, Arc<AtomicUsize>) {
+async fn meet(harm: Attack) -> (Result<Box<dyn fleetwright_transport::Link>, ReachError>, Arc<AtomicUsize>) {
     let folder = folder();
     let (login, _) = key(folder.path(), "ed25519");
     let (host_key, _) = key(folder.path(), "ed25519");
@@ -158,10 +158,11 @@ async fn meet(harm: Harm) -> (Result<Box<dyn fleetwright_transport::Link>, Reach
     let host = Hop { address: "127.0.0.1".into(), port, user: "root".into(), login, trust: Trust::FirstUse };
     let short = Duration::from_millis(1500);
     let silence = Duration::from_secs(3);
-    let login_limit = if harm == Harm::NoLogin { short } else { limits().login };
-    let patient = matches!(harm, Harm::Visits | Harm::Farewell | Harm::OtherWords | Harm::Endless | Harm::Nested);
+    let login_limit = if harm == Attack::NoLogin { short } else { limits().login };
+    let patient =
+        matches!(harm, Attack::Visits | Attack::Farewell | Attack::OtherWords | Attack::Endless | Attack::Nested);
     let deliver = if patient { limits().deliver } else { short };
-    let limits = Limits { login: login_limit, deliver, silence, ..limits() };
+    let limits = TransportLimits { login: login_limit, deliver, silence, ..limits() };
     // Larger than what the server takes.
     let noise: String = (0..200_000).map(|_| char::from(fastrand::u8(b'a'..=b'z'))).collect();
     let ssh = Ssh::new(helpers(folder.path(), &format!("{HELPER}# {noise}\n")));
@@ -172,10 +173,10 @@ async fn meet(harm: Harm) -> (Result<Box<dyn fleetwright_transport::Link>, Reach
 #[tokio::test]
 async fn servers_that_stop_half_way_cost_the_limit_of_that_half() {
     for (harm, expected) in [
-        (Harm::NoLogin, &["login", "1.5s"][..]),
-        (Harm::NoChannel, &["helper"][..]),
-        (Harm::NoWord, &["helper", "1.5s"][..]),
-        (Harm::NoRoom, &["helper", "1.5s"][..]),
+        (Attack::NoLogin, &["login", "1.5s"][..]),
+        (Attack::NoChannel, &["helper"][..]),
+        (Attack::NoWord, &["helper", "1.5s"][..]),
+        (Attack::NoRoom, &["helper", "1.5s"][..]),
     ] {
         let error = meet(harm).await.0.err().unwrap().to_string();
         assert!(expected.iter().all(|part| error.contains(part)), "{harm:?}: {error}");
@@ -184,23 +185,23 @@ async fn servers_that_stop_half_way_cost_the_limit_of_that_half() {
 
 #[tokio::test]
 async fn last_words_are_shown_short_and_harmless() {
-    let error = meet(Harm::Farewell).await.0.err().unwrap().to_string();
+    let error = meet(Attack::Farewell).await.0.err().unwrap().to_string();
     assert!(error.contains("bye") && error.len() < 1000, "{error}");
     assert!(!error.chars().any(|c| c.is_control() || c == '\u{202e}'), "{error:?}");
-    let error = meet(Harm::OtherWords).await.0.err().unwrap();
+    let error = meet(Attack::OtherWords).await.0.err().unwrap();
     assert!(matches!(error, ReachError::NoHelper(_)), "{error}");
 }
 
 #[tokio::test]
 async fn servers_open_no_channels_to_us() {
-    let (link, opened) = meet(Harm::Visits).await;
+    let (link, opened) = meet(Attack::Visits).await;
     assert!(link.is_ok());
     assert_eq!(opened.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
 async fn helpers_without_end_are_left() {
-    for harm in [Harm::Endless, Harm::Nested] {
+    for harm in [Attack::Endless, Attack::Nested] {
         let link = meet(harm).await.0.unwrap_or_else(|error| panic!("{harm:?}: {error}"));
         let (_, answer) = ask(&*link, "plain", Duration::from_secs(5)).await;
         assert!(answer.is_err(), "{harm:?}");
@@ -208,7 +209,7 @@ async fn helpers_without_end_are_left() {
         let within = Duration::from_secs(2);
         let (_, answer) = ask(&*link, "plain", within).await;
         assert!(
-            matches!(answer, Err(LinkError::Nonsense(_) | LinkError::Late(_) | LinkError::Lost(_))),
+            matches!(answer, Err(LinkError::InvalidAnswer(_) | LinkError::TimedOut(_) | LinkError::Lost(_))),
             "{harm:?}: {answer:?}"
         );
         drop(link);

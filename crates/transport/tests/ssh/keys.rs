@@ -136,7 +136,7 @@ async fn logins_that_cannot_be_used_say_so_without_a_host() {
         (Login { certificate: Some(foreign.into()), ..good.clone() }, "another key"),
     ] {
         match ssh.connect(route(sshd.hop_with(&login))).await.err() {
-            Some(ReachError::BadLogin(text)) => assert!(text.contains(why), "{text}"),
+            Some(ReachError::InvalidLogin(text)) => assert!(text.contains(why), "{text}"),
             other => panic!("{other:?}"),
         }
     }

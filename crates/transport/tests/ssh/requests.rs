@@ -59,13 +59,15 @@ async fn many_requests_at_once_are_all_answered() {
 async fn a_host_that_is_silent_for_too_long_is_late() {
     let sshd = Setup::new().start();
     let silence = Duration::from_secs(5);
-    let way =
-        Route { limits: fleetwright_transport::Limits { silence, ..limits() }, ..Route::clone(&route(sshd.hop())) };
+    let way = Route {
+        limits: fleetwright_transport::TransportLimits { silence, ..limits() },
+        ..Route::clone(&route(sshd.hop()))
+    };
     let link = sshd.ssh(HELPER).connect(Arc::new(way)).await.unwrap();
-    assert_eq!(ask(&*link, "hang", LONG).await.1, Err(LinkError::Late(silence)));
+    assert_eq!(ask(&*link, "hang", LONG).await.1, Err(LinkError::TimedOut(silence)));
     assert_eq!(
         ask(&*link, "hang", Duration::from_millis(300)).await.1,
-        Err(LinkError::Late(Duration::from_millis(300)))
+        Err(LinkError::TimedOut(Duration::from_millis(300)))
     );
     // The link is as good as before.
     assert!(ask(&*link, "plain", LONG).await.1.is_ok());
@@ -76,7 +78,7 @@ async fn what_is_no_answer_is_nonsense_and_the_link_goes_on() {
     let (_sshd, link) = linked().await;
     for id in ["words", "other", "endless", "errors", "chatter"] {
         let (_, answer) = ask(&*link, id, LONG).await;
-        assert!(matches!(answer, Err(LinkError::Nonsense(_))), "{id}: {answer:?}");
+        assert!(matches!(answer, Err(LinkError::InvalidAnswer(_))), "{id}: {answer:?}");
         assert!(ask(&*link, "plain", LONG).await.1.is_ok(), "after {id}");
     }
     // What comes after an answer is not taken for the next one.

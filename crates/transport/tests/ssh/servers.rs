@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright_transport::{Hop, Limits, ReachError, Route, Transport as _, Trust};
+use fleetwright_transport::{Hop, ReachError, Route, Transport as _, TransportLimits, Trust};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -36,7 +36,7 @@ async fn drained(mut stream: TcpStream) {
     while matches!(stream.read(&mut buffer).await, Ok(read) if read > 0) {}
 }
 
-fn way(port: u16, limits: Limits) -> (tempfile::TempDir, Ssh, Arc<Route>) {
+fn way(port: u16, limits: TransportLimits) -> (tempfile::TempDir, Ssh, Arc<Route>) {
     let folder = folder();
     let (login, _) = key(folder.path(), "ed25519");
     let host = Hop { address: "127.0.0.1".into(), port, user: "root".into(), login, trust: Trust::FirstUse };
@@ -51,7 +51,7 @@ async fn servers_that_hang_cost_the_login_limit_and_nothing_after_it() {
     kex.extend_from_slice(&[0, 0, 4, 0, 8, 20]);
     for bytes in [b"".to_vec(), b"SSH-2.0-OpenSSH_9.9\r\n".to_vec(), b"SSH-2.0-Open".to_vec(), kex] {
         let (port, served) = saying(bytes).await;
-        let (_folder, ssh, route) = way(port, Limits { login: Duration::from_millis(400), ..limits() });
+        let (_folder, ssh, route) = way(port, TransportLimits { login: Duration::from_millis(400), ..limits() });
         match ssh.connect(route).await.err() {
             Some(ReachError::Unreachable(text)) => assert!(text.contains("400ms"), "{text}"),
             other => panic!("{other:?}"),
@@ -69,7 +69,7 @@ async fn what_is_no_ssh_server_is_told_apart() {
     huge.extend_from_slice(&[0xff; 4096]);
     for bytes in [b"HTTP/1.1 400 Bad Request\r\n\r\n".repeat(100), noise, garbled, huge, b"SSH-1.5-old\r\n".to_vec()] {
         let (port, served) = saying(bytes).await;
-        let (_folder, ssh, route) = way(port, Limits { login: Duration::from_secs(3), ..limits() });
+        let (_folder, ssh, route) = way(port, TransportLimits { login: Duration::from_secs(3), ..limits() });
         let error = ssh.connect(route).await.err();
         assert!(matches!(error, Some(ReachError::Unreachable(_))), "{error:?}");
         until("the connection is closed", || served.load(std::sync::atomic::Ordering::SeqCst) == 0).await;
@@ -106,7 +106,7 @@ async fn a_host_that_stops_answering_closes_its_link() {
     });
     let silence = Duration::from_secs(6);
     let hop = Hop { port, ..sshd.hop() };
-    let way = Route { machine: "m1".into(), host: hop, jumps: vec![], limits: Limits { silence, ..limits() } };
+    let way = Route { machine: "m1".into(), host: hop, jumps: vec![], limits: TransportLimits { silence, ..limits() } };
     let link = sshd.ssh(HELPER).connect(Arc::new(way)).await.unwrap();
     pulled.notify_one();
     until("the link is closed", || !link.open()).await;

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fleetwright_transport::{Helpers, Hop, Limits, Login, Route, Ssh, Trust};
+use fleetwright_transport::{Helpers, Hop, Login, Route, Ssh, TransportLimits, Trust};
 
 /// A running sshd. Ended with it.
 pub struct Sshd {
@@ -245,8 +245,8 @@ pub fn route(host: Hop) -> Arc<Route> {
 }
 
 /// Long enough for a busy machine, short enough to wait for.
-pub fn limits() -> Limits {
-    Limits {
+pub fn limits() -> TransportLimits {
+    TransportLimits {
         connect: Duration::from_secs(20),
         login: Duration::from_secs(40),
         deliver: Duration::from_secs(60),

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::candidate::{Candidate, Hop, Imported, Notes, is_label_key, is_label_value, object_name};
-use crate::package::source::Tree;
+use super::candidate::{Candidate, Hop, ImportNotes, Imported, is_label_key, is_label_value, object_name};
+use crate::package::source::SourceTree;
 
 /// The label of a group.
 const GROUP: &str = "group.fleetwright.io/";
@@ -29,13 +29,13 @@ const SILENT: [&str; 12] = [
 
 /// A variable's value.
 #[derive(Clone, Debug, PartialEq)]
-enum Var {
+enum AnsibleVar {
     Text(String),
     /// A list or map.
-    Deep,
+    Nested,
 }
 
-type Vars = BTreeMap<String, Var>;
+type Vars = BTreeMap<String, AnsibleVar>;
 
 #[derive(Debug, Default)]
 struct Group {
@@ -50,7 +50,7 @@ struct Inventory {
     groups: BTreeMap<String, Group>,
     /// Every host once, in the order of the file: where it was found and its own variables.
     hosts: Vec<(String, String, Vars)>,
-    notes: Notes,
+    notes: ImportNotes,
 }
 
 impl Inventory {
@@ -122,7 +122,13 @@ impl Inventory {
     }
 }
 
-fn candidate(place: &str, name: &str, groups: Vec<String>, mut vars: Vars, notes: &mut Notes) -> Option<Candidate> {
+fn candidate(
+    place: &str,
+    name: &str,
+    groups: Vec<String>,
+    mut vars: Vars,
+    notes: &mut ImportNotes,
+) -> Option<Candidate> {
     let connection = take(&mut vars, &["ansible_connection"], notes, place);
     if let Some(connection) = connection.filter(|word| !matches!(word.as_str(), "ssh" | "paramiko" | "smart")) {
         notes.say(place, format!("{name} uses the connection {connection}, not SSH: skipped"));
@@ -168,7 +174,7 @@ fn candidate(place: &str, name: &str, groups: Vec<String>, mut vars: Vars, notes
 }
 
 /// A variable that is no business of SSH's becomes a label, if it can.
-fn label(host: &mut Candidate, place: &str, name: &str, value: Var, notes: &mut Notes) {
+fn label(host: &mut Candidate, place: &str, name: &str, value: AnsibleVar, notes: &mut ImportNotes) {
     if SILENT.contains(&name) {
         return;
     }
@@ -179,16 +185,18 @@ fn label(host: &mut Candidate, place: &str, name: &str, value: Var, notes: &mut 
         return notes.say(place, format!("the variable {name} is not supported: dropped"));
     }
     match value {
-        Var::Deep => {
+        AnsibleVar::Nested => {
             notes.say(place, format!("the variable {name} is a list or a map, which cannot be a label: dropped"))
         }
-        Var::Text(text) if text.contains("{{") || text.starts_with("!vault") || text.starts_with("$ANSIBLE_VAULT") => {
+        AnsibleVar::Text(text)
+            if text.contains("{{") || text.starts_with("!vault") || text.starts_with("$ANSIBLE_VAULT") =>
+        {
             notes.say(place, format!("the variable {name} is computed or encrypted: dropped"));
         }
-        Var::Text(text) if !is_label_key(name) || !is_label_value(&text) => {
+        AnsibleVar::Text(text) if !is_label_key(name) || !is_label_value(&text) => {
             notes.say(place, format!("the variable {name} is not a valid label with that value (letters, digits, -, _ and ., at most 63): dropped"));
         }
-        Var::Text(text) => {
+        AnsibleVar::Text(text) => {
             // What has a field of its own goes there, too: limits and failure domains go by it.
             match name {
                 "rack" => host.hardware.rack = Some(text.clone()),
@@ -211,14 +219,14 @@ fn is_secret(name: &str) -> bool {
 }
 
 /// The first of these variables, as a text.
-fn take(vars: &mut Vars, names: &[&str], notes: &mut Notes, place: &str) -> Option<String> {
+fn take(vars: &mut Vars, names: &[&str], notes: &mut ImportNotes, place: &str) -> Option<String> {
     let mut found = None;
     for name in names {
         match vars.remove(*name) {
-            Some(Var::Text(text)) if text.contains("{{") => {
+            Some(AnsibleVar::Text(text)) if text.contains("{{") => {
                 notes.say(place, format!("the variable {name} is computed, which is not supported: dropped"))
             }
-            Some(Var::Text(text)) if !text.is_empty() => found = found.or(Some(text)),
+            Some(AnsibleVar::Text(text)) if !text.is_empty() => found = found.or(Some(text)),
             _ => {}
         }
     }
@@ -321,7 +329,7 @@ pub(super) fn ini(file: &str, text: &str) -> Imported {
                 let mut vars = Vars::new();
                 for word in words {
                     match word.split_once('=') {
-                        Some((name, value)) => drop(vars.insert(name.to_owned(), Var::Text(value.to_owned()))),
+                        Some((name, value)) => drop(vars.insert(name.to_owned(), AnsibleVar::Text(value.to_owned()))),
                         None => {
                             inventory.notes.say(&place, format!("{word:?} is not a variable with a value: skipped"))
                         }
@@ -334,7 +342,7 @@ pub(super) fn ini(file: &str, text: &str) -> Imported {
                     _ => (pattern, None),
                 };
                 if let Some(port) = port {
-                    vars.entry("ansible_port".to_owned()).or_insert(Var::Text(port));
+                    vars.entry("ansible_port".to_owned()).or_insert(AnsibleVar::Text(port));
                 }
                 match expand(&pattern) {
                     Some(names) => {
@@ -350,7 +358,7 @@ pub(super) fn ini(file: &str, text: &str) -> Imported {
                     let value = value.trim();
                     let plain = value.trim_matches(['"', '\'']);
                     let deep = value.starts_with(['[', '{']) && !value.starts_with("{{");
-                    let var = if deep { Var::Deep } else { Var::Text(plain.to_owned()) };
+                    let var = if deep { AnsibleVar::Nested } else { AnsibleVar::Text(plain.to_owned()) };
                     inventory.groups.entry(group.clone()).or_default().vars.insert(name.trim().to_owned(), var);
                 }
                 None => inventory.notes.say(&place, format!("{line:?} is not a variable with a value: skipped")),
@@ -392,8 +400,8 @@ fn one(text: &str) -> Option<char> {
 }
 
 /// Whether a document looks like an inventory.
-pub(super) fn is_inventory(tree: &Tree) -> bool {
-    let group = |tree: &Tree| ["hosts", "children", "vars"].iter().any(|key| tree.get(key).is_some());
+pub(super) fn is_inventory(tree: &SourceTree) -> bool {
+    let group = |tree: &SourceTree| ["hosts", "children", "vars"].iter().any(|key| tree.get(key).is_some());
     let entries = tree.entries();
     !entries.is_empty()
         && entries.iter().all(|(_, tree)| tree.is_null() || group(tree))
@@ -401,7 +409,7 @@ pub(super) fn is_inventory(tree: &Tree) -> bool {
 }
 
 /// An inventory as YAML.
-pub(super) fn yaml(file: &str, tree: &Tree) -> Imported {
+pub(super) fn yaml(file: &str, tree: &SourceTree) -> Imported {
     let mut inventory = Inventory::default();
     for (name, group) in tree.entries() {
         group_of(file, name, group, &mut inventory, 0);
@@ -409,9 +417,9 @@ pub(super) fn yaml(file: &str, tree: &Tree) -> Imported {
     inventory.imported()
 }
 
-fn group_of(file: &str, name: &str, tree: &Tree, inventory: &mut Inventory, depth: usize) {
+fn group_of(file: &str, name: &str, tree: &SourceTree, inventory: &mut Inventory, depth: usize) {
     inventory.groups.entry(name.to_owned()).or_default();
-    let place = |tree: &Tree| format!("{file}:{}", tree.line);
+    let place = |tree: &SourceTree| format!("{file}:{}", tree.line);
     if depth > 32 {
         return inventory.notes.say(place(tree), "groups are nested too deeply: skipped");
     }
@@ -447,12 +455,12 @@ fn group_of(file: &str, name: &str, tree: &Tree, inventory: &mut Inventory, dept
     }
 }
 
-fn var(tree: &Tree) -> Var {
+fn var(tree: &SourceTree) -> AnsibleVar {
     match tree.value() {
-        serde_json::Value::String(text) => Var::Text(text),
-        serde_json::Value::Null => Var::Text(String::new()),
-        serde_json::Value::Array(_) | serde_json::Value::Object(_) => Var::Deep,
-        other => Var::Text(other.to_string()),
+        serde_json::Value::String(text) => AnsibleVar::Text(text),
+        serde_json::Value::Null => AnsibleVar::Text(String::new()),
+        serde_json::Value::Array(_) | serde_json::Value::Object(_) => AnsibleVar::Nested,
+        other => AnsibleVar::Text(other.to_string()),
     }
 }
 

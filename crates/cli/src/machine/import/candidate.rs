@@ -11,14 +11,14 @@ use fleetwright_api::{
 pub(super) struct Imported {
     pub(super) hosts: Vec<Candidate>,
     /// What was not understood or dropped.
-    pub(super) notes: Notes,
+    pub(super) notes: ImportNotes,
 }
 
 /// What a person should know of what became of the list. Each is said once, with how often and where it first was.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Notes(Vec<(String, String, usize)>);
+pub(super) struct ImportNotes(Vec<(String, String, usize)>);
 
-impl Notes {
+impl ImportNotes {
     pub(super) fn say(&mut self, place: impl Into<String>, message: impl Into<String>) {
         let message = message.into();
         match self.0.iter_mut().find(|(_, said, _)| *said == message) {
@@ -93,7 +93,7 @@ impl Hop {
 
 /// How machines are made of candidates.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Choices {
+pub(super) struct ImportOptions {
     /// The Secret with the private key, where the list names none.
     pub(super) key_secret: String,
     pub(super) trust_on_first_use: bool,
@@ -104,7 +104,7 @@ pub(super) struct Choices {
 
 impl Candidate {
     /// The machine, or why it cannot be made.
-    pub(super) fn machine(&self, choices: &Choices) -> Result<Machine, String> {
+    pub(super) fn machine(&self, choices: &ImportOptions) -> Result<Machine, String> {
         if let Some(hop) = self.jumps.iter().find(|hop| hop.host_keys.is_empty()) {
             return Err(format!(
                 "unknown host key of {}, the jump host of {}: pass a --known-hosts file that contains it (ssh-keyscan {} >>FILE, then verify it)",

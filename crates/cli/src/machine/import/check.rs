@@ -11,7 +11,7 @@ use futures::StreamExt as _;
 use super::candidate::Candidate;
 use crate::cluster::Cluster;
 use crate::machine::reach::{self, ReachArgs};
-use crate::shown::line;
+use crate::terminal_text::line;
 
 /// So many hosts at a time.
 const AT_ONCE: usize = 64;
@@ -104,7 +104,11 @@ fn route(host: &Candidate, login: Login, options: &Options<'_>) -> Result<Arc<Ro
 }
 
 /// What a host says of itself, and the key that it showed. Nothing is left on a host that carries nothing of ours.
-async fn look(way: &reach::Way, route: Arc<Route>, within: std::time::Duration) -> Result<(String, String), String> {
+async fn look(
+    way: &reach::HostConnector,
+    route: Arc<Route>,
+    within: std::time::Duration,
+) -> Result<(String, String), String> {
     let (seen, link) =
         reach::observe(way, route, Observe::default(), within).await.map_err(|error| format!("{error:#}"))?;
     let facts = &seen.facts;

@@ -17,7 +17,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use self::candidate::{Candidate, Choices, Imported, is_label_key, is_label_value, object_name};
+use self::candidate::{Candidate, ImportOptions, Imported, is_label_key, is_label_value, object_name};
 use self::keys::KnownHosts;
 use super::reach::ReachArgs;
 use crate::cluster::{Cluster, ClusterArgs, is_not_found};
@@ -42,7 +42,7 @@ pub(crate) struct Args {
 
     /// Format of the list. [default: detected from the file name and content]
     #[arg(long, value_enum, value_name = "FORMAT")]
-    format: Option<Form>,
+    format: Option<InputFormat>,
 
     /// Secret with the private SSH key, for hosts for which the list names no other.
     #[arg(long, value_name = "NAME", default_value = "fleet-ssh")]
@@ -96,7 +96,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
+enum InputFormat {
     /// YAML list, or Machine objects.
     Yaml,
     /// Table with a header row.
@@ -180,7 +180,7 @@ fn read(file: &str) -> anyhow::Result<(String, String)> {
 }
 
 /// The hosts of a list, and objects that are Machines already.
-fn parse(form: Option<Form>, file: &str, text: &str) -> anyhow::Result<(Imported, Vec<Value>)> {
+fn parse(form: Option<InputFormat>, file: &str, text: &str) -> anyhow::Result<(Imported, Vec<Value>)> {
     let yaml = || {
         source::documents(text).map_err(|(line, column, said)| anyhow!("{file}:{line}:{column}: invalid YAML: {said}"))
     };
@@ -189,9 +189,9 @@ fn parse(form: Option<Form>, file: &str, text: &str) -> anyhow::Result<(Imported
         None => guess(file, text),
     };
     match form {
-        Form::Csv => Ok((table::csv(file, text).map_err(anyhow::Error::msg)?, vec![])),
-        Form::AnsibleIni => Ok((ansible::ini(file, text), vec![])),
-        Form::AnsibleYaml => {
+        InputFormat::Csv => Ok((table::csv(file, text).map_err(anyhow::Error::msg)?, vec![])),
+        InputFormat::AnsibleIni => Ok((ansible::ini(file, text), vec![])),
+        InputFormat::AnsibleYaml => {
             let mut all = Imported::default();
             for document in yaml()? {
                 let one = ansible::yaml(file, &document);
@@ -200,14 +200,15 @@ fn parse(form: Option<Form>, file: &str, text: &str) -> anyhow::Result<(Imported
             }
             Ok((all, vec![]))
         }
-        Form::Yaml => {
+        InputFormat::Yaml => {
             let (mut all, mut objects) = (Imported::default(), Vec::new());
             for document in yaml()? {
-                let kind = document.get("kind").and_then(source::Tree::text);
+                let kind = document.get("kind").and_then(source::SourceTree::text);
                 match kind {
                     Some("Machine") => objects.push(document.value()),
-                    Some("List" | "MachineList") => objects
-                        .extend(document.get("items").iter().flat_map(|items| items.items()).map(source::Tree::value)),
+                    Some("List" | "MachineList") => objects.extend(
+                        document.get("items").iter().flat_map(|items| items.items()).map(source::SourceTree::value),
+                    ),
                     Some(other) => {
                         all.notes.say(format!("{file}:{}", document.line), format!("{other} is not a Machine: skipped"))
                     }
@@ -233,28 +234,28 @@ fn parse(form: Option<Form>, file: &str, text: &str) -> anyhow::Result<(Imported
 }
 
 /// What a list is, by its name and content.
-fn guess(file: &str, text: &str) -> Form {
+fn guess(file: &str, text: &str) -> InputFormat {
     let lower = file.to_lowercase();
     if lower.ends_with(".csv") || lower.ends_with(".tsv") {
-        return Form::Csv;
+        return InputFormat::Csv;
     }
     if lower.ends_with(".ini") || lower.ends_with(".cfg") {
-        return Form::AnsibleIni;
+        return InputFormat::AnsibleIni;
     }
     let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#')).unwrap_or_default();
     let section = first.starts_with('[') && first.ends_with(']') && !first.contains([',', '"', '{']);
     if let (false, Ok(documents)) = (section, source::documents(text)) {
         if documents.iter().any(ansible::is_inventory) {
-            return Form::AnsibleYaml;
+            return InputFormat::AnsibleYaml;
         }
         if documents.iter().any(|document| !document.items().is_empty() || document.get("kind").is_some()) {
-            return Form::Yaml;
+            return InputFormat::Yaml;
         }
     }
     let table = [',', ';', '\t']
         .iter()
         .any(|c| first.to_lowercase().split(*c).map(str::trim).any(|word| word == "name") && first.contains(*c));
-    if table { Form::Csv } else { Form::AnsibleIni }
+    if table { InputFormat::Csv } else { InputFormat::AnsibleIni }
 }
 
 fn known_hosts(files: &[PathBuf]) -> anyhow::Result<KnownHosts> {
@@ -307,7 +308,7 @@ fn machines(
     hosts: &[Candidate],
     objects: &[Value],
 ) -> (Vec<Value>, Vec<String>) {
-    let choices = Choices {
+    let choices = ImportOptions {
         key_secret: args.key_secret.clone(),
         trust_on_first_use: args.trust_on_first_use,
         labels: args.label.iter().cloned().collect(),
@@ -443,14 +444,14 @@ mod tests {
     #[test]
     fn lists_are_told_apart_by_name_and_content() {
         for (file, text, wanted) in [
-            ("a.csv", "", Form::Csv),
-            ("hosts", "[web]\nweb1\n", Form::AnsibleIni),
-            ("hosts", "web1 ansible_host=10.0.0.1\n", Form::AnsibleIni),
-            ("-", "# c\nname,address\na,b\n", Form::Csv),
-            ("x.yaml", "all:\n  hosts:\n    a: {}\n", Form::AnsibleYaml),
-            ("x.yml", "web:\n  hosts:\n    a:\ndb:\n", Form::AnsibleYaml),
-            ("x.yaml", "- name: a\n", Form::Yaml),
-            ("x.yaml", "kind: Machine\nmetadata: {name: a}\n", Form::Yaml),
+            ("a.csv", "", InputFormat::Csv),
+            ("hosts", "[web]\nweb1\n", InputFormat::AnsibleIni),
+            ("hosts", "web1 ansible_host=10.0.0.1\n", InputFormat::AnsibleIni),
+            ("-", "# c\nname,address\na,b\n", InputFormat::Csv),
+            ("x.yaml", "all:\n  hosts:\n    a: {}\n", InputFormat::AnsibleYaml),
+            ("x.yml", "web:\n  hosts:\n    a:\ndb:\n", InputFormat::AnsibleYaml),
+            ("x.yaml", "- name: a\n", InputFormat::Yaml),
+            ("x.yaml", "kind: Machine\nmetadata: {name: a}\n", InputFormat::Yaml),
         ] {
             assert_eq!(guess(file, text), wanted, "{file}: {text}");
         }
@@ -459,7 +460,8 @@ mod tests {
     #[test]
     fn a_machine_is_written_without_what_says_nothing() {
         let host = Candidate { name: "a".into(), addresses: vec!["10.0.0.1".into()], ..Candidate::default() };
-        let choices = Choices { key_secret: "fleet-ssh".into(), trust_on_first_use: true, ..Choices::default() };
+        let choices =
+            ImportOptions { key_secret: "fleet-ssh".into(), trust_on_first_use: true, ..ImportOptions::default() };
         assert_eq!(
             object(&host.machine(&choices).unwrap()),
             json!({
@@ -471,7 +473,7 @@ mod tests {
                 },
             })
         );
-        let refused = host.machine(&Choices::default()).unwrap_err();
+        let refused = host.machine(&ImportOptions::default()).unwrap_err();
         assert!(refused.contains("--known-hosts") && refused.contains("--trust-on-first-use"), "{refused}");
     }
 }

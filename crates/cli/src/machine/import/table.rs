@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::candidate::{Candidate, Hop, Imported, Notes, is_label_key, is_label_value, object_name};
-use crate::package::source::Tree;
+use super::candidate::{Candidate, Hop, ImportNotes, Imported, is_label_key, is_label_value, object_name};
+use crate::package::source::SourceTree;
 
 /// The names of columns and fields, for messages.
 const FIELDS: &str = "name, address (several with spaces), hostname, port, user, role, serial, model, rack, zone, providerID, hostKeys (several with ;), keySecret, jump, labels (a=b;c=d), label:NAME and nodeLabel:NAME";
@@ -36,7 +36,7 @@ pub(super) fn csv(file: &str, text: &str) -> Result<Imported, String> {
 }
 
 /// A list of hosts in YAML, each a map.
-pub(super) fn list(file: &str, tree: &Tree) -> Imported {
+pub(super) fn list(file: &str, tree: &SourceTree) -> Imported {
     let mut imported = Imported::default();
     for item in tree.items() {
         let place = format!("{file}:{}", item.line);
@@ -50,7 +50,7 @@ pub(super) fn list(file: &str, tree: &Tree) -> Imported {
         }
         let mut fields = Vec::new();
         for (key, value) in item.entries() {
-            let scalar = |tree: &Tree| match tree.value() {
+            let scalar = |tree: &SourceTree| match tree.value() {
                 Value::String(text) => text,
                 Value::Null => String::new(),
                 other => other.to_string(),
@@ -81,7 +81,7 @@ pub(super) fn list(file: &str, tree: &Tree) -> Imported {
     imported
 }
 
-fn host(place: &str, fields: impl Iterator<Item = (String, String)>, notes: &mut Notes) -> Option<Candidate> {
+fn host(place: &str, fields: impl Iterator<Item = (String, String)>, notes: &mut ImportNotes) -> Option<Candidate> {
     let mut host = Candidate { place: place.to_owned(), ..Candidate::default() };
     for (field, value) in fields.filter(|(_, value)| !value.is_empty()) {
         let some = Some(value.clone());

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use fleetwright_conformance::Kind;
-use fleetwright_lab::measure::Server;
+use fleetwright_conformance::ServerKind;
+use fleetwright_lab::measure::MeasuredServer;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use kube::Client;
@@ -76,12 +76,12 @@ const CONFIG_MAPS: &str = "/api/v1/namespaces/bench/configmaps";
 const WATCHED: &str = "/api/v1/namespaces/bench-watch/configmaps";
 
 /// Runs all workloads on one server.
-pub(crate) async fn measure(report: &mut Report, kind: Kind, sizes: &Sizes) -> Result<()> {
-    let server = Server::start(kind).await?;
+pub(crate) async fn measure(report: &mut Report, kind: ServerKind, sizes: &Sizes) -> Result<()> {
+    let server = MeasuredServer::start(kind).await?;
     let client = server.client();
     report.add("time to ready", Unit::Millis, millis(server.ready()));
     tokio::time::sleep(SETTLE).await;
-    if kind == Kind::Real {
+    if kind == ServerKind::Real {
         report.add(idle::memory_row(sizes.idle), Unit::KiB, server.memory()?.1 as f64 / 1024.0);
     }
     memory(report, &server, "memory, idle")?;
@@ -110,7 +110,7 @@ pub(crate) async fn measure(report: &mut Report, kind: Kind, sizes: &Sizes) -> R
 }
 
 /// The API server alone and, where it has a store beside it, with that.
-fn memory(report: &mut Report, server: &Server, name: &str) -> Result<()> {
+fn memory(report: &mut Report, server: &MeasuredServer, name: &str) -> Result<()> {
     let (api_server, all) = server.memory()?;
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     report.add(name, Unit::MiB, mib(all));
@@ -120,7 +120,7 @@ fn memory(report: &mut Report, server: &Server, name: &str) -> Result<()> {
 
 struct Bench<'a> {
     report: &'a mut Report,
-    server: &'a Server,
+    server: &'a MeasuredServer,
     client: &'a Client,
 }
 
@@ -185,7 +185,7 @@ impl Bench<'_> {
     }
 
     /// Writes and waits until every watcher has seen every write.
-    async fn follow(&self, watches: &mut Vec<Body>, writes: usize, pace: Duration) -> Result<Followed> {
+    async fn follow(&self, watches: &mut Vec<Body>, writes: usize, pace: Duration) -> Result<WatchedEvents> {
         let started = Instant::now();
         let mut readers = JoinSet::new();
         for mut watch in watches.drain(..) {
@@ -211,7 +211,7 @@ impl Bench<'_> {
                 tokio::time::sleep(pace).await;
             }
         }
-        let mut followed = Followed { took: Duration::ZERO, latencies: Vec::new() };
+        let mut followed = WatchedEvents { took: Duration::ZERO, latencies: Vec::new() };
         let all = async {
             while let Some(reader) = readers.join_next().await {
                 let (watch, seen) = reader??;
@@ -255,7 +255,7 @@ impl Bench<'_> {
     }
 }
 
-struct Followed {
+struct WatchedEvents {
     took: Duration,
     latencies: Vec<Duration>,
 }

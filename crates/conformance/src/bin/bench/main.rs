@@ -10,7 +10,7 @@ mod report;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use fleetwright_conformance::Kind;
+use fleetwright_conformance::ServerKind;
 use fleetwright_lab::measure::{self, machine};
 
 use crate::load::Sizes;
@@ -25,19 +25,20 @@ const USAGE: &str = "usage: bench [--quick] [--embedded | --real] [--json FILE]
 
 struct Options {
     quick: bool,
-    kinds: Vec<Kind>,
+    kinds: Vec<ServerKind>,
     json: PathBuf,
 }
 
 fn options(arguments: &[String]) -> Result<Options> {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/bench.json");
-    let mut options = Options { quick: false, kinds: vec![Kind::Embedded, Kind::Real], json: target.into() };
+    let mut options =
+        Options { quick: false, kinds: vec![ServerKind::Embedded, ServerKind::Real], json: target.into() };
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--quick" => options.quick = true,
-            "--embedded" => options.kinds = vec![Kind::Embedded],
-            "--real" => options.kinds = vec![Kind::Real],
+            "--embedded" => options.kinds = vec![ServerKind::Embedded],
+            "--real" => options.kinds = vec![ServerKind::Real],
             "--json" => options.json = rest.next().context("--json needs a file")?.into(),
             _ => bail!("unknown argument {argument:?}\n{USAGE}"),
         }
@@ -63,7 +64,7 @@ async fn run(options: &Options) -> Result<()> {
     let sizes = if options.quick { Sizes::QUICK } else { Sizes::FULL };
     let command = if options.quick { "make bench, quick" } else { "make bench" };
     let mut report = Report::new(machine::describe(command)?);
-    if options.kinds.contains(&Kind::Embedded) {
+    if options.kinds.contains(&ServerKind::Embedded) {
         idle::measure(&mut report, sizes.idle).await?;
     }
     for &kind in &options.kinds {

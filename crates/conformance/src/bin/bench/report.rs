@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use fleetwright_conformance::Kind;
-use fleetwright_lab::measure::{machine, shown};
+use fleetwright_conformance::ServerKind;
+use fleetwright_lab::measure::{format_number, machine};
 use serde_json::{Value, json};
 
 /// What a number counts, and so which way is better.
@@ -52,24 +52,24 @@ impl Row {
 /// All that was measured.
 pub(crate) struct Report {
     machine: Value,
-    kind: Kind,
+    kind: ServerKind,
     rows: Vec<Row>,
 }
 
 impl Report {
     pub(crate) fn new(machine: Value) -> Self {
-        Self { machine, kind: Kind::Embedded, rows: Vec::new() }
+        Self { machine, kind: ServerKind::Embedded, rows: Vec::new() }
     }
 
     /// What comes next is of this server.
-    pub(crate) fn begin(&mut self, kind: Kind) {
+    pub(crate) fn begin(&mut self, kind: ServerKind) {
         self.kind = kind;
     }
 
     /// Notes a number, beside the other server's when that has the same row.
     pub(crate) fn add(&mut self, name: impl Into<String>, unit: Unit, value: f64) {
         let name = name.into();
-        eprintln!("bench: {:8} {name}: {} {}", self.kind, shown(value), unit.text());
+        eprintln!("bench: {:8} {name}: {} {}", self.kind, format_number(value), unit.text());
         let at = match self.rows.iter().position(|row| row.name == name) {
             Some(at) => at,
             None => {
@@ -78,8 +78,8 @@ impl Report {
             }
         };
         match self.kind {
-            Kind::Embedded => self.rows[at].embedded = Some(value),
-            Kind::Real => self.rows[at].real = Some(value),
+            ServerKind::Embedded => self.rows[at].embedded = Some(value),
+            ServerKind::Real => self.rows[at].real = Some(value),
         }
     }
 
@@ -89,8 +89,8 @@ impl Report {
         let _ = writeln!(out, "{}\n", machine::line(&self.machine));
         let _ = writeln!(out, "| what | unit | embedded | real | real / embedded |\n|---|---|--:|--:|--:|");
         for row in &self.rows {
-            let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), shown);
-            let ratio = row.ratio().map_or_else(|| "–".to_owned(), |ratio| format!("{}×", shown(ratio)));
+            let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), format_number);
+            let ratio = row.ratio().map_or_else(|| "–".to_owned(), |ratio| format!("{}×", format_number(ratio)));
             let (embedded, real) = (cell(row.embedded), cell(row.real));
             let _ = writeln!(out, "| {} | {} | {embedded} | {real} | {ratio} |", row.name, row.unit.text());
         }
@@ -132,7 +132,7 @@ mod tests {
     fn both_servers_share_a_row() {
         let mut report = Report::new(json!({}));
         report.add("gets", Unit::PerSecond, 10.0);
-        report.begin(Kind::Real);
+        report.begin(ServerKind::Real);
         report.add("gets", Unit::PerSecond, 5.0);
         assert_eq!(report.json()["rows"][0]["costRatio"], 2.0);
         assert!(report.markdown().contains("| gets | /s | 10.0 | 5.00 | 2.00× |"));

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::{Cause, DEFINITIONS, cause, refused, spec_cause, with_a, with_properties, with_spec};
-use crate::{Case, Crd, Ctx, Kind};
+use crate::{Case, Crd, Ctx, ServerKind};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!["crds";
@@ -397,7 +397,7 @@ async fn a_conversion_webhook_is_refused(ctx: Ctx) -> Result<()> {
     crd.body["spec"]["conversion"] = json!({"strategy": "Webhook"});
     let wanted = match ctx.kind() {
         // The real one takes webhooks; this one is refused because it is not whole.
-        Kind::Real => vec![
+        ServerKind::Real => vec![
             cause(
                 "Required",
                 "spec.conversion.webhookClientConfig",
@@ -405,7 +405,7 @@ async fn a_conversion_webhook_is_refused(ctx: Ctx) -> Result<()> {
             ),
             cause("Required", "spec.conversion.conversionReviewVersions", "Required value"),
         ],
-        Kind::Embedded => vec![cause(
+        ServerKind::Embedded => vec![cause(
             "Forbidden",
             "spec.conversion.strategy",
             "Forbidden: conversion webhooks are not supported by this server; use None, which changes only the apiVersion",

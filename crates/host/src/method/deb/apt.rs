@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::keeping::archives;
-use super::{Effects, MethodError, Work, ended};
-use crate::system::{Ran, Run};
+use super::package_cache::archives;
+use super::{MethodContext, MethodError, RemovalEffects, ended};
+use crate::system::{ProgramResult, ProgramRun};
 
 /// A question to apt that changes nothing takes seconds; a minute means that it is stuck.
 const LOOK: Duration = Duration::from_secs(120);
 
 /// Between two attempts while another program holds a lock.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Nobody is there to answer questions, and nobody restarts services behind our back.
 const ENV: &[(&str, &str)] = &[
@@ -24,7 +24,7 @@ const ENV: &[(&str, &str)] = &[
 ];
 
 /// What every call of apt-get is told.
-pub(super) fn options(work: &mut Work<'_>) -> Result<Vec<String>, MethodError> {
+pub(super) fn options(work: &mut MethodContext<'_>) -> Result<Vec<String>, MethodError> {
     // apt makes this folder only where it keeps its own archives.
     let partial = format!("{}/partial/.made", archives(work));
     if work.system.stat(&partial).map_err(MethodError::io(&partial))?.is_none() {
@@ -67,10 +67,10 @@ pub(super) fn options(work: &mut Work<'_>) -> Result<Vec<String>, MethodError> {
 }
 
 /// Asks something that changes nothing and does not belong into the step's output.
-pub(super) fn look(work: &Work<'_>, argv: &[&str]) -> Result<Ran, MethodError> {
+pub(super) fn look(work: &MethodContext<'_>, argv: &[&str]) -> Result<ProgramResult, MethodError> {
     let within = work.left()?.min(LOOK);
     let name = argv.first().copied().unwrap_or_default();
-    let ran = work.system.look(&Run { argv, input: &[], env: ENV, within }).map_err(|error| {
+    let ran = work.system.look(&ProgramRun { argv, input: &[], env: ENV, within }).map_err(|error| {
         MethodError(format!("cannot run {name}: {error}; the method `deb` requires a host with apt and dpkg"))
     })?;
     if ran.timed_out {
@@ -80,7 +80,7 @@ pub(super) fn look(work: &Work<'_>, argv: &[&str]) -> Result<Ran, MethodError> {
 }
 
 /// What apt-get would do.
-pub(super) fn simulate(work: &mut Work<'_>, argv: &[&str]) -> Result<Effects, MethodError> {
+pub(super) fn simulate(work: &mut MethodContext<'_>, argv: &[&str]) -> Result<RemovalEffects, MethodError> {
     let mut asked = argv.to_vec();
     if !asked.contains(&"--simulate") {
         asked.insert(2, "--simulate");
@@ -94,8 +94,8 @@ pub(super) fn simulate(work: &mut Work<'_>, argv: &[&str]) -> Result<Effects, Me
 }
 
 /// Reads `Inst NAME [OLD] (NEW …)`, `Remv NAME [OLD]` and `Purg NAME [OLD]`. What is only upgraded is neither coming nor going.
-fn effects(said: &str) -> Effects {
-    let mut effects = Effects { removes: BTreeSet::new(), installs: BTreeSet::new() };
+fn effects(said: &str) -> RemovalEffects {
+    let mut effects = RemovalEffects { removes: BTreeSet::new(), installs: BTreeSet::new() };
     for line in said.lines() {
         let mut words = line.split(' ');
         let (Some(verb), Some(name)) = (words.next(), words.next()) else { continue };
@@ -111,7 +111,7 @@ fn effects(said: &str) -> Effects {
 }
 
 /// Runs, and runs again while another program holds a lock, until the step's time is over.
-pub(super) fn patiently(work: &mut Work<'_>, argv: &[&str]) -> Result<Ran, MethodError> {
+pub(super) fn patiently(work: &mut MethodContext<'_>, argv: &[&str]) -> Result<ProgramResult, MethodError> {
     loop {
         let ran = work.run(argv, &[], ENV)?;
         if ran.ok() || !locked(&ran.tail) {
@@ -119,10 +119,10 @@ pub(super) fn patiently(work: &mut Work<'_>, argv: &[&str]) -> Result<Ran, Metho
         }
         let holder = ran.tail.lines().find(|line| locked(line)).unwrap_or_default().trim().to_owned();
         work.say(format!("waiting: {holder}"));
-        if work.left()? <= PATIENCE {
+        if work.left()? <= LOCK_RETRY_INTERVAL {
             return Ok(ran);
         }
-        work.system.pause(PATIENCE);
+        work.system.pause(LOCK_RETRY_INTERVAL);
     }
 }
 
@@ -139,7 +139,7 @@ fn locked(said: &str) -> bool {
 }
 
 /// Why apt-get or dpkg failed, by their own words, and what to do.
-pub(super) fn explain(ran: &Ran) -> String {
+pub(super) fn explain(ran: &ProgramResult) -> String {
     let said = &ran.tail;
     let advice = if locked(said) {
         "timed out waiting for dpkg's lock: find the program that holds it, and let it finish"
@@ -181,7 +181,7 @@ pub(super) fn explain(ran: &Ran) -> String {
     }
 }
 
-pub(super) fn mark(work: &mut Work<'_>, verb: &str, names: &[&str]) -> Result<(), MethodError> {
+pub(super) fn mark(work: &mut MethodContext<'_>, verb: &str, names: &[&str]) -> Result<(), MethodError> {
     let mut argv = vec!["apt-mark", verb];
     argv.extend(names);
     let ran = patiently(work, &argv)?;
@@ -192,7 +192,7 @@ pub(super) fn mark(work: &mut Work<'_>, verb: &str, names: &[&str]) -> Result<()
 }
 
 /// Programs that answer in the place of a person.
-pub(super) fn answers(work: &Work<'_>) -> String {
+pub(super) fn answers(work: &MethodContext<'_>) -> String {
     format!("{}/answers", work.folder)
 }
 

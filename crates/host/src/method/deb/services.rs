@@ -1,6 +1,6 @@
 //! Keeps maintainer scripts from touching services for the length of a transaction.
 
-use super::{MethodError, Work};
+use super::{MethodContext, MethodError};
 use crate::System;
 
 /// Asked by maintainer scripts before they start, stop or restart a service.
@@ -17,14 +17,14 @@ pub(super) fn policy_is_ours(system: &dyn System) -> Result<bool, MethodError> {
 }
 
 /// A policy that is there already is a person's, and stands.
-pub(super) fn deny_services(work: &mut Work<'_>) -> Result<(), MethodError> {
+pub(super) fn deny_services(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     if work.system.stat(POLICY).map_err(MethodError::io(POLICY))?.is_some() {
         return Ok(());
     }
     work.system.write(POLICY, DENIED.as_bytes(), 0o755, "root", "root").map_err(MethodError::io(POLICY))
 }
 
-pub(super) fn allow_services(work: &mut Work<'_>) -> Result<(), MethodError> {
+pub(super) fn allow_services(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     if policy_is_ours(work.system)? {
         work.system.remove(POLICY).map_err(MethodError::io(POLICY))?;
     }

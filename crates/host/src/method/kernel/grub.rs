@@ -2,7 +2,7 @@
 
 use fleetwright_wire::{self as wire, Deviation};
 
-use super::{LARGEST, MethodError, PATH, Work, ended, put, read};
+use super::{LARGEST, MethodContext, MethodError, PATH, ended, put, read};
 use crate::System;
 
 /// What `update-grub` writes and GRUB reads.
@@ -70,7 +70,7 @@ pub(super) fn deviations(
 }
 
 /// Sets them.
-pub(super) fn set(work: &mut Work<'_>, kernel: &wire::Kernel) -> Result<(), MethodError> {
+pub(super) fn set(work: &mut MethodContext<'_>, kernel: &wire::Kernel) -> Result<(), MethodError> {
     let component = work.package.component.clone();
     if kernel.release.is_none() && kernel.parameters.is_empty() {
         return unset(work);
@@ -104,7 +104,7 @@ pub(super) fn set(work: &mut Work<'_>, kernel: &wire::Kernel) -> Result<(), Meth
 }
 
 /// Leaves GRUB as it is without the component.
-pub(super) fn unset(work: &mut Work<'_>) -> Result<(), MethodError> {
+pub(super) fn unset(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     let path = path(&work.package.component);
     let Some(settings) = read(work.system, &path)? else { return Ok(()) };
     // Told before the file is gone: an interruption in between is made good by the next call, which still finds it.
@@ -117,7 +117,7 @@ pub(super) fn unset(work: &mut Work<'_>) -> Result<(), MethodError> {
     put(work.system, &path, None).map(|_| ())
 }
 
-fn update(work: &mut Work<'_>) -> Result<(), MethodError> {
+fn update(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     work.say("update-grub");
     let ran = work.run(&["update-grub"], &[], PATH)?;
     if ran.ok() { Ok(()) } else { Err(MethodError(format!("update-grub {}: see the output", ended(&ran)))) }

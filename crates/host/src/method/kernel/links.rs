@@ -2,9 +2,9 @@
 
 use fleetwright_wire::{self as wire, Deviation};
 
-use super::{MethodError, PATH, Work, ended, image, put, read, record, remember};
+use super::{MethodContext, MethodError, PATH, ended, image, put, read, record, remember};
 use crate::System;
-use crate::system::Kind;
+use crate::system::PathKind;
 
 const KERNEL: &str = "/vmlinuz";
 const INITRD: &str = "/initrd.img";
@@ -55,7 +55,7 @@ pub(super) fn deviations(
 }
 
 /// Remembers where the links lead. To be called before packages are installed: their own scripts move them.
-pub(super) fn note(work: &mut Work<'_>) -> Result<(), MethodError> {
+pub(super) fn note(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     let mut record = record(work)?;
     if record.links.is_empty() {
         for link in [KERNEL, INITRD] {
@@ -66,7 +66,7 @@ pub(super) fn note(work: &mut Work<'_>) -> Result<(), MethodError> {
     Ok(())
 }
 
-pub(super) fn set(work: &mut Work<'_>, kernel: &wire::Kernel) -> Result<(), MethodError> {
+pub(super) fn set(work: &mut MethodContext<'_>, kernel: &wire::Kernel) -> Result<(), MethodError> {
     if let Some(release) = &kernel.release {
         make_initrd(work, release)?;
         for (link, wanted) in wanted(work.system, release)? {
@@ -87,7 +87,7 @@ pub(super) fn set(work: &mut Work<'_>, kernel: &wire::Kernel) -> Result<(), Meth
 }
 
 /// Leaves the links and the line as they are without the component.
-pub(super) fn unset(work: &mut Work<'_>) -> Result<(), MethodError> {
+pub(super) fn unset(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     restore_links(work)?;
     let part = path(&work.package.component);
     let there = read(work.system, &part)?.is_some();
@@ -98,7 +98,7 @@ pub(super) fn unset(work: &mut Work<'_>) -> Result<(), MethodError> {
     Ok(())
 }
 
-fn restore_links(work: &mut Work<'_>) -> Result<(), MethodError> {
+fn restore_links(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     for (link, before) in record(work)?.links {
         let before = match before {
             // A link to a kernel that is gone boots nothing.
@@ -118,7 +118,7 @@ fn restore_links(work: &mut Work<'_>) -> Result<(), MethodError> {
 }
 
 /// What a link leads to when what it led to before is gone: what is there now, unless it is ours.
-fn another(work: &Work<'_>, link: &str) -> Result<Option<String>, MethodError> {
+fn another(work: &MethodContext<'_>, link: &str) -> Result<Option<String>, MethodError> {
     let release = super::declared(work.package)?.release.clone().unwrap_or_default();
     let ours = |target: &String| *target == relative(&image(&release)) || *target == relative(&initrd(&release));
     let found = target(work.system, link)?;
@@ -134,7 +134,7 @@ fn exists(system: &dyn System, target: &str) -> Result<bool, MethodError> {
 }
 
 /// A kernel that has an initial file system boots only with it; one for another kernel has the wrong modules.
-fn make_initrd(work: &mut Work<'_>, release: &str) -> Result<(), MethodError> {
+fn make_initrd(work: &mut MethodContext<'_>, release: &str) -> Result<(), MethodError> {
     let (path, tool) = (initrd(release), "/usr/sbin/update-initramfs");
     let there = |system: &dyn System, path: &str| Ok(system.stat(path).map_err(MethodError::io(path))?.is_some());
     if there(work.system, &path)? || !there(work.system, tool)? {
@@ -160,7 +160,7 @@ fn relative(path: &str) -> String {
 fn target(system: &dyn System, link: &str) -> Result<Option<String>, MethodError> {
     match system.stat(link).map_err(MethodError::io(link))?.map(|stat| stat.kind) {
         None => Ok(None),
-        Some(Kind::Link(target)) => Ok(Some(relative(&target))),
+        Some(PathKind::Link(target)) => Ok(Some(relative(&target))),
         Some(_) => Err(MethodError(format!(
             "{link} is not a link: the boot loader of this host does not use links, declare another `boot`"
         ))),
@@ -172,7 +172,7 @@ fn part(kernel: &wire::Kernel) -> Option<String> {
 }
 
 /// Makes the line from the parts of all components.
-fn gather(work: &mut Work<'_>) -> Result<(), MethodError> {
+fn gather(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     let mut words = Vec::new();
     for name in work.system.list(PARTS).map_err(MethodError::io(PARTS))? {
         if let Some(text) = read(work.system, &format!("{PARTS}/{name}"))? {

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{ENV, Effects, LOOK, MethodError, Target, Work, ended};
-use crate::system::{Ran, Run};
+use super::{ENV, LOOK, MethodContext, MethodError, RemovalEffects, Target, ended};
+use crate::system::{ProgramResult, ProgramRun};
 
 /// Between two attempts while another program holds rpm's lock. dnf waits for other dnfs by itself.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What every call of dnf is told.
-pub(super) fn options(work: &Work<'_>) -> Vec<&'static str> {
+pub(super) fn options(work: &MethodContext<'_>) -> Vec<&'static str> {
     let mut options = vec![
         "--assumeyes",
         "--setopt=install_weak_deps=False",
@@ -28,10 +28,10 @@ pub(super) fn options(work: &Work<'_>) -> Vec<&'static str> {
     options
 }
 
-pub(super) fn look(work: &Work<'_>, argv: &[&str]) -> Result<Ran, MethodError> {
+pub(super) fn look(work: &MethodContext<'_>, argv: &[&str]) -> Result<ProgramResult, MethodError> {
     let within = work.left()?.min(LOOK);
     let name = argv.first().copied().unwrap_or_default();
-    let ran = work.system.look(&Run { argv, input: &[], env: ENV, within }).map_err(|error| {
+    let ran = work.system.look(&ProgramRun { argv, input: &[], env: ENV, within }).map_err(|error| {
         MethodError(format!("cannot run {name}: {error}; the method `rpm` requires a host with rpm"))
     })?;
     if ran.timed_out {
@@ -41,7 +41,11 @@ pub(super) fn look(work: &Work<'_>, argv: &[&str]) -> Result<Ran, MethodError> {
 }
 
 /// What dnf would do to install these.
-pub(super) fn simulate(work: &mut Work<'_>, verb: &str, targets: &[Target]) -> Result<Effects, MethodError> {
+pub(super) fn simulate(
+    work: &mut MethodContext<'_>,
+    verb: &str,
+    targets: &[Target],
+) -> Result<RemovalEffects, MethodError> {
     let mut argv = vec!["dnf", verb, "--assumeno"];
     argv.extend(options(work).into_iter().filter(|option| *option != "--assumeyes"));
     argv.extend(targets.iter().map(|target| target.path.as_str()));
@@ -49,7 +53,11 @@ pub(super) fn simulate(work: &mut Work<'_>, verb: &str, targets: &[Target]) -> R
 }
 
 /// What taking these away would take with it.
-pub(super) fn would_remove(work: &mut Work<'_>, names: &BTreeSet<String>, dnf: bool) -> Result<Effects, MethodError> {
+pub(super) fn would_remove(
+    work: &mut MethodContext<'_>,
+    names: &BTreeSet<String>,
+    dnf: bool,
+) -> Result<RemovalEffects, MethodError> {
     let mut argv = if dnf { vec!["dnf", "remove", "--assumeno", "--cacheonly"] } else { vec!["rpm", "-e", "--test"] };
     if dnf {
         argv.extend(options(work).into_iter().filter(|option| *option != "--assumeyes" && *option != "--cacheonly"));
@@ -66,7 +74,7 @@ pub(super) fn would_remove(work: &mut Work<'_>, names: &BTreeSet<String>, dnf: b
         }
         removes.extend(needing);
     }
-    Ok(Effects { removes, installs: BTreeSet::new() })
+    Ok(RemovalEffects { removes, installs: BTreeSet::new() })
 }
 
 /// Reads `X is needed by (installed) NAME-VERSION-RELEASE.ARCH`.
@@ -81,7 +89,7 @@ fn needing(said: &str) -> BTreeSet<String> {
 }
 
 /// dnf answers with a table of what it would do, and ends with 1 because nobody agreed.
-fn asked(work: &mut Work<'_>, argv: &[&str]) -> Result<Effects, MethodError> {
+fn asked(work: &mut MethodContext<'_>, argv: &[&str]) -> Result<RemovalEffects, MethodError> {
     let ran = look(work, argv)?;
     if !ran.ok() && !ran.tail.contains("Operation aborted") {
         work.log.push(&ran.tail);
@@ -91,8 +99,8 @@ fn asked(work: &mut Work<'_>, argv: &[&str]) -> Result<Effects, MethodError> {
 }
 
 /// Reads dnf's table: a heading without a blank first, then a line with one blank first for each package.
-fn effects(said: &str) -> Effects {
-    let mut effects = Effects { removes: BTreeSet::new(), installs: BTreeSet::new() };
+fn effects(said: &str) -> RemovalEffects {
+    let mut effects = RemovalEffects { removes: BTreeSet::new(), installs: BTreeSet::new() };
     let mut heading = "";
     for line in said.lines() {
         if !line.starts_with(' ') {
@@ -119,17 +127,17 @@ fn effects(said: &str) -> Effects {
 }
 
 /// Runs, and runs again while another program holds rpm's lock, until the step's time is over.
-pub(super) fn patiently(work: &mut Work<'_>, argv: &[&str]) -> Result<Ran, MethodError> {
+pub(super) fn patiently(work: &mut MethodContext<'_>, argv: &[&str]) -> Result<ProgramResult, MethodError> {
     loop {
         let ran = work.run(argv, &[], ENV)?;
         if ran.ok() || !locked(&ran.tail) {
             return Ok(ran);
         }
         work.say("waiting: another program holds rpm's lock");
-        if work.left()? <= PATIENCE {
+        if work.left()? <= LOCK_RETRY_INTERVAL {
             return Ok(ran);
         }
-        work.system.pause(PATIENCE);
+        work.system.pause(LOCK_RETRY_INTERVAL);
     }
 }
 
@@ -138,7 +146,7 @@ fn locked(said: &str) -> bool {
 }
 
 /// Why dnf or rpm failed, by their own words, and what to do.
-pub(super) fn explain(ran: &Ran) -> String {
+pub(super) fn explain(ran: &ProgramResult) -> String {
     let said = &ran.tail;
     let any = |signs: &[&str]| signs.iter().any(|sign| said.contains(sign));
     let advice = if locked(said) {

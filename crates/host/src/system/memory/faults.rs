@@ -21,7 +21,7 @@ pub struct Faults {
     /// Says that it wrote a file, started a unit or set a sysctl, and did not.
     pub lies: bool,
     /// Units that do not come up, or not with a certain version.
-    pub spoilt: Arc<[Spoilt]>,
+    pub spoilt: Arc<[BrokenUnit]>,
     /// What answers, by address or URL: only while that unit runs. Everything else answers while no unit failed.
     pub served_by: BTreeMap<String, String>,
     /// What can be fetched.
@@ -38,7 +38,7 @@ pub struct Faults {
 
 /// A unit that does not come up while a file says a certain thing, such as while a link leads to a bad version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Spoilt {
+pub struct BrokenUnit {
     /// The unit.
     pub unit: String,
     /// A file or link.
@@ -52,9 +52,9 @@ pub struct Spoilt {
 pub enum Web {
     /// Every URL has a large file with the digest that is wanted.
     #[default]
-    Anything,
+    AnyUrl,
     /// These and no others.
-    These(Arc<BTreeMap<String, Vec<u8>>>),
+    OnlyUrls(Arc<BTreeMap<String, Vec<u8>>>),
     /// No network.
     Nothing,
 }
@@ -74,12 +74,12 @@ impl Faults {
     pub(super) fn fetched(&self, url: &str, to: &str) -> io::Result<Content> {
         match &self.web {
             Web::Nothing => Err(io::ErrorKind::NetworkUnreachable.into()),
-            Web::These(table) => match table.get(url) {
+            Web::OnlyUrls(table) => match table.get(url) {
                 Some(bytes) => Ok(Content::of(to, bytes)),
                 None => Err(io::Error::new(io::ErrorKind::NotFound, "status 404")),
             },
             // Files are kept by their digest: the name says which is wanted.
-            Web::Anything => {
+            Web::AnyUrl => {
                 let name = to.rsplit('/').next().unwrap_or_default();
                 let digest = name.get(..64).unwrap_or(name);
                 Ok(Content::Claimed { sha256: super::content::name(digest), size: 32 << 20 })

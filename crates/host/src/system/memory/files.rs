@@ -8,12 +8,12 @@ use std::sync::Arc;
 use super::Content;
 use super::content::name;
 use super::machine::Machine;
-use crate::system::{Kind, Stat};
+use crate::system::{PathKind, Stat};
 
 /// What is at a path.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    thing: Thing,
+    thing: NodeContent,
     mode: u32,
     owner: Arc<str>,
     group: Arc<str>,
@@ -21,7 +21,7 @@ pub(super) struct Node {
 }
 
 #[derive(Clone, Debug)]
-enum Thing {
+enum NodeContent {
     File(Content),
     Folder,
     /// A folder into which a claimed archive was unpacked: whatever is looked for is there.
@@ -53,7 +53,7 @@ const BARE: &[&str] = &[
 ];
 
 pub(super) fn bare() -> Files {
-    let folder = Node { thing: Thing::Folder, mode: 0o755, owner: name("root"), group: name("root"), changed: 0 };
+    let folder = Node { thing: NodeContent::Folder, mode: 0o755, owner: name("root"), group: name("root"), changed: 0 };
     BARE.iter().map(|path| (name(path), folder.clone())).collect()
 }
 
@@ -61,9 +61,9 @@ impl Machine {
     /// The content of a file, through links as far as they lead to one.
     pub(super) fn content(&self, path: &str) -> Option<&Content> {
         match &self.files.get(path)?.thing {
-            Thing::File(content) => Some(content),
-            Thing::Link(target) if target.starts_with('/') => match &self.files.get(target)?.thing {
-                Thing::File(content) => Some(content),
+            NodeContent::File(content) => Some(content),
+            NodeContent::Link(target) if target.starts_with('/') => match &self.files.get(target)?.thing {
+                NodeContent::File(content) => Some(content),
                 _ => None,
             },
             _ => None,
@@ -86,7 +86,7 @@ impl Machine {
     pub fn stat(&self, path: &str) -> Option<Stat> {
         let Some(node) = self.files.get(path) else {
             return self.pretended(path).then(|| Stat {
-                kind: Kind::File,
+                kind: PathKind::File,
                 mode: 0o755,
                 owner: "root".to_owned(),
                 group: "root".to_owned(),
@@ -95,9 +95,9 @@ impl Machine {
             });
         };
         let (kind, size) = match &node.thing {
-            Thing::File(content) => (Kind::File, content.size()),
-            Thing::Folder | Thing::Pretended => (Kind::Folder, 0),
-            Thing::Link(target) => (Kind::Link(target.to_string()), target.len() as u64),
+            NodeContent::File(content) => (PathKind::File, content.size()),
+            NodeContent::Folder | NodeContent::Pretended => (PathKind::Folder, 0),
+            NodeContent::Link(target) => (PathKind::Link(target.to_string()), target.len() as u64),
         };
         let (owner, group) = (node.owner.to_string(), node.group.to_string());
         Some(Stat { kind, mode: node.mode, owner, group, size, changed: node.changed })
@@ -107,7 +107,7 @@ impl Machine {
         let mut above = path;
         while let Some((folder, _)) = above.rsplit_once('/') {
             if let Some(node) = self.files.get(folder) {
-                return matches!(node.thing, Thing::Pretended);
+                return matches!(node.thing, NodeContent::Pretended);
             }
             above = folder;
         }
@@ -136,7 +136,7 @@ impl Machine {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         self.make_above(path)?;
-        self.place(path, Thing::File(content), mode, owner, group);
+        self.place(path, NodeContent::File(content), mode, owner, group);
         Ok(())
     }
 
@@ -145,7 +145,7 @@ impl Machine {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         self.make_above(path)?;
-        self.place(path, Thing::Link(name(target)), 0o777, "root", "root");
+        self.place(path, NodeContent::Link(name(target)), 0o777, "root", "root");
         Ok(())
     }
 
@@ -196,7 +196,7 @@ impl Machine {
 
     pub(super) fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
         let Some(node) = self.files.get(from).cloned() else { return Err(io::ErrorKind::NotFound.into()) };
-        let folder = matches!(node.thing, Thing::Folder | Thing::Pretended);
+        let folder = matches!(node.thing, NodeContent::Folder | NodeContent::Pretended);
         if folder && self.files.contains_key(to) && !self.under(to).is_empty() {
             return Err(io::ErrorKind::DirectoryNotEmpty.into());
         }
@@ -218,7 +218,7 @@ impl Machine {
         let content = self.content(archive).cloned().ok_or(io::ErrorKind::NotFound)?;
         self.make_above(&format!("{into}/x"))?;
         if matches!(content, Content::Claimed { .. }) {
-            self.place(into, Thing::Pretended, 0o755, "root", "root");
+            self.place(into, NodeContent::Pretended, 0o755, "root", "root");
             return Ok(());
         }
         crate::system::archive::each(content.bytes(), strip, |entry, path| {
@@ -226,7 +226,7 @@ impl Machine {
             let mode = entry.header().mode()? & 0o7777;
             if entry.header().entry_type().is_dir() {
                 self.make_above(&format!("{at}/x"))?;
-                self.place(&at, Thing::Folder, mode, "root", "root");
+                self.place(&at, NodeContent::Folder, mode, "root", "root");
             } else if let Some(target) = entry.link_name()? {
                 self.link(&at, &target.to_string_lossy())?;
             } else {
@@ -242,22 +242,22 @@ impl Machine {
     pub fn tree(&self) -> BTreeMap<String, String> {
         let shown = |node: &Node| {
             let thing = match &node.thing {
-                Thing::File(content) => format!("file {}", content.sha256()),
-                Thing::Folder | Thing::Pretended => "folder".to_owned(),
-                Thing::Link(target) => format!("link {target}"),
+                NodeContent::File(content) => format!("file {}", content.sha256()),
+                NodeContent::Folder | NodeContent::Pretended => "folder".to_owned(),
+                NodeContent::Link(target) => format!("link {target}"),
             };
             format!("{thing} {:04o} {} {}", node.mode, node.owner, node.group)
         };
         self.files.iter().map(|(path, node)| (path.to_string(), shown(node))).collect()
     }
 
-    fn place(&mut self, path: &str, thing: Thing, mode: u32, owner: &str, group: &str) {
+    fn place(&mut self, path: &str, thing: NodeContent, mode: u32, owner: &str, group: &str) {
         let node = Node { thing, mode, owner: name(owner), group: name(group), changed: self.tick() };
         self.files.insert(name(path), node);
     }
 
     fn is_folder(&self, path: &str) -> bool {
-        self.files.get(path).is_some_and(|node| matches!(node.thing, Thing::Folder | Thing::Pretended))
+        self.files.get(path).is_some_and(|node| matches!(node.thing, NodeContent::Folder | NodeContent::Pretended))
     }
 
     fn make_above(&mut self, path: &str) -> io::Result<()> {
@@ -267,7 +267,7 @@ impl Machine {
             if self.files.contains_key(&path[..end]) {
                 return Err(io::ErrorKind::NotADirectory.into());
             }
-            self.place(&path[..end], Thing::Folder, 0o755, "root", "root");
+            self.place(&path[..end], NodeContent::Folder, 0o755, "root", "root");
         }
         Ok(())
     }

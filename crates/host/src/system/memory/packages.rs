@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::machine::Machine;
-use crate::system::{DebState, Ran, Run};
+use crate::system::{DebState, ProgramResult, ProgramRun};
 
 mod deb;
 mod kernel;
@@ -92,7 +92,7 @@ impl Packages {
 /// Which package a file is: told by its text (`Package: …`, `Version: …`), or by the name that it was fetched under.
 fn identify(machine: &Machine, path: &str) -> Option<(String, String)> {
     let mut path = path.to_owned();
-    while let Some(crate::system::Kind::Link(target)) = machine.stat(&path).map(|stat| stat.kind) {
+    while let Some(crate::system::PathKind::Link(target)) = machine.stat(&path).map(|stat| stat.kind) {
         path = target;
     }
     let content = machine.content(&path)?;
@@ -109,12 +109,12 @@ fn file(name: &str, version: &str) -> Vec<u8> {
     format!("Package: {name}\nVersion: {version}\n").into_bytes()
 }
 
-fn ran(status: i32, text: &str) -> Ran {
-    Ran { status: Some(status), tail: text.to_owned(), stdout: text.to_owned(), timed_out: false }
+fn ran(status: i32, text: &str) -> ProgramResult {
+    ProgramResult { status: Some(status), tail: text.to_owned(), stdout: text.to_owned(), timed_out: false }
 }
 
 /// Runs a program of a package manager or for kernels, if it is one.
-pub(super) fn run(machine: &mut Machine, run: &Run<'_>) -> Option<Ran> {
+pub(super) fn run(machine: &mut Machine, run: &ProgramRun<'_>) -> Option<ProgramResult> {
     let (program, arguments) = run.argv.split_first()?;
     deb::run(machine, program, arguments)
         .or_else(|| rpm::run(machine, program, arguments))
@@ -122,7 +122,7 @@ pub(super) fn run(machine: &mut Machine, run: &Run<'_>) -> Option<Ran> {
 }
 
 /// What is left of one of them that was interrupted.
-pub(super) fn run_half(machine: &mut Machine, run: &Run<'_>) {
+pub(super) fn run_half(machine: &mut Machine, run: &ProgramRun<'_>) {
     let Some((program, arguments)) = run.argv.split_first() else { return };
     deb::run_half(machine, program, arguments);
     rpm::run_half(machine, program, arguments);

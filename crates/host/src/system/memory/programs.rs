@@ -4,17 +4,17 @@ use std::io;
 
 use super::machine::Machine;
 use super::packages;
-use crate::system::{Ran, Run};
+use crate::system::{ProgramResult, ProgramRun};
 
-pub(super) fn run(machine: &mut Machine, run: &Run<'_>) -> io::Result<Ran> {
+pub(super) fn run(machine: &mut Machine, run: &ProgramRun<'_>) -> io::Result<ProgramResult> {
     let input = String::from_utf8_lossy(run.input);
     let hangs = |text: &String| input.contains(text.as_str()) || run.argv.iter().any(|arg| arg.contains(text.as_str()));
     if machine.faults.hung.iter().any(hangs) {
         machine.advance(run.within);
-        return Ok(Ran { timed_out: true, ..Ran::default() });
+        return Ok(ProgramResult { timed_out: true, ..ProgramResult::default() });
     }
     if machine.pass(run.within).is_err() {
-        return Ok(Ran { timed_out: true, ..Ran::default() });
+        return Ok(ProgramResult { timed_out: true, ..ProgramResult::default() });
     }
     if let Some(ran) = packages::run(machine, run) {
         return Ok(ran);
@@ -26,7 +26,7 @@ pub(super) fn run(machine: &mut Machine, run: &Run<'_>) -> io::Result<Ran> {
 }
 
 /// What is left of a program that was interrupted.
-pub(super) fn run_half(machine: &mut Machine, run: &Run<'_>) {
+pub(super) fn run_half(machine: &mut Machine, run: &ProgramRun<'_>) {
     packages::run_half(machine, run);
     if let ["/bin/sh", "-eu", ..] = run.argv {
         let input = String::from_utf8_lossy(run.input);
@@ -36,7 +36,7 @@ pub(super) fn run_half(machine: &mut Machine, run: &Run<'_>) {
 
 /// One command a line: `test -e PATH`, `touch PATH`, `rm -f PATH`, `echo TEXT > PATH`, `echo TEXT`, `true`, `false`, `exit N`. Everything else
 /// ends with 0, so that the scripts of any package can be simulated.
-fn shell(machine: &mut Machine, script: &str, lines: usize) -> Ran {
+fn shell(machine: &mut Machine, script: &str, lines: usize) -> ProgramResult {
     let mut printed = String::new();
     let mut status = 0;
     for line in script.lines().take(lines) {
@@ -46,7 +46,7 @@ fn shell(machine: &mut Machine, script: &str, lines: usize) -> Ran {
             ["false"] => 1,
             ["exit", status] => {
                 let status = Some(status.parse().unwrap_or(2));
-                return Ran { status, tail: printed.clone(), stdout: printed, timed_out: false };
+                return ProgramResult { status, tail: printed.clone(), stdout: printed, timed_out: false };
             }
             ["touch", path] => {
                 machine.put(path, b"", 0o644);
@@ -72,5 +72,5 @@ fn shell(machine: &mut Machine, script: &str, lines: usize) -> Ran {
             break;
         }
     }
-    Ran { status: Some(status), tail: printed.clone(), stdout: printed, timed_out: false }
+    ProgramResult { status: Some(status), tail: printed.clone(), stdout: printed, timed_out: false }
 }

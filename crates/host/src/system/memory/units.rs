@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::content::name;
 use super::machine::Machine;
-use crate::system::{Kind, UnitState, UnitVerb};
+use crate::system::{PathKind, UnitState, UnitVerb};
 
 /// The units of a host.
 #[derive(Debug, Default)]
@@ -150,8 +150,8 @@ impl Machine {
         self.faults.spoilt.iter().filter(|spoilt| spoilt.unit == unit).any(|spoilt| {
             spoilt.contains.is_empty()
                 || match self.stat(&spoilt.path).map(|stat| stat.kind) {
-                    Some(Kind::Link(target)) => target.contains(&spoilt.contains),
-                    Some(Kind::File) => self
+                    Some(PathKind::Link(target)) => target.contains(&spoilt.contains),
+                    Some(PathKind::File) => self
                         .content(&spoilt.path)
                         .is_some_and(|content| String::from_utf8_lossy(content.bytes()).contains(&spoilt.contains)),
                     _ => false,

@@ -16,7 +16,7 @@ use sha2::Digest as _;
 
 use super::accounts::Accounts;
 use crate::fetch::LARGEST_SOURCE;
-use crate::system::{Kind, Stat, archive};
+use crate::system::{PathKind, Stat, archive};
 use crate::text;
 
 /// Whatever is in the way of a path means that nothing is there.
@@ -79,13 +79,13 @@ pub(super) fn stat(path: &Path, accounts: &mut Accounts) -> io::Result<Option<St
         Err(error) => return Err(error),
     };
     let kind = if found.is_file() {
-        Kind::File
+        PathKind::File
     } else if found.is_dir() {
-        Kind::Folder
+        PathKind::Folder
     } else if found.is_symlink() {
-        Kind::Link(fs::read_link(path)?.to_string_lossy().into_owned())
+        PathKind::Link(fs::read_link(path)?.to_string_lossy().into_owned())
     } else {
-        Kind::Other
+        PathKind::Other
     };
     Ok(Some(Stat {
         kind,
@@ -114,18 +114,18 @@ fn above(path: &Path) -> &Path {
 const MOST_LINKS: usize = 40;
 
 /// A path whose folder is held open: nothing that happens to the names of the folders above leads it elsewhere.
-struct Held {
+struct OpenPath {
     _folder: OwnedFd,
     path: PathBuf,
 }
 
 /// Holds the folder of a path, see [`walked`].
-fn held(path: &Path) -> io::Result<Held> {
+fn held(path: &Path) -> io::Result<OpenPath> {
     let path = std::path::absolute(path)?;
     let folder = walked(above(&path))?;
     let path =
         PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(path.file_name().unwrap_or_default());
-    Ok(Held { _folder: folder, path })
+    Ok(OpenPath { _folder: folder, path })
 }
 
 /// Opens what is at a path (`O_PATH`), part by part, through no link of a user: who owns a folder on the way could lead root to a file that is not theirs.
@@ -173,7 +173,7 @@ fn make_above(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     make_above(folder)?;
-    let Held { path: folder, _folder } = &held(folder)?;
+    let OpenPath { path: folder, _folder } = &held(folder)?;
     match DirBuilder::new().mode(0o755).create(folder) {
         Ok(()) => {
             let flags = (OFlags::NOFOLLOW | OFlags::DIRECTORY).bits() as i32;
@@ -200,7 +200,7 @@ fn gone(path: &Path) -> io::Result<()> {
 
 pub(super) fn write(path: &Path, content: &[u8], mode: u32, (user, group): (u32, u32)) -> io::Result<()> {
     make_above(path)?;
-    let Held { path, _folder } = &held(path)?;
+    let OpenPath { path, _folder } = &held(path)?;
     let beside = beside(path);
     gone(&beside)?;
     let written = (|| {
@@ -221,7 +221,7 @@ pub(super) fn write(path: &Path, content: &[u8], mode: u32, (user, group): (u32,
 }
 
 pub(super) fn set_mode(path: &Path, mode: u32, (user, group): (u32, u32)) -> io::Result<()> {
-    let Held { path, _folder } = &held(path)?;
+    let OpenPath { path, _folder } = &held(path)?;
     if fs::symlink_metadata(path)?.is_symlink() {
         return lchown(path, Some(user), Some(group));
     }
@@ -234,7 +234,7 @@ pub(super) fn set_mode(path: &Path, mode: u32, (user, group): (u32, u32)) -> io:
 
 pub(super) fn link(path: &Path, target: &str) -> io::Result<()> {
     make_above(path)?;
-    let Held { path, _folder } = &held(path)?;
+    let OpenPath { path, _folder } = &held(path)?;
     let beside = beside(path);
     gone(&beside)?;
     symlink(target, &beside)?;

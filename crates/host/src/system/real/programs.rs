@@ -11,23 +11,23 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::journal::LOG;
-use crate::system::{Ran, Run};
+use crate::system::{ProgramResult, ProgramRun};
 
 /// So much of its standard output is kept for those who read it.
 const STDOUT: usize = 4 << 20;
 /// Asked to end, it has this long before it is killed.
 const GRACE: Duration = Duration::from_secs(3);
 /// Something that it started may hold its output open; nobody waits for that.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The last bytes, at most so many.
 #[derive(Default)]
-struct Last {
+struct LastBytes {
     bytes: Vec<u8>,
     limit: usize,
 }
 
-impl Last {
+impl LastBytes {
     fn push(&mut self, more: &[u8]) {
         self.bytes.extend_from_slice(more);
         // Not moved for every line.
@@ -50,11 +50,11 @@ impl Last {
 }
 
 struct Output {
-    both: Last,
-    stdout: Last,
+    both: LastBytes,
+    stdout: LastBytes,
 }
 
-pub(super) fn run(run: &Run<'_>) -> io::Result<Ran> {
+pub(super) fn run(run: &ProgramRun<'_>) -> io::Result<ProgramResult> {
     let (program, arguments) = run.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut child = Command::new(program)
         .args(arguments)
@@ -68,8 +68,8 @@ pub(super) fn run(run: &Run<'_>) -> io::Result<Ran> {
         .process_group(0)
         .spawn()?;
     let output = Arc::new(Mutex::new(Output {
-        both: Last { limit: LOG, ..Last::default() },
-        stdout: Last { limit: STDOUT, ..Last::default() },
+        both: LastBytes { limit: LOG, ..LastBytes::default() },
+        stdout: LastBytes { limit: STDOUT, ..LastBytes::default() },
     }));
     // Closed by the readers when both streams are at their end.
     let (open, ended) = mpsc::channel::<()>();
@@ -86,9 +86,9 @@ pub(super) fn run(run: &Run<'_>) -> io::Result<Ran> {
     }
     drop(open);
     let (status, timed_out) = wait(&mut child, run.within, &ended)?;
-    let _ = ended.recv_timeout(LAST_WORDS);
+    let _ = ended.recv_timeout(OUTPUT_DRAIN_TIMEOUT);
     let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(Ran { status, tail: output.both.text(), stdout: output.stdout.text(), timed_out })
+    Ok(ProgramResult { status, tail: output.both.text(), stdout: output.stdout.text(), timed_out })
 }
 
 fn follow(mut stream: impl Read + Send + 'static, output: Arc<Mutex<Output>>, stdout: bool, open: mpsc::Sender<()>) {

@@ -16,7 +16,7 @@ use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
 use super::programs;
-use crate::system::Run;
+use crate::system::ProgramRun;
 use crate::text::clip;
 
 /// A server that sends nothing for so long is given up.
@@ -53,7 +53,7 @@ fn addresses(authority: &str, within: Duration) -> io::Result<Vec<SocketAddr>> {
     }
     let (host, port) = authority.rsplit_once(':').ok_or_else(no_port)?;
     let port: u16 = port.parse().map_err(|_| no_port())?;
-    let ran = programs::run(&Run { argv: &["getent", "ahosts", "--", host], input: b"", env: &[], within })?;
+    let ran = programs::run(&ProgramRun { argv: &["getent", "ahosts", "--", host], input: b"", env: &[], within })?;
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for address in ran.stdout.lines().filter_map(|line| line.split_whitespace().next()?.parse::<IpAddr>().ok()) {
         let address = SocketAddr::new(address, port);

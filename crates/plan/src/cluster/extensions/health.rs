@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// What a check looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checked {
+pub enum CheckTarget {
     /// All replicas of the present template are available.
     Deployment,
     /// Its pods of the present template are available wherever they should be.
@@ -18,7 +18,7 @@ pub enum Checked {
     ApiService,
 }
 
-impl Checked {
+impl CheckTarget {
     /// As objects say it.
     pub const fn kind(self) -> (&'static str, &'static str) {
         match self {
@@ -32,27 +32,27 @@ impl Checked {
 }
 
 /// What a check looks at, in which namespace, by which name.
-pub fn subject(check: &ExtensionCheck) -> Option<(Checked, Option<&str>, &str)> {
+pub fn subject(check: &ExtensionCheck) -> Option<(CheckTarget, Option<&str>, &str)> {
     let split = |text| match str::split_once(text, '/') {
         Some((namespace, name)) => (Some(namespace), name),
         None => (None, text),
     };
     let found = [
-        (Checked::Deployment, &check.deployment),
-        (Checked::DaemonSet, &check.daemon_set),
-        (Checked::StatefulSet, &check.stateful_set),
-        (Checked::Job, &check.job),
+        (CheckTarget::Deployment, &check.deployment),
+        (CheckTarget::DaemonSet, &check.daemon_set),
+        (CheckTarget::StatefulSet, &check.stateful_set),
+        (CheckTarget::Job, &check.job),
     ];
     let workload = found.into_iter().find_map(|(what, name)| Some((what, split(name.as_deref()?))));
     match (workload, &check.api_service) {
         (Some((what, (namespace, name))), _) => Some((what, namespace, name)),
-        (None, Some(name)) => Some((Checked::ApiService, None, name)),
+        (None, Some(name)) => Some((CheckTarget::ApiService, None, name)),
         (None, None) => None,
     }
 }
 
 /// Why that object does not work; none if it does.
-pub fn trouble(what: Checked, name: &str, object: Option<&Value>) -> Option<String> {
+pub fn health_problem(what: CheckTarget, name: &str, object: Option<&Value>) -> Option<String> {
     let kind = what.kind().1;
     let Some(object) = object else { return Some(format!("{kind} {name} does not exist")) };
     let status = &object["status"];
@@ -68,24 +68,26 @@ pub fn trouble(what: Checked, name: &str, object: Option<&Value>) -> Option<Stri
     let seen = number(&status["observedGeneration"]) >= number(&object["metadata"]["generation"]);
     let replicas = object["spec"]["replicas"].as_i64().unwrap_or(1);
     match what {
-        Checked::Deployment | Checked::DaemonSet | Checked::StatefulSet if !seen => {
+        CheckTarget::Deployment | CheckTarget::DaemonSet | CheckTarget::StatefulSet if !seen => {
             Some(format!("{kind} {name} is not observed by its controller yet"))
         }
-        Checked::Deployment => counted(replicas, &["updatedReplicas", "availableReplicas"], "replicas are available"),
-        Checked::DaemonSet => counted(
+        CheckTarget::Deployment => {
+            counted(replicas, &["updatedReplicas", "availableReplicas"], "replicas are available")
+        }
+        CheckTarget::DaemonSet => counted(
             number(&status["desiredNumberScheduled"]),
             &["updatedNumberScheduled", "numberAvailable"],
             "pods are available",
         ),
-        Checked::StatefulSet => counted(replicas, &["updatedReplicas", "readyReplicas"], "replicas are ready"),
-        Checked::Job => match (held("Complete"), held("Failed")) {
+        CheckTarget::StatefulSet => counted(replicas, &["updatedReplicas", "readyReplicas"], "replicas are ready"),
+        CheckTarget::Job => match (held("Complete"), held("Failed")) {
             (Some(_), _) => None,
             (None, Some(failed)) => {
                 Some(format!("{kind} {name} failed: {}", failed["message"].as_str().unwrap_or_default()))
             }
             (None, None) => Some(format!("{kind} {name} has not completed")),
         },
-        Checked::ApiService => match held("Available") {
+        CheckTarget::ApiService => match held("Available") {
             Some(_) => None,
             None => Some(format!("{kind} {name} is not available")),
         },

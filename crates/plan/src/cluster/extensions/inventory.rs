@@ -8,21 +8,21 @@ use serde_json::{Value, json};
 
 use super::super::Names;
 use super::super::objects::{Kind, Object};
-use super::Ref;
+use super::ObjectRef;
 
 /// The ConfigMap that holds it, in the namespace of the control plane.
 pub const INVENTORY: &str = "extensions";
 
 /// What each extension brought, or is about to.
-pub(super) type Inventory = BTreeMap<String, Held>;
+pub(super) type Inventory = BTreeMap<String, InventoryEntry>;
 
 /// What one extension brought.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Held {
+pub(super) struct InventoryEntry {
     pub order: u32,
     pub placement: ExtensionPlacement,
-    pub objects: Vec<Ref>,
+    pub objects: Vec<ObjectRef>,
 }
 
 /// What is written down.

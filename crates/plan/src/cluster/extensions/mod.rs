@@ -1,10 +1,10 @@
 //! The extensions of a cluster: what they are for this one, and what becomes of them.
 
-mod choose;
-mod confine;
+mod decide;
 pub mod health;
 mod inventory;
 mod render;
+mod restrictions;
 mod shipped;
 #[cfg(test)]
 mod tests;
@@ -21,8 +21,8 @@ use serde_json::Value;
 
 use super::{Names, PROVE_EVERY};
 
-pub use choose::{Choice, EXTENSION_PRUNE, Removal, Work};
-pub(super) use choose::{choose, condition, servers};
+pub use decide::{EXTENSION_PRUNE, ExtensionDecision, ExtensionWork, Removal};
+pub(super) use decide::{choose, condition, servers};
 pub use inventory::INVENTORY;
 pub use render::{MOST_IN_META, render};
 pub(super) use shipped::keeps_endpoint;
@@ -36,7 +36,7 @@ pub const KEEP: &str = "fleetwright.io/keep";
 
 /// What extensions are rendered from.
 #[derive(Clone, Copy, Debug)]
-pub struct Given<'a> {
+pub struct ExtensionInputs<'a> {
     /// What the cluster is called.
     pub names: &'a Names,
     /// The labels of the Cluster.
@@ -53,7 +53,7 @@ pub struct Given<'a> {
 
 /// An extension as it is for one cluster: the same bytes for the same inputs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rendered {
+pub struct RenderedExtension {
     /// What it is called.
     pub name: String,
     /// When it comes.
@@ -70,7 +70,7 @@ pub struct Rendered {
 
 /// Why an extension cannot be rendered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct ExtensionError {
     /// Which.
     pub extension: String,
     /// Where: `template`, `valuesSchema`, `values`.
@@ -81,7 +81,7 @@ pub struct Mistake {
     pub chosen: bool,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for ExtensionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "extension {}, {}: {}", self.extension, self.place, self.message)
     }
@@ -90,7 +90,7 @@ impl fmt::Display for Mistake {
 /// What says which object is meant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ref {
+pub struct ObjectRef {
     /// As objects say it.
     pub api_version: String,
     /// As objects say it.
@@ -102,7 +102,7 @@ pub struct Ref {
     pub name: String,
 }
 
-impl Ref {
+impl ObjectRef {
     /// Of that object.
     pub fn of(object: &Value) -> Self {
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -127,7 +127,7 @@ impl Ref {
     }
 }
 
-impl fmt::Display for Ref {
+impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.namespace {
             Some(namespace) => write!(f, "{} {namespace}/{}", self.kind, self.name),
@@ -138,7 +138,7 @@ impl fmt::Display for Ref {
 
 /// What is known of extensions besides what was seen of the control plane.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Known {
+pub struct ExtensionKnowledge {
     /// The labels of the Cluster.
     pub labels: BTreeMap<String, String>,
     /// What the certificates of its API servers are checked with.
@@ -148,10 +148,10 @@ pub struct Known {
     /// When this process first looked at the cluster.
     pub since: Option<Timestamp>,
     /// What was found of each in the business cluster since then.
-    pub reports: BTreeMap<String, Report>,
+    pub reports: BTreeMap<String, ExtensionReport>,
 }
 
-impl Default for Known {
+impl Default for ExtensionKnowledge {
     fn default() -> Self {
         Self { labels: BTreeMap::new(), ca_bundle: None, every: PROVE_EVERY, since: None, reports: BTreeMap::new() }
     }
@@ -159,7 +159,7 @@ impl Default for Known {
 
 /// What was done with an extension in the business cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct ExtensionReport {
     /// When.
     pub at: Timestamp,
     /// Since when it is of that digest.
@@ -167,11 +167,11 @@ pub struct Report {
     /// What it was rendered to.
     pub digest: String,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: ExtensionOutcome,
     /// Objects that it no longer has and that are there: an Operation deletes them.
-    pub surplus: Vec<Surplus>,
+    pub surplus: Vec<OrphanedObject>,
     /// Objects that it no longer has and that are gone, are kept, or belong to somebody else: they are forgotten.
-    pub pruned: Vec<Ref>,
+    pub pruned: Vec<ObjectRef>,
     /// Why its surplus is not deleted yet.
     pub waits: Option<String>,
     /// Look again at this time, before it is due: deleting its surplus failed.
@@ -180,16 +180,16 @@ pub struct Report {
 
 /// An object of a business cluster that its extension no longer has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Surplus {
+pub struct OrphanedObject {
     /// Which.
-    pub object: Ref,
+    pub object: ObjectRef,
     /// Its uid: another object of that name is not deleted in its place.
     pub uid: String,
 }
 
 /// What became of an extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ExtensionOutcome {
     /// It is in place, and its checks hold.
     Healthy,
     /// It is in place; which check does not hold.

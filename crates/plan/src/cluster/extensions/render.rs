@@ -9,8 +9,8 @@ use super::super::objects::{API_PORT, Kind};
 use super::super::{certificates, digest};
 use super::shipped::built_in;
 use super::values::values;
-use super::{EXTENSION, Given, INVENTORY, Mistake, Ref, Rendered, confine};
-use crate::join::trusts;
+use super::{EXTENSION, ExtensionError, ExtensionInputs, INVENTORY, ObjectRef, RenderedExtension, restrictions};
+use crate::join::bundle_digest;
 use crate::package::rendered;
 
 /// An extension in the meta cluster has no more objects than this: they are written by one pass.
@@ -19,7 +19,7 @@ pub const MOST_IN_META: usize = 8;
 const MOST: usize = 200;
 
 /// The extensions that a cluster has, in the order in which they come; those that cannot be rendered, with why.
-pub fn render(given: &Given<'_>) -> Vec<Result<Rendered, Mistake>> {
+pub fn render(given: &ExtensionInputs<'_>) -> Vec<Result<RenderedExtension, ExtensionError>> {
     let (package, spec) = (given.package.1, given.spec);
     let choice = |name: &str| spec.extensions.iter().find(|choice| choice.name == name);
     let mut wanted: Vec<&Extension> = package
@@ -28,7 +28,7 @@ pub fn render(given: &Given<'_>) -> Vec<Result<Rendered, Mistake>> {
         .filter(|one| choice(&one.name).and_then(|choice| choice.enabled).unwrap_or(one.enabled))
         .collect();
     wanted.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
-    let mut taken: Vec<(ExtensionPlacement, Ref, String)> = Vec::new();
+    let mut taken: Vec<(ExtensionPlacement, ObjectRef, String)> = Vec::new();
     let own = built_in(&wanted, spec, package, address(given).0);
     let own = own.iter().map(|(extension, objects)| (extension, objects.clone()));
     let mut all: Vec<_> = own
@@ -39,7 +39,7 @@ pub fn render(given: &Given<'_>) -> Vec<Result<Rendered, Mistake>> {
                 None => one(given, extension, choice(&extension.name))?,
             };
             for object in &made.objects {
-                let this = Ref::of(object);
+                let this = ObjectRef::of(object);
                 if let Some((_, _, other)) = taken.iter().find(|(at, that, _)| *at == made.placement && that.is(&this))
                 {
                     let message = match *other == made.name {
@@ -57,7 +57,7 @@ pub fn render(given: &Given<'_>) -> Vec<Result<Rendered, Mistake>> {
     for choice in strange.filter(|choice| package.extensions.iter().all(|one| one.name != choice.name)) {
         let there: Vec<_> = package.extensions.iter().map(|one| one.name.as_str()).collect();
         let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-        all.push(Err(Mistake {
+        all.push(Err(ExtensionError {
             extension: choice.name.clone(),
             place: "spec.extensions".to_owned(),
             message: format!("ClusterPackageVersion {} has no such extension; available: {there}", given.package.0),
@@ -67,17 +67,21 @@ pub fn render(given: &Given<'_>) -> Vec<Result<Rendered, Mistake>> {
     all
 }
 
-fn wrong(extension: &Extension, message: String) -> Mistake {
-    Mistake { extension: extension.name.clone(), place: "template".to_owned(), message, chosen: false }
+fn wrong(extension: &Extension, message: String) -> ExtensionError {
+    ExtensionError { extension: extension.name.clone(), place: "template".to_owned(), message, chosen: false }
 }
 
-fn one(given: &Given<'_>, extension: &Extension, choice: Option<&ExtensionChoice>) -> Result<Rendered, Mistake> {
+fn one(
+    given: &ExtensionInputs<'_>,
+    extension: &Extension,
+    choice: Option<&ExtensionChoice>,
+) -> Result<RenderedExtension, ExtensionError> {
     let chosen = values(extension, choice)?;
     let defaults_only = choice.is_none_or(|choice| choice.values.is_none());
     if extension.placement != ExtensionPlacement::Meta || defaults_only {
         return with(given, extension, chosen);
     }
-    let defaults = values(extension, None).map_err(|why| Mistake {
+    let defaults = values(extension, None).map_err(|why| ExtensionError {
         place: "valuesSchema".to_owned(),
         message: format!("with placement Meta every value needs a valid default: {}", why.message),
         chosen: false,
@@ -85,21 +89,28 @@ fn one(given: &Given<'_>, extension: &Extension, choice: Option<&ExtensionChoice
     })?;
     let plain = with(given, extension, defaults)?;
     // What the defaults can and these values cannot is a mistake of the Cluster.
-    let made =
-        with(given, extension, chosen).map_err(|why| Mistake { place: "values".to_owned(), chosen: true, ..why })?;
-    match confine::difference(&plain.objects, &made.objects) {
+    let made = with(given, extension, chosen).map_err(|why| ExtensionError {
+        place: "values".to_owned(),
+        chosen: true,
+        ..why
+    })?;
+    match restrictions::difference(&plain.objects, &made.objects) {
         None => Ok(made),
         Some(why) => {
             let message = format!(
                 "{why}; with placement Meta, values cannot change which objects exist and what runs in their pods"
             );
-            Err(Mistake { place: "values".to_owned(), chosen: true, ..wrong(extension, message) })
+            Err(ExtensionError { place: "values".to_owned(), chosen: true, ..wrong(extension, message) })
         }
     }
 }
 
 /// The extension with these values.
-fn with(given: &Given<'_>, extension: &Extension, values: Value) -> Result<Rendered, Mistake> {
+fn with(
+    given: &ExtensionInputs<'_>,
+    extension: &Extension,
+    values: Value,
+) -> Result<RenderedExtension, ExtensionError> {
     let wrong = |message| wrong(extension, message);
     let roots = [("cluster", Value::Object(cluster(given))), ("values", values)];
     let text = rendered(&roots, &extension.template).map_err(|message| {
@@ -117,7 +128,11 @@ fn with(given: &Given<'_>, extension: &Extension, values: Value) -> Result<Rende
 }
 
 /// Checks the objects, marks them as ours, and puts them in order.
-fn finish(given: &Given<'_>, extension: &Extension, mut objects: Vec<Value>) -> Result<Rendered, Mistake> {
+fn finish(
+    given: &ExtensionInputs<'_>,
+    extension: &Extension,
+    mut objects: Vec<Value>,
+) -> Result<RenderedExtension, ExtensionError> {
     let wrong = |message| wrong(extension, message);
     let most = if extension.placement == ExtensionPlacement::Meta { MOST_IN_META } else { MOST };
     if objects.len() > most {
@@ -135,7 +150,7 @@ fn finish(given: &Given<'_>, extension: &Extension, mut objects: Vec<Value>) -> 
         let own = super::super::digest(&object.to_string(), 8);
         object["metadata"]["annotations"][names::APPLIED_HASH] = json!(own);
     }
-    Ok(Rendered {
+    Ok(RenderedExtension {
         name: extension.name.clone(),
         order: extension.order,
         placement: extension.placement,
@@ -146,14 +161,14 @@ fn finish(given: &Given<'_>, extension: &Extension, mut objects: Vec<Value>) -> 
 }
 
 /// The host and port where clients reach the cluster.
-fn address<'a>(given: &Given<'a>) -> (Option<&'a str>, Option<u16>) {
+fn address<'a>(given: &ExtensionInputs<'a>) -> (Option<&'a str>, Option<u16>) {
     let address = given.server.and_then(|server| server.strip_prefix("https://")?.rsplit_once(':'));
     let host = address.map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));
     (host, address.and_then(|(_, port)| port.parse().ok()))
 }
 
 /// Everything that is known of a cluster, by the names of `templates::CLUSTER`.
-fn cluster(given: &Given<'_>) -> Map<String, Value> {
+fn cluster(given: &ExtensionInputs<'_>) -> Map<String, Value> {
     let network = &given.spec.network;
     let (host, port) = address(given);
     let known = [
@@ -168,7 +183,7 @@ fn cluster(given: &Given<'_>) -> Map<String, Value> {
         ("serverPort", json!(port)),
         ("internalServer", json!(format!("https://{}:{API_PORT}", given.names.apiserver()))),
         ("caBundle", json!(given.ca_bundle)),
-        ("caDigest", json!(given.ca_bundle.map(trusts))),
+        ("caDigest", json!(given.ca_bundle.map(bundle_digest))),
         ("pods", json!(network.pods)),
         ("services", json!(network.services)),
         ("dnsDomain", json!(network.dns_domain)),
@@ -179,7 +194,7 @@ fn cluster(given: &Given<'_>) -> Map<String, Value> {
 }
 
 /// Checks one object, and marks it as ours.
-fn object_of(given: &Given<'_>, extension: &Extension, object: &mut Value) -> Result<(), String> {
+fn object_of(given: &ExtensionInputs<'_>, extension: &Extension, object: &mut Value) -> Result<(), String> {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     if !object.is_object() {
         return Err("not an object: apiVersion, kind and metadata are required".to_owned());
@@ -216,7 +231,7 @@ fn object_of(given: &Given<'_>, extension: &Extension, object: &mut Value) -> Re
     Ok(())
 }
 
-fn mark(given: &Given<'_>, extension: &Extension, labels: &mut Value) {
+fn mark(given: &ExtensionInputs<'_>, extension: &Extension, labels: &mut Value) {
     for (key, value) in given.names.labels() {
         labels[key] = json!(value);
     }
@@ -225,7 +240,7 @@ fn mark(given: &Given<'_>, extension: &Extension, labels: &mut Value) {
 
 /// What is in the meta cluster is in the namespace of the control plane, of a kind that the operator may write, and no part of the control plane.
 fn in_meta(
-    given: &Given<'_>,
+    given: &ExtensionInputs<'_>,
     extension: &Extension,
     object: &mut Value,
     (version, kind, name): (&str, &str, &str),
@@ -266,5 +281,5 @@ fn in_meta(
         };
         mark(given, extension, labels);
     }
-    confine::confine(known, &extension.name, object).map_err(|why| format!("{kind} {name}: {why}"))
+    restrictions::confine(known, &extension.name, object).map_err(|why| format!("{kind} {name}: {why}"))
 }

@@ -21,14 +21,14 @@ fn extension(name: &str, template: &str) -> Extension {
     }
 }
 
-struct World {
+struct ExtensionFixture {
     names: Names,
     labels: BTreeMap<String, String>,
     spec: ClusterSpec,
     package: ClusterPackageVersionSpec,
 }
 
-impl World {
+impl ExtensionFixture {
     fn of(extensions: Vec<Extension>) -> Self {
         let mut package = ClusterPackageVersionSpec::of_images("registry.example", "1.36.4", "3.6.16");
         package.extensions = extensions;
@@ -45,8 +45,8 @@ impl World {
         self
     }
 
-    fn render(&self) -> Vec<Result<Rendered, Mistake>> {
-        render(&Given {
+    fn render(&self) -> Vec<Result<RenderedExtension, ExtensionError>> {
+        render(&ExtensionInputs {
             names: &self.names,
             labels: &self.labels,
             spec: &self.spec,
@@ -57,7 +57,7 @@ impl World {
     }
 
     /// Without what is built in.
-    fn given(&self) -> Vec<Result<Rendered, Mistake>> {
+    fn given(&self) -> Vec<Result<RenderedExtension, ExtensionError>> {
         let mut all = self.render();
         all.retain(|one| one.as_ref().map_or(true, |one| one.order > 0));
         all
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    fn one(&self) -> Rendered {
+    fn one(&self) -> RenderedExtension {
         match &self.given()[..] {
             [Ok(one)] => one.clone(),
             other => panic!("{other:#?}"),
@@ -85,21 +85,21 @@ fn templates_see_what_is_known_of_the_cluster_and_nothing_else() {
         let template = format!(
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata: {{it: {{{{ cluster.{name} | json }}}}}}\n"
         );
-        World::of(vec![extension("a", &template)]).one();
+        ExtensionFixture::of(vec![extension("a", &template)]).one();
     }
-    let told = World::of(vec![extension("a", "x: 1\ny: {{ cluster.password }}\n")]).mistake();
+    let told = ExtensionFixture::of(vec![extension("a", "x: 1\ny: {{ cluster.password }}\n")]).mistake();
     assert!(told.contains("extension a") && told.contains("line 2") && told.contains("cluster.password "), "{told}");
-    let told = World::of(vec![extension("a", "{% if machine.name %}{% endif %}")]).mistake();
+    let told = ExtensionFixture::of(vec![extension("a", "{% if machine.name %}{% endif %}")]).mistake();
     assert!(told.contains("machine ") && told.contains("cluster, values)"), "{told}");
-    let told = World::of(vec![extension("a", "x: {{ values.size }}")]).mistake();
+    let told = ExtensionFixture::of(vec![extension("a", "x: {{ values.size }}")]).mistake();
     assert!(told.contains("values.size ") && told.contains("values.name)"), "{told}");
-    let told = World::of(vec![extension("a", "x: {{ cluster.labels.zone }}")]).mistake();
+    let told = ExtensionFixture::of(vec![extension("a", "x: {{ cluster.labels.zone }}")]).mistake();
     assert!(told.contains("cluster.labels.zone ") && told.contains("cluster.labels.tier)"), "{told}");
 }
 
 #[test]
 fn values_have_defaults_and_are_as_the_schema_says() {
-    let world = || World::of(vec![extension("a", CONFIG)]);
+    let world = || ExtensionFixture::of(vec![extension("a", CONFIG)]);
     assert_eq!(world().one().objects[0]["metadata"]["name"], "a");
     assert_eq!(world().choose("a", json!({ "name": "b: c" })).one().objects[0]["metadata"]["name"], "b: c");
     for (values, parts) in [
@@ -114,7 +114,7 @@ fn values_have_defaults_and_are_as_the_schema_says() {
     }
     let mut plain = extension("a", CONFIG);
     plain.values_schema = None;
-    let told = World::of(vec![plain]).choose("a", json!({ "name": "b" })).mistake();
+    let told = ExtensionFixture::of(vec![plain]).choose("a", json!({ "name": "b" })).mistake();
     assert!(told.starts_with("extension a, values: ") && told.contains("no values"), "{told}");
 }
 
@@ -125,14 +125,14 @@ fn a_schema_that_says_nothing_is_found() {
     {
         let mut one = extension("a", CONFIG);
         one.values_schema = Some(schema.to_owned());
-        let told = World::of(vec![one]).mistake();
+        let told = ExtensionFixture::of(vec![one]).mistake();
         assert!(told.starts_with("extension a, valuesSchema: ") && told.contains(said), "{told}");
     }
 }
 
 #[test]
 fn the_same_inputs_give_the_same_bytes_with_our_labels() {
-    let world = World::of(vec![extension("a", CONFIG)]);
+    let world = ExtensionFixture::of(vec![extension("a", CONFIG)]);
     let (one, two) = (world.one(), world.one());
     assert_eq!((&one.digest, json!(one.objects).to_string()), (&two.digest, json!(two.objects).to_string()));
     let labels = &one.objects[0]["metadata"]["labels"];
@@ -140,7 +140,10 @@ fn the_same_inputs_give_the_same_bytes_with_our_labels() {
         (&labels[EXTENSION], &labels[names::CLUSTER], &labels[names::CLUSTER_NAMESPACE]),
         (&json!("a"), &json!("pay"), &json!("fleet"))
     );
-    assert_ne!(World::of(vec![extension("a", CONFIG)]).choose("a", json!({ "name": "b" })).one().digest, one.digest);
+    assert_ne!(
+        ExtensionFixture::of(vec![extension("a", CONFIG)]).choose("a", json!({ "name": "b" })).one().digest,
+        one.digest
+    );
 }
 
 #[test]
@@ -149,18 +152,18 @@ fn they_come_by_order_and_name_and_what_others_need_comes_first() {
         order,
         ..extension(name, &CONFIG.replace("values.name", &format!("'{name}'")))
     };
-    let world = World::of(vec![at("z", 10), at("b", 20), at("a", 20)]);
+    let world = ExtensionFixture::of(vec![at("z", 10), at("b", 20), at("a", 20)]);
     let names: Vec<_> = world.given().into_iter().map(|one| one.unwrap().name).collect();
     assert_eq!(names, ["z", "a", "b"]);
     let two = format!("{CONFIG}---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: other}}\n---\n# nothing\n");
     let kinds: Vec<_> =
-        World::of(vec![extension("a", &two)]).one().objects.iter().map(|one| one["kind"].clone()).collect();
+        ExtensionFixture::of(vec![extension("a", &two)]).one().objects.iter().map(|one| one["kind"].clone()).collect();
     assert_eq!(kinds, ["Namespace", "ConfigMap"]);
 }
 
 #[test]
 fn what_is_off_is_not_rendered_and_what_nobody_has_is_said() {
-    let mut world = World::of(vec![Extension { enabled: false, ..extension("a", CONFIG) }]);
+    let mut world = ExtensionFixture::of(vec![Extension { enabled: false, ..extension("a", CONFIG) }]);
     assert!(world.render().is_empty());
     world.spec.extensions.push(ExtensionChoice { name: "a".to_owned(), enabled: Some(true), values: None });
     assert_eq!(world.given().len(), 1);
@@ -182,19 +185,20 @@ fn what_is_no_object_or_there_twice_is_refused() {
         ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, labels: {a: 1}}\n", "ConfigMap a: metadata.labels"),
         ("a: b: c\n", "YAML"),
     ] {
-        let told = World::of(vec![extension("a", template)]).mistake();
+        let told = ExtensionFixture::of(vec![extension("a", template)]).mistake();
         assert!(told.contains(said), "{told}");
     }
-    assert!(World::of(vec![extension("a", &format!("{CONFIG}---\n{CONFIG}"))]).mistake().contains("twice"));
-    let world = World::of(vec![extension("a", CONFIG), extension("b", CONFIG)]);
+    assert!(ExtensionFixture::of(vec![extension("a", &format!("{CONFIG}---\n{CONFIG}"))]).mistake().contains("twice"));
+    let world = ExtensionFixture::of(vec![extension("a", CONFIG), extension("b", CONFIG)]);
     let told = world.given().remove(1).unwrap_err().to_string();
     assert!(told.contains("ConfigMap kube-system/a") && told.contains("extension a;"), "{told}");
 }
 
 #[test]
 fn beside_the_control_plane_are_a_few_kinds_in_its_namespace_alone() {
-    let meta =
-        |template: &str| World::of(vec![Extension { placement: ExtensionPlacement::Meta, ..extension("a", template) }]);
+    let meta = |template: &str| {
+        ExtensionFixture::of(vec![Extension { placement: ExtensionPlacement::Meta, ..extension("a", template) }])
+    };
     let one = meta("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n").one();
     assert_eq!(one.objects[0]["metadata"]["namespace"], "fleet-pay");
     for (template, said) in [
@@ -219,28 +223,32 @@ fn beside_the_control_plane_are_a_few_kinds_in_its_namespace_alone() {
 
 #[test]
 fn workloads_work_when_all_of_the_present_template_do() {
-    use health::{Checked, trouble};
+    use health::{CheckTarget, health_problem};
     let deployment = |updated: i64, available: i64, observed: i64| {
         json!({
             "metadata": { "generation": 2 }, "spec": { "replicas": 2 },
             "status": { "observedGeneration": observed, "updatedReplicas": updated, "availableReplicas": available },
         })
     };
-    let told = |object: Value| trouble(Checked::Deployment, "dns", Some(&object));
+    let told = |object: Value| health_problem(CheckTarget::Deployment, "dns", Some(&object));
     assert_eq!(told(deployment(2, 2, 2)), None);
     let one = told(deployment(1, 2, 2)).unwrap();
     assert!(one.starts_with("Deployment dns") && one.contains("1 of 2"), "{one}");
     let stale = told(deployment(2, 2, 1)).unwrap();
     assert!(stale.starts_with("Deployment dns") && !stale.contains(" of "), "{stale}");
-    assert!(trouble(Checked::Job, "j", None).unwrap().starts_with("Job j "));
+    assert!(health_problem(CheckTarget::Job, "j", None).unwrap().starts_with("Job j "));
     let job =
         |type_: &str| json!({ "status": { "conditions": [{ "type": type_, "status": "True", "message": "no" }] } });
-    assert_eq!(trouble(Checked::Job, "j", Some(&job("Complete"))), None);
-    assert!(trouble(Checked::Job, "j", Some(&job("Failed"))).unwrap().ends_with("failed: no"));
+    assert_eq!(health_problem(CheckTarget::Job, "j", Some(&job("Complete"))), None);
+    assert!(health_problem(CheckTarget::Job, "j", Some(&job("Failed"))).unwrap().ends_with("failed: no"));
     let set =
         json!({ "metadata": { "generation": 1 }, "status": { "observedGeneration": 1, "desiredNumberScheduled": 0 } });
-    assert_eq!(trouble(Checked::DaemonSet, "p", Some(&set)), None, "where there are no nodes, there are no pods");
-    assert!(trouble(Checked::ApiService, "a", Some(&json!({}))).is_some());
+    assert_eq!(
+        health_problem(CheckTarget::DaemonSet, "p", Some(&set)),
+        None,
+        "where there are no nodes, there are no pods"
+    );
+    assert!(health_problem(CheckTarget::ApiService, "a", Some(&json!({}))).is_some());
 }
 
 fn images(name: &str) -> String {
@@ -249,7 +257,7 @@ fn images(name: &str) -> String {
 
 #[test]
 fn what_is_shipped_can_be_rendered_and_brings_the_kinds_and_the_endpoint() {
-    let world = World::of(shipped(images).unwrap());
+    let world = ExtensionFixture::of(shipped(images).unwrap());
     let all: Vec<_> = world.render().into_iter().map(Result::unwrap).collect();
     let names: Vec<_> = all.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(
@@ -277,15 +285,15 @@ fn what_is_shipped_can_be_rendered_and_brings_the_kinds_and_the_endpoint() {
 #[test]
 fn who_runs_beside_the_control_plane_has_a_user_of_its_own() {
     use super::super::certificates::of_extensions;
-    let world = World::of(shipped(images).unwrap());
+    let world = ExtensionFixture::of(shipped(images).unwrap());
     let [one] = &of_extensions(&world.package)[..] else { panic!("one certificate") };
     assert_eq!((one.common_name.as_str(), one.organizations.len()), ("fleetwright:machine-operator", 0));
-    assert!(of_extensions(&World::of(vec![extension("a", CONFIG)]).package).is_empty());
+    assert!(of_extensions(&ExtensionFixture::of(vec![extension("a", CONFIG)]).package).is_empty());
 }
 
 #[test]
 fn a_name_leaves_the_endpoint_to_the_api_servers() {
-    let mut world = World::of(vec![extension("a", CONFIG)]);
+    let mut world = ExtensionFixture::of(vec![extension("a", CONFIG)]);
     assert!(keeps_endpoint(&world.spec, &world.package));
     world.spec.endpoint.host = Some("pay.example.com".to_owned());
     assert!(!keeps_endpoint(&world.spec, &world.package));
@@ -314,8 +322,8 @@ fn beside(spec: &str) -> String {
     )
 }
 
-fn meta(template: &str) -> World {
-    World::of(vec![Extension { placement: ExtensionPlacement::Meta, ..extension("a", template) }])
+fn meta(template: &str) -> ExtensionFixture {
+    ExtensionFixture::of(vec![Extension { placement: ExtensionPlacement::Meta, ..extension("a", template) }])
 }
 
 #[test]
@@ -376,7 +384,7 @@ fn pods_beside_the_control_plane_get_no_keys_and_nothing_of_the_node() {
     let spec = &one.objects[0]["spec"]["template"]["spec"];
     assert_eq!(spec["automountServiceAccountToken"], false);
     // In the business cluster all of it is for the package version to say.
-    World::of(vec![extension("a", &with("hostNetwork: true"))]).one();
+    ExtensionFixture::of(vec![extension("a", &with("hostNetwork: true"))]).one();
 }
 
 #[test]
@@ -449,14 +457,14 @@ fn values_choose_neither_objects_nor_images_beside_the_control_plane() {
     // Without a default there is nothing to compare with.
     let mut one = extension("a", config);
     one.values_schema = Some("type: object\nrequired: [name]\nproperties: {name: {type: string}}\n".to_owned());
-    let world = World::of(vec![Extension { placement: ExtensionPlacement::Meta, ..one }]);
+    let world = ExtensionFixture::of(vec![Extension { placement: ExtensionPlacement::Meta, ..one }]);
     let told = world.choose("a", json!({ "name": "b" })).mistake();
     assert!(told.starts_with("extension a, valuesSchema: ") && told.contains("default"), "{told}");
 }
 
 #[test]
 fn values_of_what_is_shipped_stay_what_they_are() {
-    let shipped = || World::of(shipped(images).unwrap());
+    let shipped = || ExtensionFixture::of(shipped(images).unwrap());
     for name in ["machine-operator", "machine-access"] {
         for namespace in [INJECTED, "x, y: z", "", "-a", "A"] {
             let all = shipped().choose(name, json!({ "namespace": namespace })).render();

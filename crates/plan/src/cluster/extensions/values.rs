@@ -4,11 +4,11 @@ use fleetwright_api::{Extension, ExtensionChoice};
 use fleetwright_schema::{Schema, default, prune, prune_nulls, structural, validate};
 use serde_json::{Value, json};
 
-use super::Mistake;
+use super::ExtensionError;
 
 /// The values of that extension: those of the cluster, with the defaults of the schema beside them.
-pub(super) fn values(extension: &Extension, choice: Option<&ExtensionChoice>) -> Result<Value, Mistake> {
-    let mistake = |place: &str, message: String, chosen| Mistake {
+pub(super) fn values(extension: &Extension, choice: Option<&ExtensionChoice>) -> Result<Value, ExtensionError> {
+    let mistake = |place: &str, message: String, chosen| ExtensionError {
         extension: extension.name.clone(),
         place: place.to_owned(),
         message,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::super::Names;
-use super::super::keys::content;
+use super::super::keys::key_digest;
 
 /// The Secret beside the control plane that pods of snapshots mount. Its data is in [`SEALED_DATA`](super::super::keys::SEALED_DATA).
 pub const CLUSTER_KEYS: &str = "cluster-keys";
@@ -40,8 +40,9 @@ impl fmt::Debug for ClusterKeys {
 impl ClusterKeys {
     /// The digest of each key, by the name of its Secret.
     pub fn digests(&self) -> BTreeMap<String, String> {
-        let digest =
-            |data: &BTreeMap<String, String>| content(data.iter().map(|(key, value)| (key.as_str(), value.as_bytes())));
+        let digest = |data: &BTreeMap<String, String>| {
+            key_digest(data.iter().map(|(key, value)| (key.as_str(), value.as_bytes())))
+        };
         self.secrets.iter().map(|(name, data)| (name.clone(), digest(data))).collect()
     }
 

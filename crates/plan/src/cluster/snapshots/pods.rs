@@ -18,7 +18,7 @@ use super::super::objects::ETCD_PORT;
 use super::super::restore::Restore;
 use super::super::{Names, pods};
 use super::cluster_keys::CLUSTER_KEYS;
-use super::{Job, Wanted};
+use super::{DueSnapshot, SnapshotPodJob};
 
 /// The claim of the volume that snapshots are kept on.
 pub const CLAIM: &str = "snapshots";
@@ -52,7 +52,7 @@ const BUMP: &str = "1000000000";
 
 /// What pods are made from.
 #[derive(Clone, Copy, Debug)]
-pub struct Ground<'a> {
+pub struct PodInputs<'a> {
     /// What the cluster is called.
     pub names: &'a Names,
     /// What is declared.
@@ -65,9 +65,9 @@ pub struct Ground<'a> {
     pub members: u32,
 }
 
-impl Ground<'_> {
+impl PodInputs<'_> {
     /// The pod that takes a snapshot.
-    pub fn snapshot(&self, wanted: &Wanted) -> Value {
+    pub fn snapshot(&self, wanted: &DueSnapshot) -> Value {
         let keep = self.spec.snapshots.as_ref().map_or(28, |policy| policy.keep);
         let mut keeps = words(&["snapshot", "keep"]);
         keeps.extend([format!("--name={}", wanted.name), format!("--scratch={SCRATCH}"), format!("--keep={keep}")]);
@@ -91,7 +91,7 @@ impl Ground<'_> {
         annotations.extend(wanted.asked.iter().map(|asked| (names::SNAPSHOT, asked.clone())));
         annotations.extend(wanted.generation.map(|number| (GENERATION, number.to_string())));
         annotations.extend(wanted.purpose.iter().map(|purpose| (PURPOSE, purpose.clone())));
-        self.pod(Job::Snapshot, &wanted.pod(), annotations, steps.into(), None)
+        self.pod(SnapshotPodJob::Snapshot, &wanted.pod(), annotations, steps.into(), None)
     }
 
     /// The pod that has a snapshot as an etcd, for the pods of members.
@@ -118,7 +118,7 @@ impl Ground<'_> {
         serves["readinessProbe"] = begun();
         let steps = [self.ours("fetch", fetches, &["work", KEY, self.kept()]), self.unpack(), serves];
         let annotations = [(ETCD, self.package.version_of(ControlPlaneComponent::Etcd).to_owned())];
-        self.pod(Job::Source, &restore.source(), annotations.into(), steps.into(), None)
+        self.pod(SnapshotPodJob::Source, &restore.source(), annotations.into(), steps.into(), None)
     }
 
     /// The pod that restores what the source at that address has, for one member.
@@ -151,7 +151,7 @@ impl Ground<'_> {
         unpack["volumeMounts"] = json!([mount("work"), mount("data")]);
         let steps =
             [self.ours("take", takes, &["work", OPERATOR_ETCD, "data"]), unpack, self.ours("place", places, &["data"])];
-        self.pod(Job::Member, &restore.member(number), BTreeMap::new(), steps.into(), Some((&member, None)))
+        self.pod(SnapshotPodJob::Member, &restore.member(number), BTreeMap::new(), steps.into(), Some((&member, None)))
     }
 
     /// The pod that removes what a member had before, on the node where it runs.
@@ -160,7 +160,7 @@ impl Ground<'_> {
         cleans.push(format!("--data={DATA}"));
         let steps = vec![self.ours("clean", cleans, &["data"])];
         let member = format!("etcd-{number}");
-        self.pod(Job::Clean, &restore.clean(number), BTreeMap::new(), steps, Some((&member, Some(node))))
+        self.pod(SnapshotPodJob::Clean, &restore.clean(number), BTreeMap::new(), steps, Some((&member, Some(node))))
     }
 
     /// The claim that snapshots are kept by, where they are kept on a volume.
@@ -266,7 +266,7 @@ impl Ground<'_> {
     /// A pod of these steps; on the volume of a member, and on its node, if they are named.
     fn pod(
         &self,
-        job: Job,
+        job: SnapshotPodJob,
         name: &str,
         annotations: BTreeMap<&str, String>,
         mut steps: Vec<Value>,
@@ -296,7 +296,7 @@ impl Ground<'_> {
         let last = steps.pop();
         let mut spec = json!({
             "restartPolicy": "Never",
-            "activeDeadlineSeconds": super::LONGEST.as_secs(),
+            "activeDeadlineSeconds": super::SNAPSHOT_TIMEOUT.as_secs(),
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             "terminationGracePeriodSeconds": 5,

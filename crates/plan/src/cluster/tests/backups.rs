@@ -2,13 +2,13 @@
 
 use fleetwright_api::Span;
 
-use super::snapshots::{Job, Report, State, Taking, Task};
+use super::snapshots::{NewSnapshot, SnapshotPod, SnapshotPodJob, SnapshotPodState, SnapshotReport};
 use super::*;
-use crate::cluster::members::Claim;
+use crate::cluster::members::VolumeClaim;
 
 /// The pod of a snapshot, as it looks when it has taken it.
-pub(super) fn done(taking: &Taking, at: Timestamp) -> Task {
-    let report = Report {
+pub(super) fn done(taking: &NewSnapshot, at: Timestamp) -> SnapshotPod {
+    let report = SnapshotReport {
         name: taking.wanted.name.clone(),
         at,
         bytes: 20_480,
@@ -18,18 +18,18 @@ pub(super) fn done(taking: &Taking, at: Timestamp) -> Task {
         key_id: Some("0011223344556677".to_owned()),
         etcd: Some("3.6.0".to_owned()),
     };
-    task(taking, State::Succeeded(serde_json::to_string(&report).unwrap()))
+    task(taking, SnapshotPodState::Succeeded(serde_json::to_string(&report).unwrap()))
 }
 
-fn task(taking: &Taking, state: State) -> Task {
+fn task(taking: &NewSnapshot, state: SnapshotPodState) -> SnapshotPod {
     let (asked, generation, purpose) =
         (taking.wanted.asked.clone(), taking.wanted.generation, taking.wanted.purpose.clone());
     let (pod, uid, version) = (taking.wanted.pod(), "uid".to_owned(), "1".to_owned());
-    Task {
+    SnapshotPod {
         pod,
         uid,
         version,
-        job: Job::Snapshot,
+        job: SnapshotPodJob::Snapshot,
         state,
         created: NOW,
         asked,
@@ -42,7 +42,7 @@ fn task(taking: &Taking, state: State) -> Task {
     }
 }
 
-impl World {
+impl TestCluster {
     fn at(&self, now: Timestamp) -> Decision {
         self.look(|seen| decide(seen, now))
     }
@@ -65,7 +65,7 @@ impl World {
     }
 
     fn status_at(&self, now: Timestamp) -> ClusterStatus {
-        let outlook = Outlook { generation: Some(1), ..Outlook::default() };
+        let outlook = StatusInputs { generation: Some(1), ..StatusInputs::default() };
         self.look(|seen| status(seen, &decide(seen, now), &outlook, now))
     }
 }
@@ -76,7 +76,7 @@ fn reason(status: &ClusterStatus) -> String {
 
 #[test]
 fn snapshots_are_taken_on_a_schedule_and_told_before_their_pod_goes() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     let decision = world.decide();
     assert!(decision.snapshot.is_none(), "none at once");
@@ -85,7 +85,7 @@ fn snapshots_are_taken_on_a_schedule_and_told_before_their_pod_goes() {
     let then = NOW + hour * 7;
     let taking = world.at(then).snapshot.unwrap();
     assert_eq!(taking.wanted.pod(), format!("snapshot-{}", taking.wanted.name));
-    world.tasks.push(task(&taking, State::Runs(String::new())));
+    world.tasks.push(task(&taking, SnapshotPodState::Runs(String::new())));
     assert!(world.at(then).snapshot.is_none(), "one at a time");
     world.tasks = vec![done(&taking, NOW)];
     assert!(world.at(then).tidy.is_empty(), "it is told first");
@@ -102,7 +102,7 @@ fn snapshots_are_taken_on_a_schedule_and_told_before_their_pod_goes() {
 
 #[test]
 fn a_schedule_of_nought_takes_none_by_itself() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.spec.snapshots = Some(fleetwright_api::Snapshots { every: Span::seconds(0), ..Default::default() });
     world.settle();
     assert!(world.at(NOW + SignedDuration::from_hours(1000)).snapshot.is_none());
@@ -116,7 +116,7 @@ fn a_schedule_of_nought_takes_none_by_itself() {
 
 #[test]
 fn an_upgrade_begins_when_its_snapshot_is_there_and_going_back_needs_none() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.spec.package_version = "v1.37".to_owned();
     let asks = world.decide();
@@ -148,7 +148,7 @@ fn an_upgrade_begins_when_its_snapshot_is_there_and_going_back_needs_none() {
 
 #[test]
 fn an_upgrade_that_is_tried_again_later_takes_another_snapshot_first() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.spec.snapshots = Some(fleetwright_api::Snapshots { every: Span::seconds(0), ..Default::default() });
     world.settle();
     world.spec.package_version = "v1.37".to_owned();
@@ -176,11 +176,13 @@ fn an_upgrade_that_is_tried_again_later_takes_another_snapshot_first() {
 
 #[test]
 fn one_that_failed_is_told_and_tried_again_later_each_time() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.asked = Some("now".to_owned());
     let taking = world.decide().snapshot.unwrap();
-    world.tasks.push(task(&taking, State::Failed(NOW, "keep: it restores to 3 keys, and there are 4".to_owned())));
+    world
+        .tasks
+        .push(task(&taking, SnapshotPodState::Failed(NOW, "keep: it restores to 3 keys, and there are 4".to_owned())));
     world.status = world.status();
     assert_eq!(reason(&world.status), names::reasons::SNAPSHOT_FAILED);
     let failed = condition(&world.status.conditions, names::SNAPSHOTS_RECENT).unwrap();
@@ -194,7 +196,7 @@ fn one_that_failed_is_told_and_tried_again_later_each_time() {
     assert!(world.at(minute).snapshot.is_some());
     assert_eq!(reason(&world.status_at(minute)), names::reasons::SNAPSHOT_FAILED, "until one is taken");
     let later = NOW + SignedDuration::from_secs(600);
-    world.tasks.push(task(&taking, State::Failed(later, "again".to_owned())));
+    world.tasks.push(task(&taking, SnapshotPodState::Failed(later, "again".to_owned())));
     let after = |seconds| later + SignedDuration::from_secs(seconds);
     assert!(world.at(after(599)).tidy.is_empty() && world.at(after(601)).tidy.len() == 1);
     world.tasks = vec![done(&taking, NOW)];
@@ -203,7 +205,7 @@ fn one_that_failed_is_told_and_tried_again_later_each_time() {
 
 #[test]
 fn no_container_of_a_snapshot_has_a_shell_or_a_right() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.asked = Some("now".to_owned());
     let pod = world.decide().snapshot.unwrap().pod;
@@ -223,7 +225,7 @@ fn no_container_of_a_snapshot_has_a_shell_or_a_right() {
 
 /// The arguments of the last container of the pod that takes a snapshot, with that prefix of a bucket.
 fn kept_with(prefix: Option<&str>) -> Vec<String> {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     let mut s3 =
         serde_json::json!({ "endpoint": "https://s3.example", "bucket": "backups", "secretRef": { "name": "s3" } });
@@ -244,7 +246,7 @@ fn kept_with(prefix: Option<&str>) -> Vec<String> {
 
 #[test]
 fn names_in_a_bucket_end_with_namespace_and_name_whatever_prefix_is_asked_for() {
-    let own = World::new().look(|seen| format!("{}/{}/", seen.names.fleet, seen.names.name));
+    let own = TestCluster::new().look(|seen| format!("{}/{}/", seen.names.fleet, seen.names.name));
     for (asked, wanted) in [
         (None, own.clone()),
         (Some("backups/".to_owned()), format!("backups/{own}")),
@@ -264,10 +266,10 @@ fn names_in_a_bucket_end_with_namespace_and_name_whatever_prefix_is_asked_for() 
 
 #[test]
 fn the_volume_of_snapshots_grows_if_its_class_allows_it() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     let (name, size) = (snapshots::pods::CLAIM.to_owned(), "20Gi".to_owned());
-    let claim = Claim { name, size, expandable: true, ..Claim::default() };
+    let claim = VolumeClaim { name, size, expandable: true, ..VolumeClaim::default() };
     world.claims.push(claim.clone());
     assert!(world.decide().expand.is_empty(), "20Gi is the default");
     let mut volume = fleetwright_api::SnapshotVolume::default();

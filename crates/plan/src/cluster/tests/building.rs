@@ -2,13 +2,13 @@
 
 use fleetwright_api::ConfigFile;
 
-use super::contains::contains;
+use super::object_drift::contains;
 use super::objects::{Blueprint, objects};
 use super::*;
 
 #[test]
 fn what_was_changed_by_hand_is_applied_again_and_nothing_else() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     let key = (Kind::Deployment, "kube-scheduler".to_owned());
     world.live.get_mut(&key).unwrap()["spec"]["replicas"] = 7.into();
@@ -19,7 +19,7 @@ fn what_was_changed_by_hand_is_applied_again_and_nothing_else() {
 
 #[test]
 fn arguments_of_a_cluster_win_over_those_of_its_package_version_and_ours_over_all() {
-    let world = World::new();
+    let world = TestCluster::new();
     let mut package = package("1.36.4");
     package.components.apiserver.args = [("v", "2"), ("profiling", "true"), ("secure-port", "1")]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -51,7 +51,7 @@ fn arguments_of_a_cluster_win_over_those_of_its_package_version_and_ours_over_al
 
 #[test]
 fn a_changed_configuration_file_makes_new_pods() {
-    let world = World::new();
+    let world = TestCluster::new();
     let digest = |package: &ClusterPackageVersionSpec| {
         let of = Blueprint {
             names: &world.names,
@@ -89,7 +89,7 @@ fn a_changed_configuration_file_makes_new_pods() {
 
 #[test]
 fn that_etcd_goes_on_is_no_reason_to_begin_anew() {
-    let world = World::new();
+    let world = TestCluster::new();
     let package = package("1.36.4");
     let of = |etcd_exists| {
         let of = Blueprint {
@@ -108,7 +108,7 @@ fn that_etcd_goes_on_is_no_reason_to_begin_anew() {
     assert_eq!(objects::template_digest(&new), objects::template_digest(&existing));
     assert!(!contains(&new.body, &existing.body));
     // It is written, and nobody is told of a repair; what somebody changed is one.
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     let all = world.settle();
     let told = |decision: &Decision| decision.apply.iter().any(|(_, place)| place.is_some());
     assert!(!all.iter().any(told), "{:#?}", all.iter().find(|decision| told(decision)).unwrap().apply);
@@ -119,7 +119,7 @@ fn that_etcd_goes_on_is_no_reason_to_begin_anew() {
 
 #[test]
 fn no_pod_but_the_controller_managers_has_the_key_of_an_authority() {
-    let world = World::new();
+    let world = TestCluster::new();
     let package = package("1.36.4");
     for component in ControlPlaneComponent::ALL {
         let of = Blueprint {
@@ -149,7 +149,7 @@ fn no_pod_but_the_controller_managers_has_the_key_of_an_authority() {
 /// Whoever gets a serving certificate of a kubelet for a wrong name must not be taken for the API server.
 #[test]
 fn serving_certificates_of_kubelets_come_from_an_authority_that_only_api_servers_trust_for_kubelets() {
-    let (world, package) = (World::new(), package("1.36.4"));
+    let (world, package) = (TestCluster::new(), package("1.36.4"));
     let mut flags = Vec::new();
     for component in ControlPlaneComponent::ALL {
         let of = Blueprint {

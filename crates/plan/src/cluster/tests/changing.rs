@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn an_upgrade_goes_component_by_component_and_etcd_member_by_member() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     let newer = ClusterPackageVersionSpec::of_images("registry.example", "1.37.1", "3.7.0");
     world.packages.insert("v1.37".to_owned(), newer);
@@ -38,14 +38,14 @@ fn an_upgrade_goes_component_by_component_and_etcd_member_by_member() {
     assert_eq!(world.status.package_version.as_deref(), Some("v1.36"));
 }
 
-pub(super) fn args(world: &World, deployment: &str) -> String {
+pub(super) fn args(world: &TestCluster, deployment: &str) -> String {
     let object = &world.live[&(Kind::Deployment, deployment.to_owned())];
     object["spec"]["template"]["spec"]["containers"][0]["args"].to_string()
 }
 
 #[test]
 fn within_the_soak_it_goes_back_and_forth_as_often_as_one_likes() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     for _ in 0..2 {
         world.spec.package_version = "v1.37".to_owned();
@@ -62,7 +62,7 @@ fn within_the_soak_it_goes_back_and_forth_as_often_as_one_likes() {
 #[test]
 fn an_upgrade_that_is_under_way_goes_back_from_any_stage() {
     for stage in 0..12 {
-        let mut world = World::new();
+        let mut world = TestCluster::new();
         world.settle();
         world.spec.package_version = "v1.37".to_owned();
         for _ in 0..stage {
@@ -79,7 +79,7 @@ fn an_upgrade_that_is_under_way_goes_back_from_any_stage() {
 
 #[test]
 fn etcd_does_not_go_back_to_a_minor_that_cannot_read_its_data() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world
         .packages
         .insert("v1.37".to_owned(), ClusterPackageVersionSpec::of_images("registry.example", "1.37.1", "3.7.0"));
@@ -95,7 +95,7 @@ fn etcd_does_not_go_back_to_a_minor_that_cannot_read_its_data() {
 
 #[test]
 fn no_member_of_etcd_is_replaced_while_another_does_not_work() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world
         .packages
@@ -115,11 +115,11 @@ fn no_member_of_etcd_is_replaced_while_another_does_not_work() {
 
 #[test]
 fn a_stage_that_does_not_work_in_time_is_taken_back_and_not_tried_again_until_somebody_asks() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.spec.package_version = "v1.37".to_owned();
     // The new API servers never become ready.
-    let broken = |world: &mut World| {
+    let broken = |world: &mut TestCluster| {
         let decision = world.decide();
         let status = world.status();
         world.applied(&decision);
@@ -160,8 +160,8 @@ fn a_stage_that_does_not_work_in_time_is_taken_back_and_not_tried_again_until_so
 }
 
 /// One on the way to v1.37, whose new API servers are not ready.
-fn under_way() -> World {
-    let mut world = World::new();
+fn under_way() -> TestCluster {
+    let mut world = TestCluster::new();
     world.settle();
     world.spec.package_version = "v1.37".to_owned();
     for _ in 0..10 {
@@ -207,7 +207,7 @@ fn the_time_before_this_process_knew_a_cluster_does_not_count_against_a_stage() 
 
 #[test]
 fn what_failed_is_forgotten_when_another_is_asked_for_and_going_back_is_never_given_up() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.spec.package_version = "v1.37".to_owned();
     world.settle();
@@ -227,16 +227,16 @@ fn what_failed_is_forgotten_when_another_is_asked_for_and_going_back_is_never_gi
     assert!(world.decide().failed.is_none());
 }
 
-impl World {
+impl TestCluster {
     pub(super) fn status_while_paused(&self) -> ClusterStatus {
-        let outlook = Outlook { generation: Some(1), paused: true, ..Outlook::default() };
+        let outlook = StatusInputs { generation: Some(1), paused: true, ..StatusInputs::default() };
         self.look(|seen| status(seen, &decide(seen, self.now), &outlook, self.now))
     }
 }
 
 #[test]
 fn what_a_person_asks_of_a_paused_cluster_is_kept_for_later() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.retry = Some("again".to_owned());
     world.spec.paused = true;

@@ -3,7 +3,7 @@
 use fleetwright_api::{Extension, ExtensionChoice, ExtensionPlacement};
 use serde_json::{Value, json};
 
-use super::extensions::{Outcome, Report, Surplus, Work};
+use super::extensions::{ExtensionOutcome, ExtensionReport, ExtensionWork, OrphanedObject};
 use super::*;
 
 fn extension(name: &str, order: u32, placement: ExtensionPlacement) -> Extension {
@@ -14,8 +14,8 @@ fn extension(name: &str, order: u32, placement: ExtensionPlacement) -> Extension
 }
 
 /// A cluster that works, with these extensions in its package version.
-fn world(extensions: Vec<Extension>) -> World {
-    let mut world = World::new();
+fn world(extensions: Vec<Extension>) -> TestCluster {
+    let mut world = TestCluster::new();
     for package in world.packages.values_mut() {
         package.extensions = extensions.clone();
     }
@@ -26,7 +26,10 @@ fn world(extensions: Vec<Extension>) -> World {
 }
 
 /// What the operator does with a choice: writes down, applies, and hears back from the business cluster.
-pub(super) fn done(world: &mut World, outcome: &dyn Fn(&Work) -> Outcome) -> extensions::Choice {
+pub(super) fn done(
+    world: &mut TestCluster,
+    outcome: &dyn Fn(&ExtensionWork) -> ExtensionOutcome,
+) -> extensions::ExtensionDecision {
     let choice = world.decide().extensions;
     for object in choice.inventory.iter().chain(choice.apply.iter().map(|(object, _)| object)) {
         world.live.insert((object.kind, object.name.clone()), object.body.clone());
@@ -41,12 +44,14 @@ pub(super) fn done(world: &mut World, outcome: &dyn Fn(&Work) -> Outcome) -> ext
     }
     for work in &choice.work {
         let outcome = outcome(work);
-        let found = work.surplus.iter().filter(|_| !matches!(outcome, Outcome::Failed(_)));
-        let report = Report {
+        let found = work.surplus.iter().filter(|_| !matches!(outcome, ExtensionOutcome::Failed(_)));
+        let report = ExtensionReport {
             digest: work.digest.clone(),
             at: world.now,
             since: world.now,
-            surplus: found.map(|object| Surplus { object: object.clone(), uid: format!("uid of {object}") }).collect(),
+            surplus: found
+                .map(|object| OrphanedObject { object: object.clone(), uid: format!("uid of {object}") })
+                .collect(),
             pruned: Vec::new(),
             waits: None,
             look_at: None,
@@ -58,11 +63,11 @@ pub(super) fn done(world: &mut World, outcome: &dyn Fn(&Work) -> Outcome) -> ext
     choice
 }
 
-fn works(choice: &extensions::Choice) -> Vec<&str> {
+fn works(choice: &extensions::ExtensionDecision) -> Vec<&str> {
     choice.work.iter().map(|work| work.extension.as_str()).collect()
 }
 
-fn reason(world: &World) -> String {
+fn reason(world: &TestCluster) -> String {
     condition(&world.status.conditions, names::EXTENSIONS_READY).unwrap().reason.clone()
 }
 
@@ -70,8 +75,8 @@ fn reason(world: &World) -> String {
 fn each_number_comes_when_those_before_it_work_and_is_written_down_before() {
     let cluster = ExtensionPlacement::Cluster;
     let mut world = world(vec![extension("first", 10, cluster), extension("second", 20, cluster)]);
-    let healthy = |_: &Work| Outcome::Healthy;
-    let waits = |_: &Work| Outcome::Waits("no pod yet".to_owned());
+    let healthy = |_: &ExtensionWork| ExtensionOutcome::Healthy;
+    let waits = |_: &ExtensionWork| ExtensionOutcome::Waits("no pod yet".to_owned());
     let choice = done(&mut world, &waits);
     let inventory = choice.inventory.as_ref().unwrap().body["data"].to_string();
     assert!(inventory.contains("first") && inventory.contains("second"), "{inventory}");
@@ -95,7 +100,7 @@ fn what_cannot_be_rendered_is_told_and_holds_back_what_comes_after_it() {
     let mut broken = extension("broken", 10, cluster);
     broken.template = "{{ nobody.knows }}".to_owned();
     let mut world = world(vec![extension("before", 5, cluster), broken, extension("after", 20, cluster)]);
-    let healthy = |_: &Work| Outcome::Healthy;
+    let healthy = |_: &ExtensionWork| ExtensionOutcome::Healthy;
     for _ in 0..4 {
         let choice = done(&mut world, &healthy);
         assert!(!works(&choice).contains(&"after") && !works(&choice).contains(&"broken"), "{:?}", works(&choice));
@@ -107,7 +112,7 @@ fn what_cannot_be_rendered_is_told_and_holds_back_what_comes_after_it() {
 fn what_is_turned_off_goes_the_last_first_and_is_forgotten_when_it_is_gone() {
     let (cluster, meta) = (ExtensionPlacement::Cluster, ExtensionPlacement::Meta);
     let mut world = world(vec![extension("near", 10, meta), extension("far", 20, cluster)]);
-    let healthy = |_: &Work| Outcome::Healthy;
+    let healthy = |_: &ExtensionWork| ExtensionOutcome::Healthy;
     for _ in 0..6 {
         done(&mut world, &healthy);
     }
@@ -117,7 +122,7 @@ fn what_is_turned_off_goes_the_last_first_and_is_forgotten_when_it_is_gone() {
         |name: &str| serde_json::from_value::<ExtensionChoice>(json!({ "name": name, "enabled": false })).unwrap();
     world.spec.extensions = vec![off("near"), off("far")];
     world.extensions.reports.clear();
-    let choice = done(&mut world, &|_| Outcome::Failed("nobody answers".to_owned()));
+    let choice = done(&mut world, &|_| ExtensionOutcome::Failed("nobody answers".to_owned()));
     assert_eq!(works(&choice), ["far"]);
     assert!(choice.work[0].objects.is_empty() && choice.work[0].surplus.len() == 1 && choice.prune.is_empty());
     assert_eq!(reason(&world), names::reasons::REMOVING);
@@ -152,7 +157,7 @@ fn what_is_turned_off_goes_the_last_first_and_is_forgotten_when_it_is_gone() {
 #[test]
 fn somebody_elses_object_beside_the_control_plane_is_not_taken() {
     let mut world = world(vec![extension("kube-scheduler-config", 10, ExtensionPlacement::Meta)]);
-    let choice = done(&mut world, &|_| Outcome::Healthy);
+    let choice = done(&mut world, &|_| ExtensionOutcome::Healthy);
     assert!(choice.apply.is_empty(), "{:?}", choice.apply);
     assert!([names::reasons::APPLY_FAILED, names::reasons::INVALID_EXTENSION].contains(&reason(&world).as_str()));
 }
@@ -168,7 +173,7 @@ fn many(name: &str, count: usize) -> Extension {
 #[test]
 fn what_an_extension_no_longer_has_goes_by_uid_in_batches_after_what_it_has_is_in_place() {
     let mut world = world(vec![many("many", 120), extension("after", 20, ExtensionPlacement::Cluster)]);
-    let healthy = |_: &Work| Outcome::Healthy;
+    let healthy = |_: &ExtensionWork| ExtensionOutcome::Healthy;
     for _ in 0..6 {
         done(&mut world, &healthy);
     }
@@ -176,7 +181,7 @@ fn what_an_extension_no_longer_has_goes_by_uid_in_batches_after_what_it_has_is_i
     for package in world.packages.values_mut() {
         package.extensions[0] = many("many", 1);
     }
-    let choice = done(&mut world, &|_| Outcome::Failed("no answer".to_owned()));
+    let choice = done(&mut world, &|_| ExtensionOutcome::Failed("no answer".to_owned()));
     assert_eq!((choice.work[0].objects.len(), choice.work[0].surplus.len()), (1, 119));
     assert_eq!(done(&mut world, &healthy).remove, None, "what it has is not in place yet");
     world.now = NOW + SignedDuration::from_secs(10);
@@ -206,11 +211,11 @@ fn what_an_extension_no_longer_has_goes_by_uid_in_batches_after_what_it_has_is_i
 #[test]
 fn what_is_wanted_again_before_it_was_deleted_stays() {
     let mut world = world(vec![many("many", 3)]);
-    let healthy = |_: &Work| Outcome::Healthy;
+    let healthy = |_: &ExtensionWork| ExtensionOutcome::Healthy;
     for _ in 0..6 {
         done(&mut world, &healthy);
     }
-    let shrink = |world: &mut World, count: usize| {
+    let shrink = |world: &mut TestCluster, count: usize| {
         for package in world.packages.values_mut() {
             package.extensions[0] = many("many", count);
         }
@@ -232,7 +237,7 @@ fn what_is_wanted_again_before_it_was_deleted_stays() {
 
 #[test]
 fn what_an_operator_that_was_behind_applied_once_more_is_deleted() {
-    let healthy = |_: &Work| Outcome::Healthy;
+    let healthy = |_: &ExtensionWork| ExtensionOutcome::Healthy;
     let mut world = world(vec![extension("beside", 10, ExtensionPlacement::Meta)]);
     for _ in 0..5 {
         done(&mut world, &healthy);

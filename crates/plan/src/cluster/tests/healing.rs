@@ -8,7 +8,7 @@ fn after(seconds: i64) -> Timestamp {
     NOW + SignedDuration::from_secs(seconds)
 }
 
-impl World {
+impl TestCluster {
     /// A cluster at rest with two API servers.
     fn rested() -> Self {
         let mut world = Self::new();
@@ -26,7 +26,7 @@ impl World {
 
     /// The proof of that API server fails since and for so long.
     fn fails(&mut self, number: usize, since: i64, began: i64, times: u32) {
-        let failing = Some(Failing { since: after(since), began: after(began), times });
+        let failing = Some(FailedProofs { since: after(since), began: after(began), times });
         let proof =
             Proof { at: after(began + 1), restarts: 0, outcome: Err("it lies".to_owned()), emulates: None, failing };
         let uid = self.uid(number);
@@ -40,12 +40,12 @@ impl World {
         self.proofs.insert(uid, proof);
     }
 
-    fn heal(&self, at: i64) -> heal::Heal {
+    fn heal(&self, at: i64) -> heal::HealSteps {
         self.look(|seen| decide(seen, after(at))).heal
     }
 
     /// What the labels are after that.
-    fn labelled(&mut self, at: i64) -> heal::Heal {
+    fn labelled(&mut self, at: i64) -> heal::HealSteps {
         let heal = self.heal(at);
         for one in &heal.serves {
             let uid = &one.replica.uid;
@@ -55,13 +55,13 @@ impl World {
     }
 }
 
-fn out(heal: &heal::Heal) -> Vec<(&str, bool)> {
+fn out(heal: &heal::HealSteps) -> Vec<(&str, bool)> {
     heal.serves.iter().map(|one| (one.replica.uid.as_str(), one.serves)).collect()
 }
 
 #[test]
 fn a_replica_that_fails_where_another_does_well_gets_no_clients() {
-    let mut world = World::rested();
+    let mut world = TestCluster::rested();
     world.fails(0, 10, 20, 3);
     world.works(1, 15);
     let uid = world.uid(0);
@@ -76,7 +76,7 @@ fn a_replica_that_fails_where_another_does_well_gets_no_clients() {
 
 #[test]
 fn what_all_of_them_suffer_from_takes_none_out() {
-    let mut world = World::rested();
+    let mut world = TestCluster::rested();
     world.fails(0, 10, 20, 9);
     world.fails(1, 11, 21, 1);
     assert!(world.heal(30).serves.is_empty());
@@ -89,10 +89,10 @@ fn what_all_of_them_suffer_from_takes_none_out() {
 
 #[test]
 fn the_others_are_asked_when_one_fails_again() {
-    let mut world = World::rested();
+    let mut world = TestCluster::rested();
     world.fails(0, 10, 12, 2);
     let second = world.uid(1);
-    let asked = |world: &World| -> Vec<String> {
+    let asked = |world: &TestCluster| -> Vec<String> {
         let decision = world.look(|seen| decide(seen, after(13)));
         decision.prove.into_iter().map(|prover| prover.uid).collect()
     };
@@ -103,7 +103,7 @@ fn the_others_are_asked_when_one_fails_again() {
 
 #[test]
 fn the_last_good_one_stays_and_when_it_goes_the_bad_one_is_better_than_none() {
-    let mut world = World::rested();
+    let mut world = TestCluster::rested();
     world.fails(0, 10, 20, 3);
     world.works(1, 15);
     world.labelled(21);
@@ -116,7 +116,7 @@ fn the_last_good_one_stays_and_when_it_goes_the_bad_one_is_better_than_none() {
 
 #[test]
 fn it_is_written_down_before_it_is_done_and_the_next_one_waits() {
-    let mut world = World::rested();
+    let mut world = TestCluster::rested();
     world.fails(0, 10, 20, 3);
     world.works(1, 15);
     assert!(world.labelled(21).announce.is_none(), "first it is out");
@@ -142,7 +142,7 @@ fn it_is_written_down_before_it_is_done_and_the_next_one_waits() {
 #[test]
 fn nothing_is_made_anew_while_pods_come_and_go_for_another_reason_or_without_quorum() {
     let broken = || {
-        let mut world = World::rested();
+        let mut world = TestCluster::rested();
         world.fails(0, 10, 20, 3);
         world.works(1, 15);
         world.labelled(21);
@@ -162,13 +162,13 @@ fn nothing_is_made_anew_while_pods_come_and_go_for_another_reason_or_without_quo
     for member in world.replicas(ControlPlaneComponent::Etcd).iter_mut().take(2) {
         member.ready = false;
     }
-    assert_eq!(world.heal(22), heal::Heal::default());
+    assert_eq!(world.heal(22), heal::HealSteps::default());
 }
 
 #[test]
 fn one_that_crashes_again_and_again_is_made_anew_if_another_works() {
     for component in [SERVER, ControlPlaneComponent::ControllerManager, ControlPlaneComponent::Scheduler] {
-        let mut world = World::rested();
+        let mut world = TestCluster::rested();
         let crashing = &mut world.replicas(component)[1];
         (crashing.ready, crashing.looping, crashing.restarts) = (false, true, 2);
         assert!(world.labelled(1).announce.is_none(), "{component}: twice may be chance");
@@ -183,7 +183,7 @@ fn one_that_crashes_again_and_again_is_made_anew_if_another_works() {
 
 #[test]
 fn one_that_does_not_become_ready_is_made_anew_after_five_minutes_unless_it_has_no_place() {
-    let mut world = World::rested();
+    let mut world = TestCluster::rested();
     let stuck = &mut world.replicas(SERVER)[0];
     (stuck.ready, stuck.unready_since) = (false, Some(NOW));
     let heal = world.heal(60);
@@ -196,10 +196,10 @@ fn one_that_does_not_become_ready_is_made_anew_after_five_minutes_unless_it_has_
 
 #[test]
 fn pods_without_the_label_get_it_before_the_service_asks_for_it() {
-    let mut world = World::rested();
+    let mut world = TestCluster::rested();
     world.live.get_mut(&(Kind::Service, "kube-apiserver".to_owned())).unwrap()["spec"]["selector"] =
         serde_json::json!({});
-    let selector = |world: &World| {
+    let selector = |world: &TestCluster| {
         let decision = world.decide();
         let service = decision.apply.iter().find(|(object, _)| object.kind == Kind::Service).unwrap();
         service.0.body["spec"]["selector"].get(names::SERVING).is_some()

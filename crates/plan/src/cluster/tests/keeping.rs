@@ -2,15 +2,15 @@
 
 use fleetwright_api::KeyStatus;
 
-use super::keys::{Held, Key, Known};
+use super::keys::{Key, KeySecret, ObservedKeys};
 use super::*;
 
-fn held(version: &str) -> Held {
-    Held::Whole { fingerprint: format!("{version}-fingerprint-0123456789"), digest: format!("{version}-digest") }
+fn held(version: &str) -> KeySecret {
+    KeySecret::Valid { fingerprint: format!("{version}-fingerprint-0123456789"), digest: format!("{version}-digest") }
 }
 
-impl World {
-    fn known(&mut self) -> &mut Known {
+impl TestCluster {
+    fn known(&mut self) -> &mut ObservedKeys {
         self.keys.as_mut().expect("keys are seen")
     }
 
@@ -56,10 +56,10 @@ impl World {
 const CA: Key = Key::Authority(Authority::Cluster);
 
 /// A cluster at rest whose keys are recorded and sealed.
-fn kept() -> World {
-    let mut world = World::new();
+fn kept() -> TestCluster {
+    let mut world = TestCluster::new();
     world.settle();
-    world.keys = Some(Known { sealed_in: "fleetwright-system".to_owned(), ..Known::default() });
+    world.keys = Some(ObservedKeys { sealed_in: "fleetwright-system".to_owned(), ..ObservedKeys::default() });
     for key in Key::all() {
         world.hold(key, "old");
     }
@@ -77,10 +77,10 @@ fn kept() -> World {
 
 #[test]
 fn keys_of_a_new_cluster_are_recorded_before_they_are_used() {
-    let mut world = World::new();
-    world.keys = Some(Known::default());
-    let wanted = certificates::wanted(&world.names, &world.spec, &[]);
-    world.due = wanted.into_iter().map(|one| (one, Due::Missing)).collect();
+    let mut world = TestCluster::new();
+    world.keys = Some(ObservedKeys::default());
+    let wanted = certificates::required_certificates(&world.names, &world.spec, &[]);
+    world.due = wanted.into_iter().map(|one| (one, RenewalReason::Missing)).collect();
     assert_eq!(world.kept().keys.generate.len(), Key::all().count());
     let decision = world.kept();
     assert!(!decision.keys.acts() && decision.certificates.is_empty(), "nothing is signed");
@@ -150,9 +150,9 @@ fn a_namespace_that_is_deleted_does_not_take_the_record_along() {
 
 #[test]
 fn a_cluster_that_ran_before_keys_were_recorded_gets_no_new_key_either() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
-    world.keys = Some(Known::default());
+    world.keys = Some(ObservedKeys::default());
     for key in Key::all().skip(1) {
         world.hold(key, "old");
     }
@@ -162,7 +162,7 @@ fn a_cluster_that_ran_before_keys_were_recorded_gets_no_new_key_either() {
 
 #[test]
 fn a_key_that_somebody_changed_is_neither_used_nor_overwritten() {
-    for (there, reason) in [(held("hand-made"), "AuthorityChanged"), (Held::Broken, "AuthorityChanged")] {
+    for (there, reason) in [(held("hand-made"), "AuthorityChanged"), (KeySecret::Broken, "AuthorityChanged")] {
         let mut world = kept();
         world.known().held.insert(CA, there.clone());
         // What pods trust would change with it.
@@ -201,11 +201,11 @@ fn what_a_rotation_made_is_recorded_because_the_copy_has_it() {
 
 #[test]
 fn a_certificate_that_is_missing_stops_neither_proofs_nor_snapshots() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.now += SignedDuration::from_hours(24);
-    let wanted = certificates::wanted(&world.names, &world.spec, &[]).remove(0);
-    world.due = vec![(wanted, Due::Missing)];
+    let wanted = certificates::required_certificates(&world.names, &world.spec, &[]).remove(0);
+    world.due = vec![(wanted, RenewalReason::Missing)];
     let decision = world.decide();
     assert!(decision.certificates.len() == 1 && decision.apply.is_empty(), "{:?}", kinds(&decision));
     assert!(!decision.prove.is_empty() && decision.snapshot.is_some());

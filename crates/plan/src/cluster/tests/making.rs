@@ -4,9 +4,9 @@ use super::*;
 
 #[test]
 fn a_namespace_comes_first_then_authorities_then_what_they_sign_then_the_rest() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.namespace = false;
-    world.keys = Some(keys::Known::default());
+    world.keys = Some(keys::ObservedKeys::default());
     let decision = world.decide();
     assert!(decision.namespace && !decision.keys.acts() && decision.apply.is_empty());
     world.namespace = true;
@@ -17,8 +17,8 @@ fn a_namespace_comes_first_then_authorities_then_what_they_sign_then_the_rest() 
             && decision.certificates.is_empty()
     );
     world.keys = None;
-    let wanted = certificates::wanted(&world.names, &world.spec, &[]);
-    world.due = wanted.into_iter().map(|one| (one, Due::Missing)).collect();
+    let wanted = certificates::required_certificates(&world.names, &world.spec, &[]);
+    world.due = wanted.into_iter().map(|one| (one, RenewalReason::Missing)).collect();
     let decision = world.decide();
     assert!(decision.certificates.len() >= 10 && decision.apply.is_empty());
     world.due.clear();
@@ -27,7 +27,7 @@ fn a_namespace_comes_first_then_authorities_then_what_they_sign_then_the_rest() 
 
 #[test]
 fn a_namespace_is_recorded_with_its_uid_when_it_exists_and_known_by_it_then() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.namespace = false;
     world.status = world.status();
     assert_eq!((&world.status.namespace, &world.status.namespace_uid), (&None, &None));
@@ -51,7 +51,7 @@ fn a_namespace_is_recorded_with_its_uid_when_it_exists_and_known_by_it_then() {
 
 #[test]
 fn each_begins_when_it_finds_those_whom_it_needs() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     let of = |decision: &Decision| -> Vec<String> {
         let all = kinds(decision).into_iter().filter(|(kind, _)| matches!(kind, Kind::StatefulSet | Kind::Deployment));
         all.map(|(_, name)| name.to_owned()).collect()
@@ -81,13 +81,13 @@ fn each_begins_when_it_finds_those_whom_it_needs() {
 
 #[test]
 fn a_new_cluster_is_proven_when_those_run_whom_its_proof_waits_for() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     for _ in 0..3 {
         let decision = world.decide();
         assert!(decision.prove.is_empty(), "nobody would act on what is made");
         world.applied(&decision);
     }
-    let scheduler = |world: &mut World, ready: bool, message: &str| {
+    let scheduler = |world: &mut TestCluster, ready: bool, message: &str| {
         for replica in &mut world.workloads.get_mut(&ControlPlaneComponent::Scheduler).unwrap().replicas {
             (replica.ready, replica.message) = (ready, message.to_owned());
         }
@@ -108,7 +108,7 @@ fn a_new_cluster_is_proven_when_those_run_whom_its_proof_waits_for() {
 
 #[test]
 fn a_cluster_is_ready_only_when_every_api_server_is_proven() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     let uid = world.proofs.keys().next().unwrap().clone();
     world.status = ClusterStatus::default();
@@ -121,7 +121,7 @@ fn a_cluster_is_ready_only_when_every_api_server_is_proven() {
 
 #[test]
 fn what_was_proven_of_a_container_says_nothing_of_the_one_after_it() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     assert!(world.decide().prove.is_empty());
     let servers = &mut world.workloads.get_mut(&ControlPlaneComponent::Apiserver).unwrap().replicas;
@@ -135,7 +135,7 @@ fn what_was_proven_of_a_container_says_nothing_of_the_one_after_it() {
 
 #[test]
 fn what_was_proven_before_a_restart_of_the_operator_counts_in_its_time() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.proofs.clear();
     assert!(world.decide().prove.is_empty() && world.decide().waiting.is_empty());
@@ -149,7 +149,7 @@ fn what_was_proven_before_a_restart_of_the_operator_counts_in_its_time() {
 
 #[test]
 fn one_member_is_enough_where_one_is_asked_for() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.spec.replicas = 1;
     world.spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
     world.settle();
@@ -158,7 +158,7 @@ fn one_member_is_enough_where_one_is_asked_for() {
 
 #[test]
 fn what_is_as_it_should_be_is_remembered_until_something_of_it_changes() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     let all: Vec<_> = world.decide().rested.into_keys().collect();
     assert_eq!(all, ControlPlaneComponent::ALL);

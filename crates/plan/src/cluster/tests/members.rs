@@ -3,9 +3,11 @@
 use fleetwright_api::{EtcdStatus, MemberChange, MemberChangeType};
 
 use super::*;
-use crate::cluster::members::{Act, Answer, Asked, Claim, Member, Next, Told, was_done};
+use crate::cluster::members::{
+    Member, MemberAction, MemberAnswer, MemberList, MemberQueryResult, NextMemberStep, VolumeClaim, was_done,
+};
 
-impl World {
+impl TestCluster {
     fn members(&mut self) -> &mut Vec<Replica> {
         &mut self.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas
     }
@@ -30,7 +32,7 @@ impl World {
 
 /// A real etcd of that many members, as far as its members and their volumes go.
 struct Etcd {
-    world: World,
+    world: TestCluster,
     members: Vec<Member>,
     /// Ids of members that answer.
     alive: Vec<String>,
@@ -47,7 +49,7 @@ fn url(member: &str) -> String {
 
 impl Etcd {
     fn new(members: u32) -> Self {
-        let mut world = World::new();
+        let mut world = TestCluster::new();
         world.spec.datastore.etcd.as_mut().unwrap().members = members;
         world.settle();
         let mut etcd =
@@ -79,26 +81,26 @@ impl Etcd {
         let size = &set["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"];
         let size = size.as_str().unwrap().to_owned();
         let (version, expandable) = ("1".to_owned(), self.expandable);
-        self.world.claims.push(Claim { name, uid, version, ending: false, size, expandable });
+        self.world.claims.push(VolumeClaim { name, uid, version, ending: false, size, expandable });
     }
 
     fn declare(&mut self, members: u32) {
         self.world.spec.datastore.etcd.as_mut().unwrap().members = members;
     }
 
-    fn told(&self) -> Told {
+    fn told(&self) -> MemberList {
         let voters: Vec<_> = self.members.iter().filter(|member| !member.learner).collect();
         let alive = voters.iter().filter(|member| self.alive.contains(&member.id)).count();
         let leader = voters.iter().find(|member| self.alive.contains(&member.id)).filter(|_| alive > voters.len() / 2);
         let leader = leader.map_or("0", |leader| leader.id.as_str()).to_owned();
-        let answer = |id: &String| Answer {
+        let answer = |id: &String| MemberAnswer {
             id: id.clone(),
             leader: leader.clone(),
             index: 1000,
             applied: 1000,
             address: format!("address of {id}"),
         };
-        Told { members: self.members.clone(), answered: self.alive.iter().map(answer).collect() }
+        MemberList { members: self.members.clone(), answered: self.alive.iter().map(answer).collect() }
     }
 
     fn quorum(&self) -> bool {
@@ -146,18 +148,18 @@ impl Etcd {
     }
 
     /// One pass: what is decided is done and written down.
-    fn pass(&mut self) -> Next {
-        self.world.members = Some(Asked { at: self.world.now, outcome: Ok(self.told()) });
+    fn pass(&mut self) -> NextMemberStep {
+        self.world.members = Some(MemberQueryResult { at: self.world.now, outcome: Ok(self.told()) });
         let (decision, status) = (self.world.decide(), self.world.status());
         self.world.status = status;
         match &decision.members {
-            Next::Act(act) => {
+            NextMemberStep::Act(act) => {
                 let told = self.told();
                 assert_eq!(act.refused(&told), None, "it is refused when it is done: {act:?}");
                 assert!(!act.done(&told), "{act:?}");
                 self.act(act);
             }
-            Next::Recreate(pod) => {
+            NextMemberStep::Recreate(pod) => {
                 self.log.push(format!("recreate {}", pod.name));
                 self.world.members().retain(|known| known.uid != pod.uid);
             }
@@ -177,21 +179,21 @@ impl Etcd {
         decision.members
     }
 
-    fn act(&mut self, act: &Act) {
+    fn act(&mut self, act: &MemberAction) {
         self.log.push(format!("{} {}", act.type_().trim_start_matches("Etcd"), act.member()));
         match act {
-            Act::Remove { id, .. } => {
+            MemberAction::Remove { id, .. } => {
                 self.members.retain(|member| member.id != *id);
                 self.alive.retain(|alive| alive != id);
             }
-            Act::Add { peer_url, .. } => {
+            MemberAction::Add { peer_url, .. } => {
                 let id = self.id();
                 self.members.push(Member { id, name: String::new(), peer_urls: vec![peer_url.clone()], learner: true });
             }
-            Act::Promote { id, .. } => {
+            MemberAction::Promote { id, .. } => {
                 self.members.iter_mut().find(|member| member.id == *id).unwrap().learner = false;
             }
-            Act::DeleteVolume { claim, member } => {
+            MemberAction::DeleteVolume { claim, member } => {
                 assert!(self.members.iter().all(|one| one.peer_urls != [url(member)]), "etcd still has {member}");
                 let used = self.world.members().iter().any(|pod| pod.name == *member);
                 for known in self.world.claims.iter_mut().filter(|known| known.uid == claim.uid) {
@@ -208,7 +210,7 @@ impl Etcd {
     fn settle(&mut self) {
         for _ in 0..80 {
             let before = self.world.status.clone();
-            let rests = self.pass() == Next::Rest && self.world.status == before;
+            let rests = self.pass() == NextMemberStep::Nothing && self.world.status == before;
             // A StatefulSet that was deleted without its pods is applied again in the next pass.
             let whole = self.world.live.contains_key(&(Kind::StatefulSet, "etcd".to_owned()));
             if rests && whole && self.world.status.waiting_for.is_none() {
@@ -269,7 +271,7 @@ fn the_number_is_not_changed_while_members_are_unhealthy_and_it_says_so() {
         etcd.live();
         etcd.declare(declared);
         for _ in 0..10 {
-            assert!(matches!(etcd.pass(), Next::Refuse(_)));
+            assert!(matches!(etcd.pass(), NextMemberStep::Refuse(_)));
         }
         assert!(etcd.log.is_empty(), "{:?}", etcd.log);
         let (status, reason, message) = etcd.world.said(names::MEMBERS_UP_TO_DATE);
@@ -308,7 +310,7 @@ fn a_learner_that_nobody_wants_is_removed_before_the_next_change() {
     let mut etcd = Etcd::new(3);
     etcd.settle();
     // An older operator ended the change without removing it.
-    etcd.act(&Act::Add { member: "etcd-3".to_owned(), peer_url: url("etcd-3"), volume: String::new() });
+    etcd.act(&MemberAction::Add { member: "etcd-3".to_owned(), peer_url: url("etcd-3"), volume: String::new() });
     etcd.log.clear();
     etcd.declare(1);
     etcd.settle();
@@ -328,7 +330,7 @@ fn a_learner_that_never_starts_is_taken_back_by_the_opposite_edit() {
     let learner = etcd.members[1].id.clone();
     etcd.alive.retain(|id| *id != learner);
     for _ in 0..5 {
-        assert!(matches!(etcd.pass(), Next::Wait(_)));
+        assert!(matches!(etcd.pass(), NextMemberStep::Wait(_)));
     }
     assert_eq!(etcd.world.said(names::MEMBERS_UP_TO_DATE).1, names::reasons::MEMBER_CHANGE_IN_PROGRESS);
     assert_eq!(etcd.world.healthy().0, Status::True, "a learner is not missed");
@@ -391,7 +393,7 @@ fn a_new_member_whose_container_ended_before_it_was_added_is_not_replaced_again_
         let mut etcd = replaced(stale, late);
         let when = format!("status {stale} passes old, ready {late} passes after the promotion");
         assert_eq!(etcd.log, steps.map(|step| format!("{step} etcd-2")), "{when}");
-        assert_eq!(etcd.pass(), Next::Rest, "{when}");
+        assert_eq!(etcd.pass(), NextMemberStep::Nothing, "{when}");
         let known = etcd.world.status.etcd.clone().unwrap();
         assert_eq!((known.members, known.serving, known.change), (3, 3, None), "{when}");
         assert!(etcd.world.members()[2].ready && etcd.names().len() == 3, "{when}");
@@ -403,13 +405,13 @@ fn a_member_that_answers_has_not_lost_its_data_whatever_its_pod_says() {
     let mut etcd = Etcd::new(3);
     etcd.settle();
     etcd.world.wipe(2);
-    assert!(matches!(etcd.pass(), Next::Wait(_)));
+    assert!(matches!(etcd.pass(), NextMemberStep::Wait(_)));
     assert_eq!((etcd.log.len(), etcd.world.status.etcd.clone().unwrap().change), (0, None));
     // One that really did does not answer.
     let lost = etcd.members[2].id.clone();
     etcd.alive.retain(|id| *id != lost);
     etcd.world.wipe(2);
-    let Next::Record(recorded) = etcd.pass() else { panic!("{:?}", etcd.log) };
+    let NextMemberStep::Record(recorded) = etcd.pass() else { panic!("{:?}", etcd.log) };
     assert_eq!(recorded.change.unwrap().type_, MemberChangeType::Replace);
 }
 
@@ -423,7 +425,7 @@ fn nothing_starts_as_the_new_member_while_the_old_volume_exists() {
     let old = etcd.world.claims.iter().find(|claim| claim.name == "data-etcd-2").unwrap().uid.clone();
     for _ in 0..30 {
         let next = etcd.pass();
-        if matches!(next, Next::Act(Act::Add { .. })) {
+        if matches!(next, NextMemberStep::Act(MemberAction::Add { .. })) {
             assert!(etcd.world.claims.iter().all(|claim| claim.uid != old), "the old volume is still there");
         }
     }
@@ -437,7 +439,7 @@ fn nothing_starts_as_the_new_member_while_the_old_volume_exists() {
     while !etcd.log.iter().any(|one| one.starts_with("MemberRemove")) {
         etcd.pass();
     }
-    etcd.act(&Act::Add { member: "etcd-2".to_owned(), peer_url: url("etcd-2"), volume: String::new() });
+    etcd.act(&MemberAction::Add { member: "etcd-2".to_owned(), peer_url: url("etcd-2"), volume: String::new() });
     etcd.settle();
     let removed = etcd.log.iter().filter(|one| one.starts_with("MemberRemove")).count();
     assert_eq!(removed, 2, "{:?}", etcd.log);
@@ -473,9 +475,10 @@ fn an_act_whose_answer_was_not_heard_counts_as_done_when_the_members_and_volumes
     for _ in 0..20 {
         let (told, claims) = (etcd.told(), etcd.world.claims.clone());
         let names = etcd.world.names.clone();
-        let Next::Act(act) = etcd.pass() else { continue };
+        let NextMemberStep::Act(act) = etcd.pass() else { continue };
         let fingerprint = format!("{}-1", act.fingerprint());
-        let done = |told: &Told, claims: &[Claim]| was_done(act.type_(), &fingerprint, &names, told, claims);
+        let done =
+            |told: &MemberList, claims: &[VolumeClaim]| was_done(act.type_(), &fingerprint, &names, told, claims);
         assert!(!done(&told, &claims), "{act:?} is not done yet");
         assert!(done(&etcd.told(), &etcd.world.claims), "{act:?} is done");
         acts.push(act.type_());
@@ -492,15 +495,19 @@ fn a_member_is_removed_only_while_the_others_agree_without_it() {
         learner: false,
     };
     let all = || (0..3).map(member).collect::<Vec<_>>();
-    let told = |members: Vec<Member>, answered: &[(&str, &str)]| Told {
+    let told = |members: Vec<Member>, answered: &[(&str, &str)]| MemberList {
         members,
         answered: answered
             .iter()
-            .map(|(id, leader)| Answer { id: (*id).to_owned(), leader: (*leader).to_owned(), ..Answer::default() })
+            .map(|(id, leader)| MemberAnswer {
+                id: (*id).to_owned(),
+                leader: (*leader).to_owned(),
+                ..MemberAnswer::default()
+            })
             .collect(),
     };
-    let act = Act::Remove { member: "etcd-2".to_owned(), id: "102".to_owned(), needed: 2, lost: None };
-    let refused = |told: &Told| act.refused(told).is_some();
+    let act = MemberAction::Remove { member: "etcd-2".to_owned(), id: "102".to_owned(), needed: 2, lost: None };
+    let refused = |told: &MemberList| act.refused(told).is_some();
     assert!(!refused(&told(all(), &[("100", "100"), ("101", "100")])));
     assert!(!refused(&told(all(), &[("100", "102"), ("101", "102"), ("102", "102")])), "it leads, and can hand over");
     assert!(refused(&told(all(), &[("100", "100")])), "one alone");
@@ -515,7 +522,7 @@ fn a_member_is_removed_only_while_the_others_agree_without_it() {
 fn a_change_is_recorded_before_its_first_step() {
     let mut etcd = Etcd::new(3);
     etcd.declare(1);
-    let Next::Record(recorded) = etcd.pass() else { panic!("{:?}", etcd.log) };
+    let NextMemberStep::Record(recorded) = etcd.pass() else { panic!("{:?}", etcd.log) };
     let change = recorded.change.clone().unwrap();
     assert_eq!((change.type_, change.member.as_str()), (MemberChangeType::Remove, "etcd-2"));
     assert!(change.member_id.is_some() && change.claim_uid.is_some() && etcd.log.is_empty());
@@ -784,7 +791,7 @@ fn a_new_member_whose_pod_finds_no_node_gets_a_template_that_was_corrected() {
     etcd.alive.retain(|id| *id != learner);
     etcd.world.members()[3].has_run = false;
     for _ in 0..3 {
-        assert!(matches!(etcd.pass(), Next::Wait(_)));
+        assert!(matches!(etcd.pass(), NextMemberStep::Wait(_)));
     }
     // Such as a smaller request, or another node selector.
     edit(&mut etcd);
@@ -799,7 +806,7 @@ fn a_new_member_whose_pod_finds_no_node_gets_a_template_that_was_corrected() {
 
 #[test]
 fn an_edit_that_broke_a_member_is_taken_back_though_another_one_is_gone() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     let args = [("quota-backend-bytes".to_owned(), "16g".to_owned())].into();
     world.spec.components.etcd = Some(ComponentOverrides { args, ..ComponentOverrides::default() });
@@ -879,15 +886,15 @@ fn a_member_that_lost_its_data_is_replaced_before_a_change_that_is_only_recorded
 
 #[test]
 fn a_member_that_ends_for_another_reason_keeps_its_volume() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.wipe(2);
     world.members()[2].lost = false;
-    assert_eq!(world.decide().members, Next::Ask, "it may be a learner");
+    assert_eq!(world.decide().members, NextMemberStep::QueryMembers, "it may be a learner");
     // While others are well with the same template, it cannot be the template.
     world.members()[2].restarts = 5;
     world.members()[2].looping = true;
-    assert_eq!(world.decide().members, Next::Ask);
+    assert_eq!(world.decide().members, NextMemberStep::QueryMembers);
     assert!(world.healthy().2.contains("lost its data"));
     // One that ended so often before it was ready for a while ended once since.
     world.members()[2].was_ready = true;
@@ -897,17 +904,17 @@ fn a_member_that_ends_for_another_reason_keeps_its_volume() {
     world.members()[2].looping = false;
     assert!(!world.healthy().2.contains("lost its data"));
     world.members()[2].template = Some("another".to_owned());
-    assert_eq!(world.decide().members, Next::Rest);
+    assert_eq!(world.decide().members, NextMemberStep::Nothing);
 }
 
 #[test]
 fn nobody_is_replaced_when_the_quorum_is_lost_and_it_says_what_to_do() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.wipe(1);
     world.wipe(2);
     let decision = world.decide();
-    assert_eq!((decision.members, decision.replace), (Next::Rest, None));
+    assert_eq!((decision.members, decision.replace), (NextMemberStep::Nothing, None));
     let (status, reason, message) = world.healthy();
     assert_eq!((status, reason.as_str()), (Status::False, names::reasons::QUORUM_LOST));
     assert!(message.contains("1 of 3") && message.contains("2 required"), "{message}");
@@ -916,7 +923,7 @@ fn nobody_is_replaced_when_the_quorum_is_lost_and_it_says_what_to_do() {
 
 #[test]
 fn no_change_of_version_begins_and_no_api_server_moves_without_a_quorum() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.wipe(1);
     world.wipe(2);
@@ -940,7 +947,7 @@ fn no_change_of_version_begins_and_no_api_server_moves_without_a_quorum() {
 
 #[test]
 fn members_that_begin_are_waited_for_before_their_quorum_counts_as_lost() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.members().iter_mut().for_each(|member| member.ready = false);
     assert_eq!(world.healthy().1, names::reasons::MEMBERS_MISSING);

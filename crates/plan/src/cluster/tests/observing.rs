@@ -4,13 +4,13 @@ use super::*;
 
 /// A live object that notes when it is parsed.
 #[derive(Debug)]
-struct Noted {
+struct ParseRecorder {
     name: String,
     object: Value,
     parsed: Arc<Mutex<Vec<String>>>,
 }
 
-impl Live for Noted {
+impl LiveObject for ParseRecorder {
     fn value(&self) -> Value {
         self.parsed.lock().unwrap().push(self.name.clone());
         self.object.clone()
@@ -25,14 +25,14 @@ impl Live for Noted {
     }
 }
 
-impl World {
+impl TestCluster {
     /// The names of objects that a decision parses.
     fn parsed(&self) -> Vec<String> {
         let parsed = Arc::<Mutex<Vec<String>>>::default();
         self.look(|seen| {
             let mut seen = seen.clone();
             for ((kind, name), object) in &self.live {
-                let noted = Noted { name: name.clone(), object: object.clone(), parsed: Arc::clone(&parsed) };
+                let noted = ParseRecorder { name: name.clone(), object: object.clone(), parsed: Arc::clone(&parsed) };
                 seen.objects.insert(*kind, name, Arc::new(noted));
             }
             decide(&seen, self.now)
@@ -43,7 +43,7 @@ impl World {
 
 #[test]
 fn a_pass_in_which_nothing_changed_parses_no_object_of_a_component() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     assert_eq!(world.decide().rested.len(), ControlPlaneComponent::ALL.len());
     assert_eq!(world.parsed(), ["default-deny"], "one policy is of no component");

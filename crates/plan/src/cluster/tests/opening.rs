@@ -9,7 +9,7 @@ fn with_etcd(kubernetes: &str, etcd: &str) -> ClusterPackageVersionSpec {
     ClusterPackageVersionSpec::of_images("registry.example", kubernetes, etcd)
 }
 
-impl World {
+impl TestCluster {
     /// One that soaks with the next minor, which has a newer etcd.
     fn with_newer_etcd() -> Self {
         let mut world = Self::new();
@@ -73,16 +73,16 @@ fn makes_etcd(decision: &Decision) -> bool {
 }
 
 /// One that has that many members and is on the way to a newer minor of etcd, with which the container of one member does not work.
-struct Broken {
-    world: World,
+struct BrokenEtcdUpgrade {
+    world: TestCluster,
     member: &'static str,
     /// Its container starts and ends again; otherwise its image cannot be pulled.
     starts: bool,
 }
 
-impl Broken {
+impl BrokenEtcdUpgrade {
     fn new(members: u32, member: &'static str, starts: bool) -> Self {
-        let mut world = World::new();
+        let mut world = TestCluster::new();
         world.packages.insert("v1.37".to_owned(), with_etcd("1.37.1", "3.7.0"));
         world.spec.datastore.etcd.as_mut().unwrap().members = members;
         world.settle();
@@ -119,7 +119,7 @@ impl Broken {
 fn a_newer_etcd_that_one_member_never_started_with_is_taken_back() {
     for (members, member) in [(1, "etcd-0"), (3, "etcd-2"), (3, "etcd-0")] {
         for by_hand in [false, true] {
-            let mut broken = Broken::new(members, member, false);
+            let mut broken = BrokenEtcdUpgrade::new(members, member, false);
             assert_eq!(broken.world.opened(), (Some("3.6.16"), Some("v1.36")));
             match by_hand {
                 true => "v1.36".clone_into(&mut broken.world.spec.package_version),
@@ -140,7 +140,7 @@ fn a_newer_etcd_that_one_member_never_started_with_is_taken_back() {
 #[test]
 fn a_newer_etcd_that_all_members_started_with_stays_and_it_says_so() {
     for (members, member) in [(1, "etcd-0"), (3, "etcd-0")] {
-        let mut broken = Broken::new(members, member, true);
+        let mut broken = BrokenEtcdUpgrade::new(members, member, true);
         assert_eq!(broken.world.opened(), (Some("3.7.0"), Some("v1.37")));
         "v1.36".clone_into(&mut broken.world.spec.package_version);
         broken.passes();
@@ -149,7 +149,7 @@ fn a_newer_etcd_that_all_members_started_with_stays_and_it_says_so() {
         assert!(waits.contains("etcd stays at v1.37") && waits.contains("3.6.16 of v1.36"), "{waits}");
     }
     // With one that still has the old etcd, also a container that started changed nothing.
-    let mut broken = Broken::new(3, "etcd-2", true);
+    let mut broken = BrokenEtcdUpgrade::new(3, "etcd-2", true);
     assert_eq!(broken.world.opened(), (Some("3.6.16"), Some("v1.36")));
     "v1.36".clone_into(&mut broken.world.spec.package_version);
     broken.passes();
@@ -158,7 +158,7 @@ fn a_newer_etcd_that_all_members_started_with_stays_and_it_says_so() {
 
 #[test]
 fn a_newer_etcd_that_all_members_started_with_stays_though_its_arguments_change_meanwhile() {
-    let mut broken = Broken::new(3, "etcd-0", false);
+    let mut broken = BrokenEtcdUpgrade::new(3, "etcd-0", false);
     for member in &mut broken.world.workloads.get_mut(&ETCD).unwrap().replicas {
         (member.has_run, member.runs) = (true, Some("3.7.0".to_owned()));
     }
@@ -172,7 +172,7 @@ fn a_newer_etcd_that_all_members_started_with_stays_though_its_arguments_change_
 
 #[test]
 fn a_newer_etcd_stays_as_it_is_when_its_package_version_is_deleted() {
-    let mut world = World::rolled_back();
+    let mut world = TestCluster::rolled_back();
     let deleted = world.delete_package("v1.37");
     let decision = world.decide();
     assert!(!makes_etcd(&decision) && decision.orphan.is_none(), "{:?}", kinds(&decision));
@@ -200,7 +200,7 @@ fn a_newer_etcd_stays_as_it_is_when_its_package_version_is_deleted() {
 fn a_statefulset_that_is_deleted_comes_back_with_the_etcd_that_its_data_is_of() {
     // Growing volumes delete it as well.
     for grows in [false, true] {
-        let mut world = World::rolled_back();
+        let mut world = TestCluster::rolled_back();
         if grows {
             world.spec.datastore.etcd.as_mut().unwrap().storage.size.0 = "20Gi".to_owned();
             assert!(world.decide().orphan.is_some());
@@ -216,7 +216,7 @@ fn a_statefulset_that_is_deleted_comes_back_with_the_etcd_that_its_data_is_of() 
 
 #[test]
 fn a_statefulset_is_not_made_again_without_the_package_version_that_its_data_needs() {
-    let mut world = World::rolled_back();
+    let mut world = TestCluster::rolled_back();
     let deleted = world.delete_package("v1.37");
     world.delete_set();
     let steps = world.settle();
@@ -231,7 +231,7 @@ fn a_statefulset_is_not_made_again_without_the_package_version_that_its_data_nee
 
 #[test]
 fn what_runs_is_recorded_of_a_cluster_of_before_and_nothing_is_deleted_until_then() {
-    let mut world = World::rolled_back();
+    let mut world = TestCluster::rolled_back();
     world.unrecorded();
     world.spec.datastore.etcd.as_mut().unwrap().storage.size.0 = "20Gi".to_owned();
     assert!(world.decide().orphan.is_none(), "it would not be known what to make again");
@@ -241,7 +241,7 @@ fn what_runs_is_recorded_of_a_cluster_of_before_and_nothing_is_deleted_until_the
     assert!(world.decide().orphan.is_some());
 
     // Its package version is gone already: what was told of it counts, and if nothing was, it is left as it is.
-    let mut world = World::rolled_back();
+    let mut world = TestCluster::rolled_back();
     world.unrecorded();
     world.delete_package("v1.37");
     let held = world.decide().held.unwrap();
@@ -254,7 +254,7 @@ fn what_runs_is_recorded_of_a_cluster_of_before_and_nothing_is_deleted_until_the
 
 #[test]
 fn no_statefulset_goes_for_larger_volumes_before_the_newer_etcd_that_it_runs_is_recorded() {
-    let mut world = World::with_newer_etcd();
+    let mut world = TestCluster::with_newer_etcd();
     let record = world.status.etcd.as_mut().unwrap();
     (record.version, record.package_version) = (Some("3.6.16".to_owned()), Some("v1.36".to_owned()));
     world.spec.datastore.etcd.as_mut().unwrap().storage.size.0 = "20Gi".to_owned();
@@ -266,7 +266,7 @@ fn no_statefulset_goes_for_larger_volumes_before_the_newer_etcd_that_it_runs_is_
 
 #[test]
 fn a_rollback_goes_on_without_the_package_version_that_it_leaves_and_etcd_stays() {
-    let mut world = World::with_newer_etcd();
+    let mut world = TestCluster::with_newer_etcd();
     let deleted = world.delete_package("v1.37");
     world.spec.package_version = "v1.36".to_owned();
     let steps = world.settle();
@@ -284,7 +284,7 @@ fn a_rollback_goes_on_without_the_package_version_that_it_leaves_and_etcd_stays(
 
 #[test]
 fn another_package_version_must_have_the_etcd_that_the_data_needs_if_the_one_before_is_deleted() {
-    let mut world = World::rolled_back();
+    let mut world = TestCluster::rolled_back();
     world.delete_package("v1.37");
     world.packages.insert("v1.36b".to_owned(), with_etcd("1.36.5", "3.6.17"));
     world.packages.insert("v1.36c".to_owned(), with_etcd("1.36.5", "3.7.1"));
@@ -300,7 +300,7 @@ fn another_package_version_must_have_the_etcd_that_the_data_needs_if_the_one_bef
 
 #[test]
 fn two_minors_stay_too_far_when_the_package_version_that_it_has_is_deleted() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     assert_eq!(world.status.kubernetes.as_deref(), Some("1.36.4"));
     world.packages.insert("v1.38".to_owned(), package("1.38.0"));
@@ -313,7 +313,7 @@ fn two_minors_stay_too_far_when_the_package_version_that_it_has_is_deleted() {
     for part in ["1.37 first", "ClusterPackageVersion v1.36, "] {
         assert!(message.contains(part), "{part} in {message}");
     }
-    let plan = world.look(|seen| rehearse::rehearse(seen, NOW));
+    let plan = world.look(|seen| cluster_plan::rehearse(seen, NOW));
     assert_eq!(plan.from.map(|from| from.kubernetes).as_deref(), Some("1.36.4"));
     assert_eq!(plan.refused.unwrap().reason, names::reasons::UNSUPPORTED_UPGRADE_PATH);
     assert!(world.settle().iter().all(|step| step.apply.is_empty()));
@@ -325,7 +325,7 @@ fn two_minors_stay_too_far_when_the_package_version_that_it_has_is_deleted() {
 
 #[test]
 fn an_upgrade_from_a_deleted_package_version_has_its_checks_its_snapshot_and_its_emulation() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.spec.package_version = "v1.37".to_owned();
     world.delete_package("v1.36");
@@ -343,7 +343,7 @@ fn an_upgrade_from_a_deleted_package_version_has_its_checks_its_snapshot_and_its
 
 #[test]
 fn nothing_is_changed_while_it_is_not_known_which_version_a_cluster_has() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.unrecorded();
     world.spec.package_version = "v1.37".to_owned();
@@ -364,7 +364,7 @@ fn nothing_is_changed_while_it_is_not_known_which_version_a_cluster_has() {
 
 #[test]
 fn an_upgrade_is_no_rollback_when_the_package_version_that_it_leaves_is_deleted() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.spec.package_version = "v1.37".to_owned();
     // The new API servers never become ready.
@@ -395,7 +395,7 @@ fn an_upgrade_is_no_rollback_when_the_package_version_that_it_leaves_is_deleted(
 
 #[test]
 fn an_upgrade_to_the_package_version_that_etcd_stayed_at_has_its_checks_and_its_snapshot_again() {
-    let mut world = World::rolled_back();
+    let mut world = TestCluster::rolled_back();
     let every = fleetwright_api::Span::seconds(0);
     world.spec.snapshots = Some(fleetwright_api::Snapshots { every, ..Default::default() });
     world.now += SignedDuration::from_hours(48);
@@ -412,7 +412,7 @@ fn an_upgrade_to_the_package_version_that_etcd_stayed_at_has_its_checks_and_its_
 
 #[test]
 fn an_etcd_that_no_member_started_with_is_not_recorded_when_its_package_version_is_created_again() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.spec.datastore.etcd.as_mut().unwrap().members = 1;
     world.settle();
     let kept = world.packages.insert("v1.36".to_owned(), with_etcd("1.36.4", "3.7.0")).unwrap();
@@ -429,7 +429,7 @@ fn an_etcd_that_no_member_started_with_is_not_recorded_when_its_package_version_
 
 #[test]
 fn a_package_version_that_is_created_again_with_another_minor_is_not_followed() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     let kept = world.packages.insert("v1.36".to_owned(), package("1.38.0")).unwrap();
     assert!(world.settle().iter().all(|step| step.apply.is_empty()));

@@ -4,27 +4,27 @@ use fleetwright_api::{ExternalDatastore, Restore, SecretRef, SnapshotBucket, Sna
 use serde_json::json;
 
 use super::extending::done;
-use super::extensions::{MACHINE_OPERATOR, Outcome, shipped};
+use super::extensions::{ExtensionOutcome, MACHINE_OPERATOR, shipped};
 use super::networks::{MetaNetworks, Network};
-use super::snapshots::Job;
+use super::snapshots::SnapshotPodJob;
 use super::*;
 use crate::cluster::policies::{DEFAULT_DENY, METRICS_READER, REACHABLE};
 
 /// One end of a connection: a pod, or an address outside.
 #[derive(Clone, Debug)]
-struct End {
+struct PolicyPeer {
     ip: String,
     /// Its namespace, and its labels.
     pod: Option<(String, BTreeMap<String, String>)>,
 }
 
-fn outside(ip: &str) -> End {
-    End { ip: ip.to_owned(), pod: None }
+fn outside(ip: &str) -> PolicyPeer {
+    PolicyPeer { ip: ip.to_owned(), pod: None }
 }
 
-fn pod(ip: &str, namespace: &str, labels: impl IntoIterator<Item = (&'static str, &'static str)>) -> End {
+fn pod(ip: &str, namespace: &str, labels: impl IntoIterator<Item = (&'static str, &'static str)>) -> PolicyPeer {
     let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
-    End { ip: ip.to_owned(), pod: Some((namespace.to_owned(), labels)) }
+    PolicyPeer { ip: ip.to_owned(), pod: Some((namespace.to_owned(), labels)) }
 }
 
 /// What is in the meta cluster, for the evaluation of its policies.
@@ -36,12 +36,12 @@ struct Evaluator {
 }
 
 impl Evaluator {
-    fn allows(&self, from: &End, to: &End, protocol: &str, port: u16) -> bool {
+    fn allows(&self, from: &PolicyPeer, to: &PolicyPeer, protocol: &str, port: u16) -> bool {
         self.passes("Egress", from, to, protocol, port) && self.passes("Ingress", to, from, protocol, port)
     }
 
     /// Whether the pod's policies of that direction let the other one through.
-    fn passes(&self, direction: &str, end: &End, other: &End, protocol: &str, port: u16) -> bool {
+    fn passes(&self, direction: &str, end: &PolicyPeer, other: &PolicyPeer, protocol: &str, port: u16) -> bool {
         let Some((namespace, labels)) = &end.pod else { return true };
         let (rules, peers) = if direction == "Egress" { ("egress", "to") } else { ("ingress", "from") };
         let selecting: Vec<_> = self
@@ -70,7 +70,7 @@ impl Evaluator {
             })
     }
 
-    fn matches(&self, peer: &Value, own: &str, end: &End) -> bool {
+    fn matches(&self, peer: &Value, own: &str, end: &PolicyPeer) -> bool {
         if let Some(block) = peer.get("ipBlock") {
             let address: Network = end.ip.parse().unwrap();
             let network = |value: &Value| -> Network {
@@ -175,14 +175,14 @@ fn known() -> MetaNetworks {
 }
 
 /// A control plane that was made, and what else there is in the meta cluster.
-struct Site {
-    world: World,
-    ends: BTreeMap<&'static str, End>,
+struct PolicySite {
+    world: TestCluster,
+    ends: BTreeMap<&'static str, PolicyPeer>,
 }
 
 /// One with all policies seen.
-fn settled(change: impl FnOnce(&mut World)) -> Site {
-    let mut world = World::new();
+fn settled(change: impl FnOnce(&mut TestCluster)) -> PolicySite {
+    let mut world = TestCluster::new();
     world.meta = known();
     world.spec.network.services = "10.80.0.0/16".to_owned();
     let extensions = shipped(|name| format!("registry.example/{name}:v1")).unwrap();
@@ -196,12 +196,12 @@ fn settled(change: impl FnOnce(&mut World)) -> Site {
     world.settle();
     let mut ends = BTreeMap::new();
     // Labels are those of the pods that are really made.
-    let template = |world: &World, kind: Kind, name: &str| {
+    let template = |world: &TestCluster, kind: Kind, name: &str| {
         world.live.get(&(kind, name.to_owned())).map(|object| object["spec"]["template"]["metadata"]["labels"].clone())
     };
     let mut own = |name: &'static str, ip: &str, labels: Value| {
         let labels = serde_json::from_value(labels).unwrap();
-        ends.insert(name, End { ip: ip.to_owned(), pod: Some(("fleet-pay".to_owned(), labels)) });
+        ends.insert(name, PolicyPeer { ip: ip.to_owned(), pod: Some(("fleet-pay".to_owned(), labels)) });
     };
     for (component, ip) in
         ControlPlaneComponent::ALL.into_iter().zip(["10.200.1.1", "10.200.1.2", "10.200.1.3", "10.200.1.4"])
@@ -212,11 +212,11 @@ fn settled(change: impl FnOnce(&mut World)) -> Site {
         }
     }
     // The operator of machines comes when its kinds are there.
-    done(&mut world, &|_| Outcome::Healthy);
+    done(&mut world, &|_| ExtensionOutcome::Healthy);
     let choice = world.decide().extensions;
     let operator = choice.apply.iter().find(|(object, _)| object.kind == Kind::Deployment).unwrap();
     own(MACHINE_OPERATOR, "10.200.1.5", operator.0.body["spec"]["template"]["metadata"]["labels"].clone());
-    for (job, ip) in Job::ALL.into_iter().zip(["10.200.1.6", "10.200.1.7", "10.200.1.8", "10.200.1.9"]) {
+    for (job, ip) in SnapshotPodJob::ALL.into_iter().zip(["10.200.1.6", "10.200.1.7", "10.200.1.8", "10.200.1.9"]) {
         let mut labels = world.names.labels();
         labels.insert(names::COMPONENT.to_owned(), job.as_str().to_owned());
         own(job.as_str(), ip, json!(labels));
@@ -246,10 +246,10 @@ fn settled(change: impl FnOnce(&mut World)) -> Site {
         ("internet", outside("203.0.113.9")),
         ("internet6", outside("2001:db8::9")),
     ]);
-    Site { world, ends }
+    PolicySite { world, ends }
 }
 
-impl Site {
+impl PolicySite {
     /// A snapshot is asked for: policies of its pods come before they do.
     fn restore(&mut self) {
         self.world.spec.restore = Some(Restore { snapshot: "x".to_owned(), ..Restore::default() });
@@ -522,7 +522,7 @@ fn policies(decision: &Decision) -> Vec<&str> {
 
 #[test]
 fn what_nothing_allows_is_denied_after_all_that_is_allowed_was_seen() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     let mut written = Vec::new();
     for decision in world.settle() {
         let now: Vec<_> = policies(&decision).into_iter().map(str::to_owned).collect();
@@ -570,7 +570,7 @@ fn what_nothing_allows_is_denied_after_all_that_is_allowed_was_seen() {
 
 #[test]
 fn a_network_that_becomes_known_changes_policies_and_no_pods() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.meta = known();
     let decision = world.decide();
@@ -584,7 +584,7 @@ fn a_network_that_becomes_known_changes_policies_and_no_pods() {
 
 #[test]
 fn what_somebody_adds_to_a_policy_is_taken_away() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     for change in [
         ("/spec/egress/0/to/0/namespaceSelector", json!({})),

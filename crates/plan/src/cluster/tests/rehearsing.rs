@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 
 use fleetwright_api::{CertificateStatus, SnapshotStatus};
 
-use super::rehearse::{Rehearsal, rehearse};
+use super::cluster_plan::{ClusterPlan, rehearse};
 use super::*;
 
-impl World {
-    fn rehearsed(&self) -> Rehearsal {
+impl TestCluster {
+    fn rehearsed(&self) -> ClusterPlan {
         self.look(|seen| rehearse(seen, NOW))
     }
 }
 
 #[test]
 fn a_plan_has_the_stages_in_their_order_with_what_restarts_and_in_which_way() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     assert!(world.rehearsed().stages.iter().all(|stage| stage.objects.is_empty() && stage.restarts == 0));
     world.spec.package_version = "v1.37".to_owned();
@@ -41,7 +41,7 @@ fn a_plan_has_the_stages_in_their_order_with_what_restarts_and_in_which_way() {
 
 #[test]
 fn what_is_told_is_what_is_done() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     for package in ["v1.37", "v1.36"] {
         world.spec.package_version = package.to_owned();
@@ -63,7 +63,7 @@ fn what_is_told_is_what_is_done() {
 
 #[test]
 fn what_stands_against_it_is_told_with_it() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[0].ready = false;
     world.spec.package_version = "v1.37".to_owned();
@@ -74,7 +74,7 @@ fn what_stands_against_it_is_told_with_it() {
 
 #[test]
 fn past_the_soak_a_snapshot_is_offered_with_the_time_of_its_data() {
-    let mut world = World::past_the_soak();
+    let mut world = TestCluster::past_the_soak();
     world.spec.package_version = "v1.36".to_owned();
     world.status.last_snapshot = None;
     let plan = world.rehearsed();
@@ -104,7 +104,7 @@ fn past_the_soak_a_snapshot_is_offered_with_the_time_of_its_data() {
 
 #[test]
 fn certificates_that_are_due_within_a_week_are_told() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     let day = SignedDuration::from_hours(24);
     let of = |name: &str, days: i64| CertificateStatus {

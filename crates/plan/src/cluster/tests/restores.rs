@@ -3,25 +3,26 @@
 use fleetwright_api::{Restore, RestoreStage};
 
 use super::snapshots::pods::ETCD;
-use super::snapshots::{Job, Report, State, Task};
+use super::snapshots::{SnapshotPod, SnapshotPodJob, SnapshotPodState, SnapshotReport};
 use super::*;
-use crate::cluster::members::{Claim, Next};
+use crate::cluster::members::{NextMemberStep, VolumeClaim};
 
 /// The pod of a restore as it looks when it has done its work. The snapshot `newer` is of etcd 3.7, all others are of etcd 3.6.
-fn done(pod: &Value) -> Task {
+fn done(pod: &Value) -> SnapshotPod {
     let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
-    let job = Job::of(pod["metadata"]["labels"][names::COMPONENT].as_str().unwrap()).unwrap();
+    let job = SnapshotPodJob::of(pod["metadata"]["labels"][names::COMPONENT].as_str().unwrap()).unwrap();
     let (at, kept) = (NOW - SignedDuration::from_hours(1), Vec::new());
     let etcd = if pod.to_string().contains("--name=newer") { "3.7.0" } else { "3.6.0" };
     let etcd = Some(etcd.to_owned());
-    let report = Report { name: "good".to_owned(), at, bytes: 1, revision: 7, keys: 3, kept, key_id: None, etcd };
-    let source = job == Job::Source;
-    Task {
+    let report =
+        SnapshotReport { name: "good".to_owned(), at, bytes: 1, revision: 7, keys: 3, kept, key_id: None, etcd };
+    let source = job == SnapshotPodJob::Source;
+    SnapshotPod {
         uid: format!("uid-{name}"),
         pod: name,
         version: "1".to_owned(),
         job,
-        state: if source { State::Runs(String::new()) } else { State::Succeeded(String::new()) },
+        state: if source { SnapshotPodState::Runs(String::new()) } else { SnapshotPodState::Succeeded(String::new()) },
         created: NOW,
         asked: None,
         generation: None,
@@ -33,7 +34,7 @@ fn done(pod: &Value) -> Task {
     }
 }
 
-impl World {
+impl TestCluster {
     fn stage(&self) -> Option<RestoreStage> {
         self.status.restoring.as_ref().map(|restoring| restoring.stage)
     }
@@ -47,7 +48,7 @@ impl World {
         for claim in &decision.claims {
             let name = claim["metadata"]["name"].as_str().unwrap().to_owned();
             assert!(self.claims.iter().all(|known| known.name != name), "{name} exists");
-            self.claims.push(Claim { name, ..Claim::default() });
+            self.claims.push(VolumeClaim { name, ..VolumeClaim::default() });
         }
         for (component, workload) in &mut self.workloads {
             let kind = if *component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
@@ -94,7 +95,7 @@ impl World {
 
 #[test]
 fn a_restore_goes_through_all_stages_and_is_done_once() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.restore("good");
     let mut stages = Vec::new();
@@ -121,8 +122,9 @@ fn a_restore_goes_through_all_stages_and_is_done_once() {
     assert_eq!(world.stage(), Some(Checking));
 }
 
-fn volumes(world: &mut World) {
-    world.claims = (0..3).map(|number| Claim { name: format!("data-etcd-{number}"), ..Claim::default() }).collect();
+fn volumes(world: &mut TestCluster) {
+    world.claims =
+        (0..3).map(|number| VolumeClaim { name: format!("data-etcd-{number}"), ..VolumeClaim::default() }).collect();
 }
 
 fn named(objects: &[Value]) -> Vec<String> {
@@ -131,7 +133,7 @@ fn named(objects: &[Value]) -> Vec<String> {
 
 #[test]
 fn a_restore_waits_until_a_volume_claim_that_is_being_deleted_is_gone() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     volumes(&mut world);
     world.restore("good");
@@ -158,7 +160,7 @@ fn a_restore_waits_until_a_volume_claim_that_is_being_deleted_is_gone() {
 
 #[test]
 fn a_volume_that_is_deleted_after_it_was_restored_is_restored_again() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     volumes(&mut world);
     world.restore("good");
@@ -176,7 +178,7 @@ fn a_volume_that_is_deleted_after_it_was_restored_is_restored_again() {
     }
     // A claim that was gone while its pod waits for it is created for that pod.
     let pod = world.tasks.iter_mut().find(|task| task.pod == format!("restore-{id}-1")).unwrap();
-    let state = std::mem::replace(&mut pod.state, State::Runs("its claim is not found".to_owned()));
+    let state = std::mem::replace(&mut pod.state, SnapshotPodState::Runs("its claim is not found".to_owned()));
     let decision = world.pass();
     assert_eq!((named(&decision.claims), decision.tidy.len()), (vec!["data-etcd-1".to_owned()], 0));
     // The pod that worked on the volume before does not count for this one.
@@ -189,7 +191,7 @@ fn a_volume_that_is_deleted_after_it_was_restored_is_restored_again() {
 
 #[test]
 fn a_restore_ends_though_the_claim_of_a_member_that_runs_is_being_deleted() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     volumes(&mut world);
     world.restore("good");
@@ -203,7 +205,7 @@ fn a_restore_ends_though_the_claim_of_a_member_that_runs_is_being_deleted() {
 
 #[test]
 fn nothing_is_stopped_before_the_snapshot_is_seen_to_be_good() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.restore("bad");
     world.pass();
@@ -211,7 +213,7 @@ fn nothing_is_stopped_before_the_snapshot_is_seen_to_be_good() {
     assert!(decision.apply.is_empty() && decision.pods.len() == 1);
     let mut source = done(&decision.pods[0]);
     (source.serves, source.said) = (None, None);
-    source.state = State::Failed(NOW, "fetch: error: there is no snapshot bad; there are: good".to_owned());
+    source.state = SnapshotPodState::Failed(NOW, "fetch: error: there is no snapshot bad; there are: good".to_owned());
     world.tasks.push(source);
     world.status = world.status();
     assert_eq!((world.stage(), world.status.phase), (Some(RestoreStage::Checking), Some(ClusterPhase::Ready)));
@@ -225,15 +227,16 @@ fn nothing_is_stopped_before_the_snapshot_is_seen_to_be_good() {
 
 #[test]
 fn a_snapshot_that_cannot_be_restored_stops_neither_snapshots_nor_healing_nor_members_and_is_told() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.restore("bad");
     world.pass();
     let good = done(&world.decide().pods[0]);
     let why = "fetch: error: there is no snapshot bad; there are: good".to_owned();
-    world.tasks = vec![Task { serves: None, said: None, state: State::Failed(NOW, why), ..good.clone() }];
+    world.tasks =
+        vec![SnapshotPod { serves: None, said: None, state: SnapshotPodState::Failed(NOW, why), ..good.clone() }];
     world.status = world.status();
-    let accepted = |world: &World| {
+    let accepted = |world: &TestCluster| {
         let status = world.status();
         let accepted = condition(&status.conditions, names::ACCEPTED).unwrap();
         (accepted.status, accepted.reason.clone(), accepted.message.clone())
@@ -256,20 +259,20 @@ fn a_snapshot_that_cannot_be_restored_stops_neither_snapshots_nor_healing_nor_me
     assert!(world.decide().heal.announce.is_some(), "a replica that does not work is made anew");
     let member = &mut world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[2];
     (member.ready, member.lost, member.restarts) = (false, true, 1);
-    assert_eq!(world.decide().members, Next::Ask, "a member that lost its data is replaced");
+    assert_eq!(world.decide().members, NextMemberStep::QueryMembers, "a member that lost its data is replaced");
 
     // So it is while the Operation of one that is good waits, and no longer when that is started.
     world.tasks = vec![good];
-    world.restore = restore::Started { running: false, waits: Some("OperationPolicy restores".to_owned()) };
-    assert_eq!((world.decide().members, accepted(&world).0), (Next::Ask, Status::True));
-    world.restore = restore::Started { running: true, waits: None };
+    world.restore = restore::RestoreOperation { running: false, waits: Some("OperationPolicy restores".to_owned()) };
+    assert_eq!((world.decide().members, accepted(&world).0), (NextMemberStep::QueryMembers, Status::True));
+    world.restore = restore::RestoreOperation { running: true, waits: None };
     let decision = world.decide();
-    assert_eq!((decision.members, decision.heal.announce), (Next::Rest, None));
+    assert_eq!((decision.members, decision.heal.announce), (NextMemberStep::Nothing, None));
 }
 
 #[test]
 fn with_the_data_of_a_snapshot_it_goes_back_though_the_soak_is_over() {
-    let mut world = World::past_the_soak();
+    let mut world = TestCluster::past_the_soak();
     assert_eq!((world.status.package_version.as_deref(), world.status.emulates.as_deref()), (Some("v1.37"), None));
     world.spec.package_version = "v1.36".to_owned();
     world.restore("good");
@@ -285,7 +288,7 @@ fn with_the_data_of_a_snapshot_it_goes_back_though_the_soak_is_over() {
 
 #[test]
 fn with_the_data_of_a_snapshot_an_older_etcd_starts_and_is_recorded() {
-    let mut world = World::rolled_back();
+    let mut world = TestCluster::rolled_back();
     world.restore("good");
     for _ in 0..40 {
         world.pass();
@@ -299,14 +302,14 @@ fn with_the_data_of_a_snapshot_an_older_etcd_starts_and_is_recorded() {
 fn a_snapshot_of_a_newer_etcd_is_refused_until_a_package_version_with_that_etcd_is_named() {
     // Whether the etcd of the source ends, as it does, or starts.
     for starts in [false, true] {
-        let mut world = World::rolled_back();
+        let mut world = TestCluster::rolled_back();
         world.restore("newer");
         world.pass();
         world.pass();
         if !starts {
             let source = &mut world.tasks[0];
             source.serves = None;
-            source.state = State::Failed(NOW, "scratch: version \"3.7.0\" is not supported".to_owned());
+            source.state = SnapshotPodState::Failed(NOW, "scratch: version \"3.7.0\" is not supported".to_owned());
         }
         world.now += SignedDuration::from_mins(1);
         for _ in 0..5 {
@@ -335,17 +338,18 @@ fn a_snapshot_of_a_newer_etcd_is_refused_until_a_package_version_with_that_etcd_
 
 #[test]
 fn a_source_with_a_newer_etcd_gives_its_data_to_no_older_one() {
-    let mut world = World::rolled_back();
-    world.restore = restore::Started { running: false, waits: Some("no OperationPolicy names Restore".to_owned()) };
+    let mut world = TestCluster::rolled_back();
+    world.restore =
+        restore::RestoreOperation { running: false, waits: Some("no OperationPolicy names Restore".to_owned()) };
     world.restore("good");
     world.pass();
     world.spec.package_version = "v1.37".to_owned();
     world.pass();
-    let runs = |world: &World| world.tasks.iter().map(|task| task.etcd.clone()).collect::<Vec<_>>();
+    let runs = |world: &TestCluster| world.tasks.iter().map(|task| task.etcd.clone()).collect::<Vec<_>>();
     assert_eq!(runs(&world), [Some("3.7.0".to_owned())]);
     // It passed its check, and has raised the version of the data since.
     world.spec.package_version = "v1.36".to_owned();
-    world.restore = restore::Started { running: true, waits: None };
+    world.restore = restore::RestoreOperation { running: true, waits: None };
     let decision = world.pass();
     assert_eq!((world.stage(), decision.tidy.len()), (Some(RestoreStage::Checking), 1));
     world.pass();
@@ -356,7 +360,7 @@ fn a_source_with_a_newer_etcd_gives_its_data_to_no_older_one() {
 
 #[test]
 fn a_quorum_that_is_lost_does_not_stand_against_a_restore() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     for member in &mut world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas {
         (member.ready, member.lost, member.restarts) = (false, true, 3);
@@ -372,7 +376,7 @@ fn a_quorum_that_is_lost_does_not_stand_against_a_restore() {
 
 #[test]
 fn the_number_of_members_is_not_changed_by_a_restore_of_a_paused_cluster() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     let recorded = world.status.etcd.clone();
     assert_eq!(recorded.as_ref().map(|etcd| etcd.members), Some(3));
@@ -401,10 +405,10 @@ fn the_number_of_members_is_not_changed_by_a_restore_of_a_paused_cluster() {
 
 #[test]
 fn a_restore_that_leads_back_to_an_older_minor_waits_for_kubelets_that_are_newer() {
-    let mut world = World::past_the_soak();
+    let mut world = TestCluster::past_the_soak();
     world.spec.package_version = "v1.36".to_owned();
     world.restore("good");
-    let newer = |world: &mut World, version: &str| {
+    let newer = |world: &mut TestCluster, version: &str| {
         let of = "back to v1.36".to_owned();
         let (apis, quotas) = (Ok(Default::default()), Ok(Vec::new()));
         let kubelets = Ok([("n1".to_owned(), version.to_owned())].into());
@@ -434,9 +438,10 @@ fn a_restore_that_leads_back_to_an_older_minor_waits_for_kubelets_that_are_newer
 
 #[test]
 fn nothing_is_stopped_before_the_operation_of_the_restore_was_started() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
-    world.restore = restore::Started { running: false, waits: Some("no OperationPolicy names Restore".to_owned()) };
+    world.restore =
+        restore::RestoreOperation { running: false, waits: Some("no OperationPolicy names Restore".to_owned()) };
     world.restore("good");
     world.pass();
     // The snapshot is not known to be good yet: no Operation is asked for.
@@ -454,20 +459,20 @@ fn nothing_is_stopped_before_the_operation_of_the_restore_was_started() {
 
     // A paused cluster goes on with nothing, though its Operation was started: members that are declared meanwhile change nothing.
     let record = world.status.etcd.clone();
-    world.restore = restore::Started { running: true, waits: None };
+    world.restore = restore::RestoreOperation { running: true, waits: None };
     (world.spec.paused, world.spec.datastore.etcd.as_mut().unwrap().members) = (true, 1);
     world.status = world.status_while_paused();
     assert_eq!((world.stage(), &world.status.etcd), (Some(RestoreStage::Checking), &record));
     (world.spec.paused, world.spec.datastore.etcd.as_mut().unwrap().members) = (false, 3);
 
     // Withdrawn before it began, it leaves nothing behind.
-    world.restore = restore::Started::default();
+    world.restore = restore::RestoreOperation::default();
     world.spec.restore = None;
     world.pass();
     assert_eq!((world.stage(), world.decide().restore), (None, None));
     world.now = NOW + SignedDuration::from_secs(60);
     world.restore("good");
-    world.restore = restore::Started { running: true, waits: None };
+    world.restore = restore::RestoreOperation { running: true, waits: None };
     let mut driven = Vec::new();
     for _ in 0..40 {
         driven.extend(world.pass().restore.map(|restore| restore.id));
@@ -480,7 +485,7 @@ fn nothing_is_stopped_before_the_operation_of_the_restore_was_started() {
 
 #[test]
 fn members_that_are_declared_while_a_snapshot_is_restored_come_after_it() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.restore("good");
     world.reach(RestoreStage::Restoring);
@@ -489,14 +494,17 @@ fn members_that_are_declared_while_a_snapshot_is_restored_come_after_it() {
         world.pass();
     }
     assert_eq!((world.stage(), world.status.restored.is_some()), (None, true), "{:?}", world.status.waiting_for);
-    assert_eq!((world.status.etcd.as_ref().map(|etcd| etcd.members), world.decide().members), (Some(3), Next::Ask));
+    assert_eq!(
+        (world.status.etcd.as_ref().map(|etcd| etcd.members), world.decide().members),
+        (Some(3), NextMemberStep::QueryMembers)
+    );
 }
 
 #[test]
 fn another_package_version_comes_after_the_restore() {
     use RestoreStage::{Restoring, Starting, Stopping};
     for stage in [Stopping, Restoring, Starting] {
-        let mut world = World::past_the_soak();
+        let mut world = TestCluster::past_the_soak();
         world.restore("good");
         world.reach(stage);
         // From Starting on, etcd and the API servers of v1.37 may have written.
@@ -525,7 +533,7 @@ fn another_package_version_comes_after_the_restore() {
 fn a_package_version_of_the_same_minors_corrects_a_restore_that_does_not_start() {
     use RestoreStage::{Restoring, Starting, Stopping};
     for stage in [Stopping, Restoring, Starting] {
-        let mut world = World::new();
+        let mut world = TestCluster::new();
         world.settle();
         world.restore("good");
         world.reach(stage);
@@ -542,7 +550,7 @@ fn a_package_version_of_the_same_minors_corrects_a_restore_that_does_not_start()
 
 #[test]
 fn a_package_version_that_corrects_a_restore_within_a_soak_ends_no_soak() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.spec.package_version = "v1.37".to_owned();
     world.settle();
@@ -558,7 +566,7 @@ fn a_package_version_that_corrects_a_restore_within_a_soak_ends_no_soak() {
 
 #[test]
 fn a_restore_to_a_newer_version_that_takes_long_is_no_change_that_failed() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.spec.package_version = "v1.37".to_owned();
     world.restore("good");
@@ -570,26 +578,26 @@ fn a_restore_to_a_newer_version_that_takes_long_is_no_change_that_failed() {
     assert_eq!(world.status.package_version.as_deref(), Some("v1.37"));
 }
 
-fn under_way(world: &World) -> (&str, RestoreStage, restore::Restore) {
+fn under_way(world: &TestCluster) -> (&str, RestoreStage, restore::Restore) {
     let restoring = world.status.restoring.as_ref().unwrap();
     (restoring.snapshot.as_str(), restoring.stage, restore::Restore::of(restoring))
 }
 
-fn pods(tasks: &[Task]) -> Vec<&str> {
+fn pods(tasks: &[SnapshotPod]) -> Vec<&str> {
     tasks.iter().map(|task| task.pod.as_str()).collect()
 }
 
 #[test]
 fn another_snapshot_takes_the_place_of_one_that_cannot_be_restored() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.restore("good");
     world.reach(RestoreStage::Restoring);
     let (_, _, first) = under_way(&world);
-    let fails = |world: &mut World, pod: &str| {
+    let fails = |world: &mut TestCluster, pod: &str| {
         let task = world.tasks.iter_mut().find(|task| task.pod == pod).unwrap();
         (task.serves, task.said) = (None, None);
-        task.state = State::Failed(NOW, "fetch: error: the store does not answer".to_owned());
+        task.state = SnapshotPodState::Failed(NOW, "fetch: error: the store does not answer".to_owned());
     };
     fails(&mut world, &first.source());
     let waits = world.status().waiting_for.unwrap();
@@ -610,14 +618,15 @@ fn another_snapshot_takes_the_place_of_one_that_cannot_be_restored() {
 
     world.now = NOW + SignedDuration::from_mins(1);
     world.restore("other");
-    world.restore = restore::Started { running: false, waits: Some("OperationPolicy restores".to_owned()) };
+    world.restore = restore::RestoreOperation { running: false, waits: Some("OperationPolicy restores".to_owned()) };
     world.pass();
     world.pass();
     let (snapshot, stage, second) = under_way(&world);
     assert_eq!((snapshot, stage), ("other", RestoreStage::Stopping));
     assert_ne!(first.id, second.id, "it is another Operation");
     // A pod of the first one that ends slowly may still write to a volume.
-    let slow = Task { pod: first.member(0), job: Job::Member, ending: true, ..world.tasks[0].clone() };
+    let slow =
+        SnapshotPod { pod: first.member(0), job: SnapshotPodJob::Member, ending: true, ..world.tasks[0].clone() };
     world.tasks.push(slow.clone());
     for _ in 0..3 {
         assert_eq!(world.pass().restore.map(|restore| restore.id), Some(second.id.clone()));
@@ -627,7 +636,7 @@ fn another_snapshot_takes_the_place_of_one_that_cannot_be_restored() {
     world.pass();
     let waits = world.status.waiting_for.clone().unwrap();
     assert!(waits.contains("snapshot other ") && waits.contains("OperationPolicy restores"), "{waits}");
-    world.restore = restore::Started { running: true, waits: None };
+    world.restore = restore::RestoreOperation { running: true, waits: None };
     world.restored();
     assert_eq!(world.status.restored.as_ref().map(|restored| &*restored.snapshot), Some("other"));
     assert!(world.tasks.is_empty(), "{:?}", world.tasks);
@@ -635,7 +644,7 @@ fn another_snapshot_takes_the_place_of_one_that_cannot_be_restored() {
 
 #[test]
 fn a_snapshot_that_was_restored_before_can_take_the_place_of_one_that_does_not_start() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.restore("good");
     world.restored();
@@ -653,7 +662,7 @@ fn a_snapshot_that_was_restored_before_can_take_the_place_of_one_that_does_not_s
 
 #[test]
 fn a_restore_is_not_left_for_one_that_makes_kubelets_newer_than_their_api_server() {
-    let mut world = World::past_the_soak();
+    let mut world = TestCluster::past_the_soak();
     world.status.restoring = Some(fleetwright_api::Restoring {
         snapshot: "good".to_owned(),
         stage: RestoreStage::Starting,
@@ -680,12 +689,12 @@ fn a_restore_is_not_left_for_one_that_makes_kubelets_newer_than_their_api_server
 
 #[test]
 fn volumes_are_cleaned_beside_everything_else() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     volumes(&mut world);
     world.restore("good");
     world.reach(RestoreStage::Cleaning);
-    let member = |world: &mut World, ready: bool| {
+    let member = |world: &mut TestCluster, ready: bool| {
         let member = &mut world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[1];
         (member.node, member.ready) = (None, ready);
     };
@@ -724,7 +733,7 @@ fn volumes_are_cleaned_beside_everything_else() {
 
 #[test]
 fn no_pod_waits_for_a_claim_while_the_statefulset_is_not_known() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.restore("good");
     world.reach(RestoreStage::Restoring);
@@ -740,19 +749,19 @@ fn no_pod_waits_for_a_claim_while_the_statefulset_is_not_known() {
 
 #[test]
 fn a_member_that_loses_its_data_while_a_restore_starts_is_replaced_and_no_number_is_changed() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     volumes(&mut world);
     world.restore("good");
     world.reach(RestoreStage::Starting);
     world.pass();
-    let lose = |world: &mut World, lost: bool| {
+    let lose = |world: &mut TestCluster, lost: bool| {
         let member = &mut world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[2];
         (member.ready, member.lost, member.restarts) = (!lost, lost, 1);
     };
     lose(&mut world, true);
-    assert_eq!((world.stage(), world.decide().members), (Some(RestoreStage::Starting), Next::Ask));
+    assert_eq!((world.stage(), world.decide().members), (Some(RestoreStage::Starting), NextMemberStep::QueryMembers));
     lose(&mut world, false);
     world.spec.datastore.etcd.as_mut().unwrap().members = 5;
-    assert_eq!(world.decide().members, Next::Rest);
+    assert_eq!(world.decide().members, NextMemberStep::Nothing);
 }

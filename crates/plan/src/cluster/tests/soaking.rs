@@ -8,7 +8,7 @@ use super::*;
 
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
-impl World {
+impl TestCluster {
     /// One that has a new minor, which emulates the old one.
     fn soaking() -> Self {
         let mut world = Self::new();
@@ -80,7 +80,7 @@ fn removed() -> RemovedApi {
 
 #[test]
 fn a_soak_ends_step_by_step_and_is_proven_afterwards() {
-    let mut world = World::soaking();
+    let mut world = TestCluster::soaking();
     assert_eq!(world.versions(), [true; 3]);
     let (since, until) = (world.status.soak_since.unwrap(), world.status.soak_until.unwrap());
     assert_eq!((since, until), (NOW, NOW + HOUR * 24));
@@ -145,7 +145,7 @@ fn a_soak_ends_step_by_step_and_is_proven_afterwards() {
 #[test]
 fn a_rollback_that_was_asked_for_in_the_soak_is_never_turned_around_by_time() {
     for passes in 0..12 {
-        let mut world = World::soaking();
+        let mut world = TestCluster::soaking();
         let until = world.status.soak_until.unwrap();
         world.now = until - SignedDuration::from_secs(60);
         world.spec.package_version = "v1.36".to_owned();
@@ -165,9 +165,9 @@ fn a_rollback_that_was_asked_for_in_the_soak_is_never_turned_around_by_time() {
 
 #[test]
 fn a_rollback_that_is_held_back_keeps_the_soak_from_ending() {
-    let mut world = World::soaked();
+    let mut world = TestCluster::soaked();
     world.spec.package_version = "v1.36".to_owned();
-    let kubelets = |world: &mut World| {
+    let kubelets = |world: &mut TestCluster| {
         let (apis, quotas) = (Ok(Default::default()), Ok(Vec::new()));
         let kubelets = Ok([("n1".to_owned(), "v1.37.1".to_owned())].into());
         let of = "back to v1.36".to_owned();
@@ -193,7 +193,7 @@ fn what_is_found_holds_the_end_of_a_soak_until_it_is_overridden_for_exactly_that
         (names::reasons::REMOVED_APIS_IN_USE, Ok([removed()].into())),
         (names::reasons::API_USAGE_UNKNOWN, Err("no answer".to_owned())),
     ] {
-        let mut world = World::soaked();
+        let mut world = TestCluster::soaked();
         world.surveyed(|survey| survey.apis = found);
         held(world, reason);
     }
@@ -201,17 +201,17 @@ fn what_is_found_holds_the_end_of_a_soak_until_it_is_overridden_for_exactly_that
         (names::reasons::KUBELET_TOO_OLD, kubelets("v1.33.2")),
         (names::reasons::KUBELET_VERSIONS_UNKNOWN, Err("no answer".to_owned())),
     ] {
-        let mut world = World::soaked();
+        let mut world = TestCluster::soaked();
         world.surveyed(|survey| survey.kubelets = found);
         held(world, reason);
     }
     // A kubelet that the emulated minor supports, and the new one too.
-    let mut world = World::soaked();
+    let mut world = TestCluster::soaked();
     world.surveyed(|survey| survey.kubelets = kubelets("v1.34.0"));
     assert_eq!(world.finishable().1, names::reasons::SNAPSHOT_REQUIRED);
 }
 
-fn held(mut world: World, reason: &str) {
+fn held(mut world: TestCluster, reason: &str) {
     let (status, said, message) = world.finishable();
     assert_eq!((status, said.as_str()), (Status::False, reason));
     assert!(message.contains(&format!("{reason}@v1.37/soak")), "{message}");
@@ -234,13 +234,13 @@ fn held(mut world: World, reason: &str) {
 
 #[test]
 fn the_snapshot_is_taken_for_this_end_and_is_fresh() {
-    let mut world = World::soaked();
+    let mut world = TestCluster::soaked();
     world.surveyed(|_| {});
     world.snapshotted();
-    let ends = |world: &World| world.decide().soak.ends.is_some();
+    let ends = |world: &TestCluster| world.decide().soak.ends.is_some();
     let until = world.status.soak_until.unwrap();
     let now = world.now;
-    let taken = |world: &mut World, purpose: &str, at: Timestamp| {
+    let taken = |world: &mut TestCluster, purpose: &str, at: Timestamp| {
         let last = world.status.last_snapshot.as_mut().unwrap();
         (last.purpose, last.at) = (Some(purpose.to_owned()), at);
     };
@@ -271,7 +271,7 @@ fn the_snapshot_is_taken_for_this_end_and_is_fresh() {
 
 #[test]
 fn a_soak_is_made_longer_or_shorter_while_it_is_under_way() {
-    let mut world = World::soaking();
+    let mut world = TestCluster::soaking();
     let since = world.status.soak_since.unwrap();
     world.spec.upgrade.soak = Span::minutes(48 * 60);
     world.status = world.status();
@@ -286,11 +286,11 @@ fn a_soak_is_made_longer_or_shorter_while_it_is_under_way() {
     assert_eq!((world.status.phase, world.status.emulates.as_deref()), (Some(ClusterPhase::Ready), None));
 
     // One that is longer than there is time.
-    let mut world = World::soaking();
+    let mut world = TestCluster::soaking();
     world.spec.upgrade.soak = Span(std::time::Duration::from_secs(u64::MAX / 4));
     assert_eq!(world.status().soak_until, Some(Timestamp::MAX));
     // Of a status that was written before its beginning was recorded.
-    let mut world = World::soaking();
+    let mut world = TestCluster::soaking();
     (world.status.soak_since, world.status.soak_until) = (None, Some(NOW + HOUR * 3));
     let status = world.status();
     assert_eq!((status.soak_since, status.soak_until), (Some(NOW - HOUR * 21), Some(NOW + HOUR * 3)));
@@ -298,7 +298,7 @@ fn a_soak_is_made_longer_or_shorter_while_it_is_under_way() {
 
 #[test]
 fn no_soak_starts_or_ends_while_a_cluster_is_paused() {
-    let mut world = World::soaked();
+    let mut world = TestCluster::soaked();
     world.surveyed(|_| {});
     world.spec.paused = true;
     let status = world.status_while_paused();
@@ -315,7 +315,7 @@ fn no_soak_starts_or_ends_while_a_cluster_is_paused() {
     world.settle();
     assert_eq!((world.status.phase, world.status.emulates.as_deref()), (Some(ClusterPhase::Ready), None));
     // One that arrives while it is paused soaks from the moment on at which it is not.
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.settle();
     world.spec.package_version = "v1.37".to_owned();
     while world.status().package_version.as_deref() != Some("v1.37") {
@@ -327,7 +327,7 @@ fn no_soak_starts_or_ends_while_a_cluster_is_paused() {
     world.spec.paused = false;
     assert_eq!(world.status().soak_until, Some(NOW + HOUR * 24));
     // Nor is the restart without emulation taken for done while it is paused.
-    let mut world = World::past_the_soak();
+    let mut world = TestCluster::past_the_soak();
     let (package_version, emulated) = ("v1.37".to_owned(), "1.36".to_owned());
     world.status.finishing = Some(FinishingUpgrade { package_version, emulated, since: world.now });
     world.spec.paused = true;
@@ -339,7 +339,7 @@ fn no_soak_starts_or_ends_while_a_cluster_is_paused() {
 #[test]
 fn nothing_else_is_under_way_when_a_soak_ends() {
     let ready = || {
-        let mut world = World::soaked();
+        let mut world = TestCluster::soaked();
         world.surveyed(|_| {});
         world.snapshotted();
         let (now, until) = (world.now, world.status.soak_until.unwrap());
@@ -348,7 +348,7 @@ fn nothing_else_is_under_way_when_a_soak_ends() {
         assert!(world.decide().soak.ends.is_some());
         world
     };
-    let stays = |reason: &str, spoil: &dyn Fn(&mut World)| {
+    let stays = |reason: &str, spoil: &dyn Fn(&mut TestCluster)| {
         let mut world = ready();
         spoil(&mut world);
         let decision = world.decide();
@@ -400,13 +400,13 @@ fn nothing_else_is_under_way_when_a_soak_ends() {
 
 #[test]
 fn an_end_that_does_not_work_is_reported_and_not_taken_back() {
-    let mut world = World::soaked();
+    let mut world = TestCluster::soaked();
     world.surveyed(|_| {});
     while world.status.finishing.is_none() {
         world.goes_on();
     }
     // The API servers never become ready without emulation.
-    let broken = |world: &mut World| {
+    let broken = |world: &mut TestCluster| {
         world.goes_on();
         for replica in &mut world.workloads.get_mut(&ControlPlaneComponent::Apiserver).unwrap().replicas {
             replica.ready = false;
@@ -446,7 +446,7 @@ fn an_end_that_does_not_work_is_reported_and_not_taken_back() {
 
 #[test]
 fn an_end_is_done_when_no_api_server_says_that_it_emulates() {
-    let mut world = World::soaked();
+    let mut world = TestCluster::soaked();
     world.surveyed(|_| {});
     while world.status.finishing.is_none() {
         world.goes_on();

@@ -1,15 +1,15 @@
 //! Certificates and authorities, and their ends.
 
-use super::certificates::Held;
+use super::certificates::ExistingCertificate;
 use super::*;
 
 #[test]
 fn certificates_are_replaced_after_two_thirds_of_their_life_or_when_names_are_missing() {
     let names = Names::of("fleet", "pay");
     let spec = ClusterSpec::of("v1.36");
-    let wanted = certificates::wanted(&names, &spec, &[]).remove(0);
+    let wanted = certificates::required_certificates(&names, &spec, &[]).remove(0);
     let day = SignedDuration::from_hours(24);
-    let held = Held {
+    let held = ExistingCertificate {
         not_before: NOW,
         not_after: NOW + day * 90,
         dns_names: wanted.dns_names.clone(),
@@ -19,19 +19,29 @@ fn certificates_are_replaced_after_two_thirds_of_their_life_or_when_names_are_mi
         key_matches: true,
     };
     assert_eq!(certificates::due(&wanted, Some(&held), true, day * 90, NOW + day * 59), None);
-    assert_eq!(certificates::due(&wanted, Some(&held), true, day * 90, NOW + day * 61), Some(Due::RenewalDue));
+    assert_eq!(
+        certificates::due(&wanted, Some(&held), true, day * 90, NOW + day * 61),
+        Some(RenewalReason::RenewalDue)
+    );
     // One that was made to last longer than they do now is no exception; one that was made to last shorter ends as it says.
     assert_eq!(certificates::due(&wanted, Some(&held), true, day * 30, NOW + day * 19), None);
-    assert_eq!(certificates::due(&wanted, Some(&held), true, day * 30, NOW + day * 21), Some(Due::RenewalDue));
-    assert_eq!(certificates::due(&wanted, Some(&held), true, day * 365, NOW + day * 61), Some(Due::RenewalDue));
+    assert_eq!(
+        certificates::due(&wanted, Some(&held), true, day * 30, NOW + day * 21),
+        Some(RenewalReason::RenewalDue)
+    );
+    assert_eq!(
+        certificates::due(&wanted, Some(&held), true, day * 365, NOW + day * 61),
+        Some(RenewalReason::RenewalDue)
+    );
     // It begins some minutes before it is made, and does not last longer for it.
     let begins = SignedDuration::from_mins(5);
-    let made = Held { not_before: NOW - begins, ..held.clone() };
-    assert_eq!(certificates::replace_at(&made, day * 90), NOW - begins + (day * 90 + begins) / 3 * 2);
-    assert_eq!(certificates::due(&wanted, Some(&held), false, day * 90, NOW), Some(Due::AuthorityMismatch));
-    assert_eq!(certificates::due(&wanted, None, false, day * 90, NOW), Some(Due::Missing));
-    let more = certificates::wanted(&names, &spec, &["192.0.2.7".to_owned(), "api.example".to_owned()]).remove(0);
-    assert_eq!(certificates::due(&more, Some(&held), true, day * 90, NOW), Some(Due::NamesMismatch));
+    let made = ExistingCertificate { not_before: NOW - begins, ..held.clone() };
+    assert_eq!(certificates::renew_at(&made, day * 90), NOW - begins + (day * 90 + begins) / 3 * 2);
+    assert_eq!(certificates::due(&wanted, Some(&held), false, day * 90, NOW), Some(RenewalReason::AuthorityMismatch));
+    assert_eq!(certificates::due(&wanted, None, false, day * 90, NOW), Some(RenewalReason::Missing));
+    let more = certificates::required_certificates(&names, &spec, &["192.0.2.7".to_owned(), "api.example".to_owned()])
+        .remove(0);
+    assert_eq!(certificates::due(&more, Some(&held), true, day * 90, NOW), Some(RenewalReason::NamesMismatch));
     assert!(
         wanted.ips.contains(&"10.96.0.1".parse().unwrap())
             && wanted.dns_names.contains(&"kube-apiserver.fleet-pay.svc".to_owned())
@@ -40,7 +50,7 @@ fn certificates_are_replaced_after_two_thirds_of_their_life_or_when_names_are_mi
 
 #[test]
 fn authorities_are_replaced_in_phases_and_everybody_begins_anew_in_each() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.spec.snapshots =
         Some(fleetwright_api::Snapshots { every: fleetwright_api::Span::seconds(0), ..Default::default() });
     world.spec.certificates.rotate_authorities = Some("first".to_owned());
@@ -73,7 +83,7 @@ fn authorities_are_replaced_in_phases_and_everybody_begins_anew_in_each() {
 
 #[test]
 fn authorities_are_not_taken_further_before_all_machines_have_what_is_trusted() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.spec.snapshots =
         Some(fleetwright_api::Snapshots { every: fleetwright_api::Span::seconds(0), ..Default::default() });
     world.extensions.ca_bundle = Some("old".to_owned());
@@ -81,7 +91,7 @@ fn authorities_are_not_taken_further_before_all_machines_have_what_is_trusted() 
     world.spec.certificates.rotate_authorities = Some("2026-11".to_owned());
     world.settle();
     world.extensions.ca_bundle = Some("old\nnew".to_owned());
-    let of = crate::join::trusts("old\nnew");
+    let of = crate::join::bundle_digest("old\nnew");
     assert!(world.decide().follow.is_none(), "nobody is asked before its time");
 
     world.now = NOW + SignedDuration::from_hours(24);
@@ -89,35 +99,36 @@ fn authorities_are_not_taken_further_before_all_machines_have_what_is_trusted() 
     assert_eq!(decision.follow.as_ref().unwrap().of, of);
     assert!(!decision.follow.unwrap().servers.is_empty() && decision.next.is_some());
     let says =
-        |world: &World| condition(&world.status().conditions, names::CERTIFICATES_VALID).unwrap().message.clone();
+        |world: &TestCluster| condition(&world.status().conditions, names::CERTIFICATES_VALID).unwrap().message.clone();
 
     let behind = (1..=7).map(|number| format!("host-{number}")).collect();
-    world.followers = Some(Followers { at: world.now, of: of.clone(), behind: Ok(behind) });
+    world.followers = Some(TrustDistribution { at: world.now, of: of.clone(), behind: Ok(behind) });
     let decision = world.decide();
     assert!(decision.follow.is_none() && decision.next.is_some(), "they are asked again in a while");
     assert!(says(&world).contains("host-4, host-5 and 2 more"), "{}", says(&world));
-    world.followers = Some(Followers { at: world.now, of: of.clone(), behind: Err("it is silent".to_owned()) });
+    world.followers = Some(TrustDistribution { at: world.now, of: of.clone(), behind: Err("it is silent".to_owned()) });
     assert!(says(&world).contains("it is silent"), "{}", says(&world));
     // An answer to another question is none.
-    world.followers = Some(Followers { at: world.now, of: crate::join::trusts("old"), behind: Ok(Vec::new()) });
+    world.followers =
+        Some(TrustDistribution { at: world.now, of: crate::join::bundle_digest("old"), behind: Ok(Vec::new()) });
     assert!(world.decide().follow.is_some());
     world.settle();
     assert_eq!(world.status.rotation.clone().unwrap().phase, fleetwright_api::RotationPhase::Trusting);
 
-    world.followers = Some(Followers { at: world.now, of, behind: Ok(Vec::new()) });
+    world.followers = Some(TrustDistribution { at: world.now, of, behind: Ok(Vec::new()) });
     world.settle();
     assert_eq!(world.status.rotation.clone().unwrap().phase, fleetwright_api::RotationPhase::Signing);
 }
 
 /// A cluster that takes no snapshots.
-fn without_snapshots() -> World {
-    let mut world = World::new();
+fn without_snapshots() -> TestCluster {
+    let mut world = TestCluster::new();
     world.spec.snapshots =
         Some(fleetwright_api::Snapshots { every: fleetwright_api::Span::seconds(0), ..Default::default() });
     world
 }
 
-impl World {
+impl TestCluster {
     fn valid(&self) -> (Status, String, String) {
         let status = self.status();
         let valid = condition(&status.conditions, names::CERTIFICATES_VALID).unwrap();
@@ -149,10 +160,10 @@ fn people_are_warned_half_a_year_before_an_authority_expires() {
         assert!(message.contains(part), "{part} is not in: {message}");
     }
     world.settle();
-    let later = World { now: end - day, ..world };
+    let later = TestCluster { now: end - day, ..world };
     assert_eq!(later.valid().2, message, "nothing is written while nothing changes");
 
-    let mut expired = World { now: end - minute, ..later };
+    let mut expired = TestCluster { now: end - minute, ..later };
     expired.settle();
     assert_eq!(expired.decide().next, Some(end));
     expired.now = end;
@@ -237,7 +248,7 @@ fn an_authority_that_expired_and_was_replaced_lets_no_bad_edit_take_all_members_
     world.settle();
     // A new authority signs, and the old one is trusted until the overlap is over.
     world.anchors.iter_mut().for_each(|anchor| anchor.first_end = NOW);
-    let trusted = super::super::rotation::trusts(&world.anchors);
+    let trusted = super::super::rotation::trust_digest(&world.anchors);
     let args = [("snapshot-count".to_owned(), "none".to_owned())].into();
     world.spec.components.etcd = Some(ComponentOverrides { args, ..ComponentOverrides::default() });
     let decision = world.decide();

@@ -4,7 +4,7 @@ use fleetwright_api::{ComponentState, Disruption, Phase};
 use jiff::SignedDuration;
 use proptest::prelude::*;
 
-use super::world::{Crash, World, package};
+use super::world::{Crash, TestMachine, package};
 use crate::machine::Act;
 use crate::package::Rendered;
 
@@ -55,8 +55,8 @@ fn wanted(versions: &[Option<u8>; 3]) -> Vec<Rendered> {
     all
 }
 
-fn world(versions: &[Option<u8>; 3]) -> World {
-    let mut world = World::new(wanted(versions));
+fn world(versions: &[Option<u8>; 3]) -> TestMachine {
+    let mut world = TestMachine::new(wanted(versions));
     for on in [true, false] {
         for n in 0..3 {
             let mut versions = [None; 3];
@@ -76,17 +76,17 @@ fn world(versions: &[Option<u8>; 3]) -> World {
     world
 }
 
-fn pass(world: &mut World, crash: Crash) {
+fn pass(world: &mut TestMachine, crash: Crash) {
     let boots = world.boot;
     let decision = world.pass(crash);
     world.check_invariants(&decision);
     assert!(world.boot <= boots + 1);
-    if let Act::Run(run) = &decision.act {
+    if let Act::RunStep(run) = &decision.act {
         let entry = world.journal.iter().filter(|record| record.id == run.id).count();
         assert!(entry <= 1, "{} is in the journal {entry} times", run.id);
     }
     world.now += SignedDuration::from_secs(1);
-    if let Some(next) = decision.next.filter(|_| decision.act == Act::Rest) {
+    if let Some(next) = decision.next.filter(|_| decision.act == Act::Nothing) {
         world.now = world.now.max(next);
     }
 }

@@ -3,7 +3,7 @@ use fleetwright_wire::Deviation;
 use jiff::SignedDuration;
 
 use super::super::Act;
-use super::world::{Crash, NodeModel, World, owner, package};
+use super::world::{Crash, NodeModel, TestMachine, owner, package};
 
 fn four(kubelet: &str) -> Vec<crate::package::Rendered> {
     vec![
@@ -14,8 +14,8 @@ fn four(kubelet: &str) -> Vec<crate::package::Rendered> {
     ]
 }
 
-fn ready(kubelet: &str) -> World {
-    let mut world = World::new(four(kubelet));
+fn ready(kubelet: &str) -> TestMachine {
+    let mut world = TestMachine::new(four(kubelet));
     world.settle();
     assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
     world.done.clear();
@@ -28,7 +28,7 @@ fn deviation(what: &str, disrupts: bool) -> Deviation {
 
 #[test]
 fn a_bare_host_gets_its_packages_in_the_order_of_their_dependencies() {
-    let mut world = World::new(four("1.36"));
+    let mut world = TestMachine::new(four("1.36"));
     let plan = ["install sysctl 1", "install containerd 2.0", "install cni 1.0", "install kubelet 1.36"];
     assert_eq!(world.plan(), plan);
     world.settle();
@@ -60,7 +60,7 @@ fn after_a_restart_a_host_at_rest_is_not_looked_at_before_its_time() {
     let mut world = ready("1.36");
     world.forget();
     let decision = world.decide();
-    assert_eq!(decision.act, crate::machine::Act::Rest);
+    assert_eq!(decision.act, crate::machine::Act::Nothing);
     assert!(decision.next.unwrap() > world.now);
     assert!(decision.next.unwrap() <= world.now + SignedDuration::from_mins(10));
     // And when it has come, drift is found.
@@ -82,7 +82,7 @@ fn other_authorities_than_it_joined_with_are_followed_also_after_a_restart() {
         kubelet.digest = kubelet.package.digest();
         all
     };
-    let mut world = World::new(trusting("old"));
+    let mut world = TestMachine::new(trusting("old"));
     world.settle();
     assert_eq!(world.status().trusts.as_deref(), Some("old"));
     world.want(trusting("new"));
@@ -146,7 +146,7 @@ fn rendered(content: &str) -> Vec<crate::package::Rendered> {
 
 #[test]
 fn rendered_content_that_changes_is_planned_and_waits_for_the_gate() {
-    let mut world = World::new(rendered("server: old"));
+    let mut world = TestMachine::new(rendered("server: old"));
     world.settle();
     assert_eq!(world.status().phase, Some(Phase::Ready));
     let written = serde_json::to_string(&world.status()).unwrap();
@@ -185,9 +185,9 @@ fn rendered_content_that_changes_is_planned_and_waits_for_the_gate() {
 /// An earlier version of the operator wrote no inputs down: without the host, an edit of a file cannot be told from none.
 #[test]
 fn a_component_without_written_inputs_is_named_as_not_compared() {
-    let mut world = World::new(rendered("one"));
+    let mut world = TestMachine::new(rendered("one"));
     world.settle();
-    assert!(crate::machine::uncompared(&world.machine, &world.wanted).is_empty());
+    assert!(crate::machine::components_without_inputs(&world.machine, &world.wanted).is_empty());
     for entry in &mut world.machine.status.as_mut().unwrap().components {
         entry.inputs = Default::default();
     }
@@ -195,15 +195,15 @@ fn a_component_without_written_inputs_is_named_as_not_compared() {
     world.want(rendered("two"));
     assert!(world.plan().is_empty(), "the version is the same");
     let names: Vec<String> = world.wanted.iter().map(|wanted| wanted.package.component.clone()).collect();
-    assert_eq!(crate::machine::uncompared(&world.machine, &world.wanted), names);
+    assert_eq!(crate::machine::components_without_inputs(&world.machine, &world.wanted), names);
 }
 
 #[test]
 fn rendered_content_that_changed_while_the_operator_was_down_is_followed_at_once() {
-    let mut world = World::new(rendered("server: old"));
+    let mut world = TestMachine::new(rendered("server: old"));
     world.settle();
     world.forget();
-    assert_eq!(world.decide().act, Act::Rest);
+    assert_eq!(world.decide().act, Act::Nothing);
     world.want(rendered("server: new"));
     world.machine.metadata.generation = world.status().observed_generation;
     assert!(matches!(world.decide().act, Act::Observe(_)), "{:?}", world.decide().act);
@@ -235,7 +235,7 @@ fn a_kubelet_that_is_newer_than_its_api_server_is_refused_until_the_server_is_up
 
 #[test]
 fn a_first_kubelet_that_is_newer_than_its_api_server_is_refused_and_all_else_is_installed() {
-    let mut world = World::new(four("1.37.1"));
+    let mut world = TestMachine::new(four("1.37.1"));
     world.server = Some((1, 36));
     world.settle();
     assert_eq!(world.did(), ["install sysctl 1", "install containerd 2.0", "install cni 1.0"]);
@@ -268,7 +268,7 @@ fn a_drain_that_is_blocked_is_given_up_and_says_by_what() {
 }
 
 /// So many minutes, with passes in each.
-fn minutes(world: &mut World, count: u32) {
+fn minutes(world: &mut TestMachine, count: u32) {
     for _ in 0..count {
         (0..4).for_each(|_| drop(world.pass(Crash::Never)));
         world.now += SignedDuration::from_mins(1);
@@ -346,7 +346,7 @@ fn a_change_that_does_not_work_goes_back_once() {
 }
 
 /// Passes until that was done on the host.
-fn until_installed(world: &mut World, what: &str) {
+fn until_installed(world: &mut TestMachine, what: &str) {
     for _ in 0..10_000 {
         if world.did().iter().any(|did| did == what) {
             return;
@@ -467,7 +467,7 @@ fn a_version_in_service_is_not_rolled_back_because_another_was_declared_for_a_wh
 }
 
 /// Passes until the earlier version was restored and not yet proven.
-fn restored(world: &mut World) {
+fn restored(world: &mut TestMachine) {
     while world.rollback("kubelet").is_none() {
         world.pass(Crash::Never);
         world.now += SignedDuration::from_millis(500);
@@ -567,7 +567,7 @@ fn drift_of_a_restored_version_is_only_reported_where_the_machine_says_so() {
 #[test]
 fn what_was_too_late_is_seen_to_work_without_another_try() {
     let wanted = four("1.36");
-    let mut world = World::new(wanted.clone());
+    let mut world = TestMachine::new(wanted.clone());
     world.broken.insert(wanted[0].digest.clone());
     world.settle();
     assert_eq!(world.state("kubelet"), Some(ComponentState::Failed));
@@ -580,10 +580,10 @@ fn what_was_too_late_is_seen_to_work_without_another_try() {
 }
 
 /// A kubelet was installed and its Node has not joined, when somebody breaks it.
-fn broken_in_proof() -> World {
+fn broken_in_proof() -> TestMachine {
     let mut wanted = four("1.36");
     wanted[0].node_conditions = vec!["Ready".to_owned()];
-    let mut world = World::new(wanted);
+    let mut world = TestMachine::new(wanted);
     world.joins = false;
     while !world.did().contains(&"install kubelet 1.36".to_owned()) {
         world.pass(Crash::Never);
@@ -632,13 +632,13 @@ fn a_change_has_its_time_to_prove_itself_also_when_nobody_looked_for_long() {
 }
 
 /// A kubelet whose Node has not joined, with an API server that does not answer for ten minutes.
-fn joins_after_an_outage(counts: bool) -> World {
+fn joins_after_an_outage(counts: bool) -> TestMachine {
     let mut wanted = four("1.36");
     if counts {
         wanted[0].node_conditions = vec!["Ready".to_owned()];
     }
     let digest = wanted[0].digest.clone();
-    let mut world = World::new(wanted);
+    let mut world = TestMachine::new(wanted);
     world.joins = false;
     // A check on the host needs no API server.
     world.broken.extend((!counts).then_some(digest));
@@ -689,7 +689,7 @@ fn a_kubelet_that_does_not_join_when_the_api_server_is_back_has_failed() {
 fn a_kubelet_that_did_not_join_gets_another_token_when_a_person_asks() {
     let mut wanted = four("1.36");
     (wanted[0].needs_credential, wanted[0].node_conditions) = (true, vec!["Ready".to_owned()]);
-    let mut world = World::new(wanted);
+    let mut world = TestMachine::new(wanted);
     world.joins = false;
     world.settle();
     assert_eq!(world.state("kubelet"), Some(ComponentState::Failed), "its token is not valid any more");
@@ -705,7 +705,7 @@ fn a_kubelet_that_did_not_join_gets_another_token_when_a_person_asks() {
 fn another_token_is_issued_although_the_first_try_to_issue_it_failed() {
     let mut wanted = four("1.36");
     (wanted[0].needs_credential, wanted[0].node_conditions) = (true, vec!["Ready".to_owned()]);
-    let mut world = World::new(wanted);
+    let mut world = TestMachine::new(wanted);
     world.joins = false;
     world.settle();
     assert_eq!(world.state("kubelet"), Some(ComponentState::Failed));
@@ -713,7 +713,7 @@ fn another_token_is_issued_although_the_first_try_to_issue_it_failed() {
     world.joins = true;
     world.machine.metadata.annotations = Some([(names::RETRY.to_owned(), "1".to_owned())].into());
     let mut decision = world.decide();
-    while !matches!(decision.act, Act::Run(_)) {
+    while !matches!(decision.act, Act::RunStep(_)) {
         world.pass(Crash::Never);
         world.now += SignedDuration::from_millis(10);
         decision = world.decide();
@@ -766,7 +766,7 @@ fn what_is_to_be_held_is_left_and_the_node_stays_closed() {
 
 #[test]
 fn a_first_installation_that_fails_is_left_until_asked() {
-    let mut world = World::new(vec![package("sysctl", "1", Disruption::None, &[])]);
+    let mut world = TestMachine::new(vec![package("sysctl", "1", Disruption::None, &[])]);
     world.failing.insert(world.wanted[0].digest.clone());
     world.settle_for(SignedDuration::from_hours(5));
     assert_eq!(world.did(), ["install sysctl 1 in vain"]);
@@ -779,7 +779,7 @@ fn a_first_installation_that_fails_is_left_until_asked() {
 
 #[test]
 fn what_cannot_be_fetched_is_tried_again() {
-    let mut world = World::new(vec![package("sysctl", "1", Disruption::None, &[])]);
+    let mut world = TestMachine::new(vec![package("sysctl", "1", Disruption::None, &[])]);
     world.unfetchable = 4;
     world.settle();
     assert_eq!(world.did().len(), 5);
@@ -817,7 +817,7 @@ fn what_is_no_longer_declared_is_removed_after_what_needs_it_no_more() {
 
 #[test]
 fn what_is_in_the_way_is_removed_first() {
-    let mut world = World::new(vec![package("docker", "1", Disruption::None, &[])]);
+    let mut world = TestMachine::new(vec![package("docker", "1", Disruption::None, &[])]);
     world.settle();
     world.done.clear();
     let mut containerd = package("containerd", "2", Disruption::None, &[]);
@@ -857,13 +857,13 @@ fn what_a_window_taught_is_written_before_it_ends() {
     for _ in 0..100 {
         let before = world.status();
         let decision = world.pass(Crash::Never);
-        if let Act::End { .. } = decision.act {
+        if let Act::EndWindow { .. } = decision.act {
             ended += 1;
             assert_eq!(decision.status.components, before.components);
             assert_eq!(decision.status.last_drift, before.last_drift);
         }
         world.now += SignedDuration::from_secs(1);
-        if let Some(next) = decision.next.filter(|_| decision.act == Act::Rest) {
+        if let Some(next) = decision.next.filter(|_| decision.act == Act::Nothing) {
             world.now = world.now.max(next);
         }
     }
@@ -898,7 +898,7 @@ fn a_host_that_fights_back_is_repaired_less_and_less_often() {
 
 #[test]
 fn nothing_is_done_with_packages_that_cannot_be_made_or_do_not_go_together() {
-    let mut world = World::new(four("1.36"));
+    let mut world = TestMachine::new(four("1.36"));
     world.cannot = Some("MachinePackageVersion kubelet-1.36, spec.files[0].template: unknown name".to_owned());
     world.settle();
     assert!(world.did().is_empty());
@@ -970,7 +970,7 @@ fn a_host_that_does_not_answer_is_lost_and_comes_back() {
 }
 
 /// A machine whose kernel needs a boot, and whose host does not answer after it.
-fn never_back(booted: bool) -> World {
+fn never_back(booted: bool) -> TestMachine {
     let mut world = ready("1.36");
     let mut wanted = four("1.36");
     wanted.push(package("kernel", "6.2", Disruption::Reboot, &[]));
@@ -1020,7 +1020,7 @@ fn a_kernel_that_was_reverted_before_its_step_does_not_boot_the_host() {
         wanted.push(package("kernel", version, Disruption::Reboot, &[]));
         wanted
     };
-    let mut world = World::new(with_kernel("6.1"));
+    let mut world = TestMachine::new(with_kernel("6.1"));
     world.settle();
     assert_eq!(world.status().phase, Some(Phase::Ready), "{:#?}", world.status());
     world.done.clear();
@@ -1042,7 +1042,7 @@ fn a_kernel_that_was_reverted_before_its_step_does_not_boot_the_host() {
 }
 
 /// A drain whose host was lost before anything was begun on it, and whose window ended.
-fn lost_while_draining() -> World {
+fn lost_while_draining() -> TestMachine {
     let mut world = draining();
     world.silent = Some("no route to host".to_owned());
     world.settle_for(SignedDuration::from_mins(20));
@@ -1119,7 +1119,7 @@ fn an_operator_that_started_since_the_reboot_ends_its_window_too() {
     world.stays_down = Some(true);
     world.want(wanted);
     while world.silent.is_none() {
-        let crash = if matches!(world.decide().act, Act::Run(run) if run.step == fleetwright_wire::Step::Reboot) {
+        let crash = if matches!(world.decide().act, Act::RunStep(run) if run.step == fleetwright_wire::Step::Reboot) {
             Crash::BeforeStatus
         } else {
             Crash::Never
@@ -1214,14 +1214,14 @@ fn what_dies_while_its_node_is_drained_is_repaired_without_waiting_for_pods() {
     assert!(world.operations[0].ended.clone().is_some_and(|(well, ..)| well), "{:#?}", world.operations);
 }
 
-fn foreign() -> World {
-    let mut world = World::new(four("1.36"));
+fn foreign() -> TestMachine {
+    let mut world = TestMachine::new(four("1.36"));
     world.owner = Some(fleetwright_wire::Mark { owner: owner("cluster-2", "uid-2"), epoch: 4, fence: 9 });
     world.settle();
     world
 }
 
-fn adopt(world: &mut World, value: &str) {
+fn adopt(world: &mut TestMachine, value: &str) {
     world.machine.metadata.annotations = Some([(names::ADOPT_HOST.to_owned(), value.to_owned())].into());
 }
 
@@ -1282,7 +1282,7 @@ fn a_machine_claims_the_host_that_it_installed_before_hosts_had_owners() {
 /// The attack: a second Machine for a host in service, before its first one has claimed it.
 #[test]
 fn a_host_that_another_machine_installed_is_not_claimed_by_a_step() {
-    let mut world = World::new(vec![]);
+    let mut world = TestMachine::new(vec![]);
     let kubelet = four("1.36").remove(0);
     let there = fleetwright_wire::Installed {
         reference: kubelet.package.reference.clone(),
@@ -1349,7 +1349,7 @@ fn a_host_that_was_adopted_by_another_ends_our_window() {
 
 #[test]
 fn a_machine_with_the_address_of_an_older_one_waits() {
-    let mut world = World::new(four("1.36"));
+    let mut world = TestMachine::new(four("1.36"));
     world.same_address = Some("host-3".to_owned());
     world.settle();
     assert!(world.did().is_empty() && world.memory.seen.is_none(), "it is not even connected to");
@@ -1373,7 +1373,7 @@ fn a_machine_that_loses_its_address_to_another_gives_its_place_at_the_gate_back(
 }
 
 /// A machine in a window whose drain does not end.
-fn draining() -> World {
+fn draining() -> TestMachine {
     let mut world = ready("1.36");
     (world.pods, world.blocked) = (3, true);
     world.want(four("1.37"));
@@ -1388,7 +1388,7 @@ fn a_machine_whose_package_is_deleted_in_a_window_gives_its_place_back_and_opens
     let mut world = draining();
     world.cannot = Some("there is no MachinePackageVersion kubelet-1.37".to_owned());
     let decision = world.pass(Crash::Never);
-    assert!(matches!(decision.act, Act::End { open: true, well: false, .. }), "{:?}", decision.act);
+    assert!(matches!(decision.act, Act::EndWindow { open: true, well: false, .. }), "{:?}", decision.act);
     let (_, _, text) = world.operations[0].ended.clone().expect("the window ends");
     assert!(text.contains("RenderFailed") && text.contains("kubelet-1.37"), "{text}");
     let (status, reason, message) = world.says(names::UP_TO_DATE);
@@ -1447,7 +1447,7 @@ fn a_node_under_which_something_was_begun_stays_closed_when_its_window_ends_in_v
 
 #[test]
 fn a_serial_number_that_differs_stops_everything_and_an_unknown_one_does_not() {
-    let mut world = World::new(four("1.36"));
+    let mut world = TestMachine::new(four("1.36"));
     world.machine.spec.hardware.serial = Some("SN-1".to_owned());
     world.serial = Some("SN-2".to_owned());
     world.settle();
@@ -1478,13 +1478,13 @@ fn a_paused_machine_is_only_looked_at() {
 }
 
 /// An edit of the spec.
-fn declare_labels(world: &mut World, labels: &[(&str, &str)]) {
+fn declare_labels(world: &mut TestMachine, labels: &[(&str, &str)]) {
     let owned = |&(key, value): &(&str, &str)| (key.to_owned(), value.to_owned());
     world.machine.spec.node_labels = labels.iter().map(owned).collect();
     world.machine.metadata.generation = world.machine.metadata.generation.map(|generation| generation + 1);
 }
 
-fn labels_of(world: &World) -> Vec<String> {
+fn labels_of(world: &TestMachine) -> Vec<String> {
     let labels = &world.node.as_ref().unwrap().labels;
     let mut labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     labels.sort();
@@ -1588,12 +1588,12 @@ fn taint(text: &str) -> Taint {
 }
 
 /// An edit of the spec.
-fn declare_taints(world: &mut World, taints: &[&str]) {
+fn declare_taints(world: &mut TestMachine, taints: &[&str]) {
     world.machine.spec.taints = taints.iter().map(|text| taint(text)).collect();
     world.machine.metadata.generation = world.machine.metadata.generation.map(|generation| generation + 1);
 }
 
-fn taints_of(world: &World) -> Vec<String> {
+fn taints_of(world: &TestMachine) -> Vec<String> {
     let mut taints: Vec<String> =
         world.node.as_ref().unwrap().taints.iter().map(|taint| format!("{}={}", taint.id(), taint.value)).collect();
     taints.sort();
@@ -1656,7 +1656,7 @@ fn a_taint_that_others_gave_the_node_is_neither_changed_nor_removed() {
 
 #[test]
 fn a_taint_that_the_kubelet_registered_its_node_with_is_the_machine_s() {
-    let mut world = World::new(four("1.36"));
+    let mut world = TestMachine::new(four("1.36"));
     world.joins = false;
     declare_taints(&mut world, &["gpu=yes:NoSchedule"]);
     world.settle();
@@ -1693,7 +1693,7 @@ fn a_taint_is_recorded_before_the_node_gets_it_and_a_paused_machine_gets_none() 
 
 #[test]
 fn taints_reach_the_node_while_the_gate_is_shut_the_host_is_silent_or_a_package_is_missing() {
-    type Prepare = fn(&mut World);
+    type Prepare = fn(&mut TestMachine);
     let ways: [Prepare; 3] = [
         |world| world.gate_open = false,
         |world| world.silent = Some("no route to host".to_owned()),
@@ -1736,7 +1736,7 @@ fn the_pass_that_taints_a_node_asks_for_the_window_as_well() {
 #[test]
 fn a_host_is_looked_at_between_windows_that_are_given_up() {
     let mut world = draining();
-    let ended = |world: &World| world.operations.iter().filter(|operation| operation.ended.is_some()).count();
+    let ended = |world: &TestMachine| world.operations.iter().filter(|operation| operation.ended.is_some()).count();
     // The third window is asked for after twenty minutes.
     for _ in 0..120 {
         if ended(&world) == 2 {
@@ -1766,13 +1766,13 @@ fn a_provider_id_that_is_set_late_is_given_to_a_node_without_one_and_another_one
     assert_eq!(world.node.as_ref().unwrap().provider_id.as_deref(), Some("cloud://other"));
 }
 
-fn delete(world: &mut World) {
+fn delete(world: &mut TestMachine) {
     world.machine.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(world.now));
 }
 
 #[test]
 fn a_paused_machine_is_not_released_when_it_is_deleted() {
-    type Prepare = fn(&mut World);
+    type Prepare = fn(&mut TestMachine);
     let ways: [Prepare; 4] = [
         |_| {},
         |world| world.machine.spec.on_delete = OnDelete::Orphan,
@@ -1824,7 +1824,7 @@ fn an_orphaned_host_is_left_alone() {
 
 #[test]
 fn a_machine_that_leaves_its_host_in_a_window_opens_the_node_unless_a_step_was_begun() {
-    type Prepare = fn(&mut World);
+    type Prepare = fn(&mut TestMachine);
     let ways: [Prepare; 2] =
         [|world| world.machine.spec.on_delete = OnDelete::Orphan, |world| world.machine.spec.ssh = None];
     for prepare in ways {
@@ -1885,7 +1885,7 @@ fn a_host_that_is_gone_is_let_go_when_a_person_says_so() {
 
 #[test]
 fn a_kernel_that_does_not_come_up_goes_back_with_another_boot() {
-    let mut world = World::new(vec![package("kernel", "6.1", Disruption::Reboot, &[])]);
+    let mut world = TestMachine::new(vec![package("kernel", "6.1", Disruption::Reboot, &[])]);
     world.settle();
     assert_eq!(world.did(), ["install kernel 6.1", "reboot"]);
     world.done.clear();
@@ -1899,7 +1899,7 @@ fn a_kernel_that_does_not_come_up_goes_back_with_another_boot() {
 
 #[test]
 fn a_restored_kernel_that_is_not_in_place_after_its_boots_shows_both_failures() {
-    let mut world = World::new(vec![package("kernel", "6.1", Disruption::Reboot, &[])]);
+    let mut world = TestMachine::new(vec![package("kernel", "6.1", Disruption::Reboot, &[])]);
     world.settle();
     let wanted = package("kernel", "6.2", Disruption::Reboot, &[]);
     world.failing.insert(wanted.digest.clone());
@@ -1915,7 +1915,7 @@ fn a_restored_kernel_that_is_not_in_place_after_its_boots_shows_both_failures() 
 /// A Machine that is called like a Node of another host, as who may write Machines may call it.
 #[test]
 fn a_node_that_is_not_bound_is_left_alone_and_so_is_the_host() {
-    let mut world = World::new(four("1.36"));
+    let mut world = TestMachine::new(four("1.36"));
     world.node = Some(NodeModel::new("boot-1"));
     world.foreign = true;
     world.settle();
@@ -1982,13 +1982,13 @@ fn a_version_in_service_has_time_to_prove_itself_when_a_step_was_withdrawn_befor
         all[0].times.healthy_times = 2;
         all
     };
-    let mut world = World::new(twice("1.36"));
+    let mut world = TestMachine::new(twice("1.36"));
     world.settle();
     world.done.clear();
     world.want(twice("1.37"));
     let written = loop {
         let decision = world.decide();
-        if matches!(decision.act, Act::Run(_)) {
+        if matches!(decision.act, Act::RunStep(_)) {
             break decision.status;
         }
         world.pass(Crash::Never);

@@ -9,10 +9,11 @@ use serde_json::json;
 
 use crate::join::Binding;
 use crate::machine::{
-    Act, Asked, Decision, GivenUp, Host, Known, Left, Node, Phase, Pods, Run, Seen, Unreachable, Wanted, Why, Window,
-    Wish, decide, steps,
+    AbandonedWindows, Act, Decision, DesiredPackages, HostKnowledge, HostObservation, LeavingVersion, MachineInputs,
+    Node, ObservedScope, RemainingPods, StepRun, Unreachable, UnreachableReason, Window, WindowPhase, WindowRequest,
+    decide, steps,
 };
-use crate::package::{Rendered, Times};
+use crate::package::{Rendered, StepTimeouts};
 
 /// A package of a component, without anything in it but what the decision looks at.
 pub fn package(component: &str, version: &str, disruption: Disruption, depends_on: &[&str]) -> Rendered {
@@ -43,9 +44,9 @@ pub fn owner(cluster: &str, uid: &str) -> wire::Owner {
     wire::Owner { cluster, namespace, name, uid }
 }
 
-pub fn times() -> Times {
+pub fn times() -> StepTimeouts {
     let minute = Duration::from_secs(60);
-    Times {
+    StepTimeouts {
         apply: 10 * minute,
         drain: 30 * minute,
         reboot: 15 * minute,
@@ -68,13 +69,13 @@ pub struct Operation {
 
 /// What is kept in the operator's memory, and lost with it.
 #[derive(Clone, Debug, Default)]
-pub struct Memory {
-    pub seen: Option<(Timestamp, Observation, Asked)>,
+pub struct ProcessMemory {
+    pub seen: Option<(Timestamp, Observation, ObservedScope)>,
     pub current: bool,
     pub step: Option<(Timestamp, StepRecord)>,
     pub streaks: BTreeMap<String, u32>,
     pub failures: BTreeMap<String, u32>,
-    pub pods: Option<Pods>,
+    pub pods: Option<RemainingPods>,
     pub cleaned: bool,
     pub released: bool,
     pub unreachable: Option<(Timestamp, u32, Timestamp, String)>,
@@ -102,7 +103,7 @@ impl NodeModel {
     }
 }
 
-pub struct World {
+pub struct TestMachine {
     pub now: Timestamp,
     pub machine: Machine,
     pub wanted: Vec<Arc<Rendered>>,
@@ -154,7 +155,7 @@ pub struct World {
     pub unreadable: bool,
     pub gate_open: bool,
     pub operations: Vec<Operation>,
-    pub memory: Memory,
+    pub memory: ProcessMemory,
     pub silent: Option<String>,
     pub key: String,
     pub key_trusted: bool,
@@ -165,12 +166,12 @@ pub struct World {
     pub clean: bool,
     pub last: Option<Decision>,
     pub writes: u32,
-    pub leaving: BTreeMap<String, Left>,
+    pub leaving: BTreeMap<String, LeavingVersion>,
     pub outages: Vec<(Timestamp, Timestamp)>,
     pub server: Option<(u32, u32)>,
 }
 
-impl World {
+impl TestMachine {
     pub fn new(wanted: Vec<Rendered>) -> Self {
         let machine: Machine = serde_json::from_value(json!({
             "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine",
@@ -212,7 +213,7 @@ impl World {
             unreadable: false,
             gate_open: true,
             operations: Vec::new(),
-            memory: Memory::default(),
+            memory: ProcessMemory::default(),
             silent: None,
             key: "ssh-ed25519 A".to_owned(),
             key_trusted: true,
@@ -235,7 +236,7 @@ impl World {
         self.wanted = wanted.into_iter().map(Arc::new).collect();
         for wanted in &self.wanted {
             self.shelf.insert(wanted.digest.clone(), Arc::clone(wanted));
-            let left = Left {
+            let left = LeavingVersion {
                 depends_on: wanted.depends_on.clone(),
                 disruption: wanted.disruption,
                 times: wanted.times,
@@ -285,16 +286,17 @@ impl World {
         self.done.iter().map(|(_, what, _)| what.clone()).collect()
     }
 
-    fn known<R>(&self, f: impl FnOnce(&Known<'_>) -> R) -> R {
+    fn known<R>(&self, f: impl FnOnce(&MachineInputs<'_>) -> R) -> R {
         let memory = &self.memory;
-        let given_up: BTreeMap<String, GivenUp> = self.operations.iter().fold(BTreeMap::new(), |mut all, operation| {
-            if let Some((false, at, _)) = &operation.ended {
-                let entry: &mut GivenUp = all.entry(operation.fingerprint.clone()).or_default();
-                entry.times += 1;
-                entry.last = entry.last.max(Some(*at));
-            }
-            all
-        });
+        let given_up: BTreeMap<String, AbandonedWindows> =
+            self.operations.iter().fold(BTreeMap::new(), |mut all, operation| {
+                if let Some((false, at, _)) = &operation.ended {
+                    let entry: &mut AbandonedWindows = all.entry(operation.fingerprint.clone()).or_default();
+                    entry.times += 1;
+                    entry.last = entry.last.max(Some(*at));
+                }
+                all
+            });
         let conditions = self.node.as_ref().map(|node| vec![(Arc::<str>::from("Ready"), node.ready)]);
         let node = self.node.as_ref().zip(conditions.as_ref()).map(|(node, conditions)| Node {
             name: "host-17",
@@ -323,25 +325,25 @@ impl World {
             level: operation.level,
             fingerprint: &operation.fingerprint,
             phase: if operation.granted {
-                Phase::Running { since: operation.since }
+                WindowPhase::Running { since: operation.since }
             } else {
-                Phase::Waiting("OperationPolicy drains allows 1 at once")
+                WindowPhase::Waiting("OperationPolicy drains allows 1 at once")
             },
         });
         let identity = self.identity();
-        let known = Known {
+        let known = MachineInputs {
             machine: &self.machine,
             identity: &identity,
             fence: self.fence,
             same_address: self.same_address.as_deref(),
             wanted: match &self.cannot {
-                None => Wanted::Ready(&self.wanted),
-                Some(message) => Wanted::Not { reason: "RenderFailed", message },
+                None => DesiredPackages::Ready(&self.wanted),
+                Some(message) => DesiredPackages::Unavailable { reason: "RenderFailed", message },
             },
             leaving: &self.leaving,
-            host: Host {
+            host: HostKnowledge {
                 doing: None,
-                seen: memory.seen.as_ref().map(|(at, observation, asked)| Seen {
+                seen: memory.seen.as_ref().map(|(at, observation, asked)| HostObservation {
                     at: *at,
                     observation,
                     asked,
@@ -356,7 +358,11 @@ impl World {
                     since: *since,
                     attempts: *attempts,
                     not_before: *not_before,
-                    why: if self.key_trusted { Why::Silent(why) } else { Why::HostKeyChanged(why) },
+                    why: if self.key_trusted {
+                        UnreachableReason::NoAnswer(why)
+                    } else {
+                        UnreachableReason::HostKeyChanged(why)
+                    },
                 }),
                 key: memory.key.as_deref(),
             },
@@ -392,7 +398,7 @@ impl World {
 
     /// The operator ends, and begins anew.
     pub fn forget(&mut self) {
-        self.memory = Memory { since: self.now, ..Memory::default() };
+        self.memory = ProcessMemory { since: self.now, ..ProcessMemory::default() };
     }
 
     /// One pass. `crash` says how far it comes.
@@ -409,7 +415,7 @@ impl World {
         }
         let mut status = decision.status.clone();
         let mut old = self.status();
-        old.conditions.retain(|condition| crate::machine::OURS.contains(&&*condition.type_));
+        old.conditions.retain(|condition| crate::machine::OWNED_CONDITIONS.contains(&&*condition.type_));
         old.next_check = status.next_check;
         if old != status {
             self.writes += 1;
@@ -438,7 +444,7 @@ impl World {
             let decision = self.pass(Crash::Never);
             self.check_invariants(&decision);
             let waits = self.operations.iter().any(|op| op.ended.is_none() && !op.granted);
-            let rests = decision.act == Act::Rest || waits && matches!(decision.act, Act::Ask(_));
+            let rests = decision.act == Act::Nothing || waits && matches!(decision.act, Act::RequestWindow(_));
             let idle = rests && !decision.withdraw && self.writes == writes;
             match decision.next {
                 Some(next) if idle => self.now = next.max(self.now + SignedDuration::from_millis(10)),
@@ -451,7 +457,7 @@ impl World {
 
     /// What must hold whatever happens.
     pub fn check_invariants(&self, decision: &Decision) {
-        if let Act::Run(run) = &decision.act {
+        if let Act::RunStep(run) = &decision.act {
             assert!(!self.machine.spec.paused, "a step on a paused machine");
             assert!(self.key_trusted, "a step on a host whose key is not trusted");
             assert!(self.cannot.is_none() || self.machine.metadata.deletion_timestamp.is_some());
@@ -477,7 +483,7 @@ impl World {
             self.wish(wish);
         }
         match &decision.act {
-            Act::Rest => {}
+            Act::Nothing => {}
             Act::Label { set, remove } => {
                 let node = self.node.as_mut().unwrap();
                 node.annotated = false;
@@ -499,7 +505,7 @@ impl World {
             }
             Act::Finalize => self.machine.metadata.finalizers = Some(vec![names::MACHINE_FINALIZER.to_owned()]),
             Act::Observe(observe) => self.visit(None, observe.as_ref()),
-            Act::Run(run) => self.visit(Some(run.as_ref()), &run.then),
+            Act::RunStep(run) => self.visit(Some(run.as_ref()), &run.then),
             Act::Clean => {
                 assert!(self.installed.is_empty(), "cleaned while components are there");
                 (self.clean, self.memory.cleaned, self.owner) = (true, true, None);
@@ -522,10 +528,10 @@ impl World {
                 self.owner = Some(wire::Mark { owner: self.identity(), epoch: mark.epoch + 1, fence: self.fence });
                 self.visit(None, &wire::Observe::default());
             }
-            Act::Ask(wish) => self.wish(wish),
-            Act::Close if self.unclosable => self.hindered("the patch is refused"),
+            Act::RequestWindow(wish) => self.wish(wish),
+            Act::CloseNode if self.unclosable => self.hindered("the patch is refused"),
             Act::Drain if self.unreadable => self.hindered("the list is no JSON"),
-            Act::Close => {
+            Act::CloseNode => {
                 let uid = self.operations.iter().find(|op| op.ended.is_none()).unwrap().uid.clone();
                 self.node.as_mut().unwrap().closed = Some(uid);
             }
@@ -535,10 +541,10 @@ impl World {
                 }
                 let why = self.blocked.then(|| "PodDisruptionBudget pay/web".to_owned());
                 let left = (0..self.pods).map(|pod| (format!("pay/web-{pod}"), why.clone())).collect();
-                self.memory.pods = Some(Pods { at: self.now, left, hindered: None });
+                self.memory.pods = Some(RemainingPods { at: self.now, left, hindered: None });
             }
-            Act::Open => self.node.as_mut().unwrap().closed = None,
-            Act::End { open, well, text } => {
+            Act::OpenNode => self.node.as_mut().unwrap().closed = None,
+            Act::EndWindow { open, well, text } => {
                 if *open && let Some(node) = &mut self.node {
                     node.closed = None;
                 }
@@ -547,7 +553,7 @@ impl World {
                 operation.ended = Some((*well, now, text.clone()));
             }
             Act::DeleteNode => (self.node, self.node_deleted) = (None, true),
-            Act::LetGo { node } => {
+            Act::ReleaseMachine { node } => {
                 self.gone = true;
                 self.machine.metadata.finalizers = None;
                 if *node {
@@ -558,7 +564,7 @@ impl World {
     }
 
     /// Asks the gate.
-    fn wish(&mut self, wish: &Wish) {
+    fn wish(&mut self, wish: &WindowRequest) {
         let now = self.now;
         self.operations.retain(|op| op.ended.is_some() || op.granted || op.fingerprint == wish.fingerprint);
         if !self.operations.iter().any(|op| op.ended.is_none()) {
@@ -580,7 +586,7 @@ impl World {
 
     /// The Node was not closed, or not drained, for the first time or again.
     fn hindered(&mut self, why: &str) {
-        let pods = Pods { at: self.now, left: Vec::new(), hindered: Some(why.to_owned()) };
+        let pods = RemainingPods { at: self.now, left: Vec::new(), hindered: Some(why.to_owned()) };
         self.memory.pods.get_or_insert(pods);
     }
 
@@ -591,7 +597,7 @@ impl World {
         self.memory.unreachable = Some((since, attempts + 1, not_before, why));
     }
 
-    fn visit(&mut self, run: Option<&Run>, observe: &wire::Observe) {
+    fn visit(&mut self, run: Option<&StepRun>, observe: &wire::Observe) {
         self.memory.current = false;
         if let Some(why) = self.silent.clone() {
             return self.unanswered(why);
@@ -623,11 +629,11 @@ impl World {
                 *left = left.saturating_sub(1);
             }
         }
-        self.memory.seen = Some((self.now, observation, Asked::of(observe)));
+        self.memory.seen = Some((self.now, observation, ObservedScope::of(observe)));
         self.memory.current = true;
     }
 
-    fn perform(&mut self, run: &Run) -> StepRecord {
+    fn perform(&mut self, run: &StepRun) -> StepRecord {
         let (id, step) = (&run.id, &run.step);
         let mark = wire::Mark { owner: self.identity(), epoch: 1, fence: self.fence };
         let mark = self.owner.get_or_insert(mark).clone();

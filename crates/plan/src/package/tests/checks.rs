@@ -1,7 +1,7 @@
 use fleetwright_api::MachinePackageVersionSpec;
 use serde_json::{Value, json};
 
-use crate::package::{Finding, Member, check, check_set};
+use crate::package::{Finding, PackageMember, check, check_set};
 
 fn spec(given: Value) -> MachinePackageVersionSpec {
     let mut whole = json!({"component": "agent", "version": "1"});
@@ -165,7 +165,7 @@ fn what_is_doubtful_is_a_warning() {
 
 fn together(specs: &[Value]) -> Vec<String> {
     let specs: Vec<_> = specs.iter().cloned().map(spec).collect();
-    let members: Vec<_> = specs.iter().map(Member::from).collect();
+    let members: Vec<_> = specs.iter().map(PackageMember::from).collect();
     check_set(&members).into_iter().map(|finding| finding.message).collect()
 }
 

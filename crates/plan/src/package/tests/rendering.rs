@@ -5,7 +5,7 @@ use fleetwright_wire as wire;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::package::{Lookup, NoSecret, RenderError, RenderErrorKind, Rendered, Values, render};
+use crate::package::{Lookup, RenderError, RenderErrorKind, Rendered, SecretUnavailable, Values, render};
 
 struct Objects(BTreeMap<(&'static str, String, String), Vec<u8>>);
 
@@ -21,11 +21,11 @@ impl Objects {
 }
 
 impl Lookup for Objects {
-    fn secret(&self, _: &str, name: &str, key: &str) -> Result<Vec<u8>, NoSecret> {
+    fn secret(&self, _: &str, name: &str, key: &str) -> Result<Vec<u8>, SecretUnavailable> {
         if name == "unshared" {
-            return Err(NoSecret::NotShared);
+            return Err(SecretUnavailable::NotShared);
         }
-        self.0.get(&("Secret", name.into(), key.into())).cloned().ok_or(NoSecret::Missing)
+        self.0.get(&("Secret", name.into(), key.into())).cloned().ok_or(SecretUnavailable::Missing)
     }
 
     fn config_map(&self, name: &str, key: &str) -> Option<Vec<u8>> {
@@ -113,16 +113,16 @@ fn text_outside_of_braces_stays_as_it_is() {
 #[test]
 fn an_undefined_name_is_named_with_its_file_its_line_and_what_there_is() {
     let wrong = error("a\nb\nc {{ machine.nodName }}\n");
-    assert_eq!(wrong.kind, RenderErrorKind::Wrong);
+    assert_eq!(wrong.kind, RenderErrorKind::Invalid);
     let text = wrong.to_string();
     let place = ["kubelet-1.37.1", "spec.files[0].template", "/etc/x.conf", "line 3", "machine.nodName "];
     let names = fleetwright_api::templates::MACHINE.map(|name| format!("machine.{name}"));
     let parts = place.into_iter().chain(names.iter().map(String::as_str));
     parts.for_each(|part| assert!(text.contains(part), "{part}: {text}"));
     for (template, name, kind) in [
-        ("{{ nosuch.thing }}", "nosuch", RenderErrorKind::Wrong),
-        ("{{ facts.uptime }}", "facts.uptime", RenderErrorKind::Wrong),
-        ("{{ machine.hardware.color }}", "machine.hardware.color", RenderErrorKind::Wrong),
+        ("{{ nosuch.thing }}", "nosuch", RenderErrorKind::Invalid),
+        ("{{ facts.uptime }}", "facts.uptime", RenderErrorKind::Invalid),
+        ("{{ machine.hardware.color }}", "machine.hardware.color", RenderErrorKind::Invalid),
         ("{{ machine.hardware.serial }}", "spec.hardware.serial", RenderErrorKind::Missing),
         ("{{ machine.providerID }}", "spec.providerID", RenderErrorKind::Missing),
         ("{{ facts.memory }}", "facts.memory", RenderErrorKind::Missing),
@@ -134,7 +134,7 @@ fn an_undefined_name_is_named_with_its_file_its_line_and_what_there_is() {
         (
             "{{ cluster.a | default('') }}\n{% for t in machine.taints %}{{ t.color }}{% endfor %}",
             "line 2: t.color ",
-            RenderErrorKind::Wrong,
+            RenderErrorKind::Invalid,
         ),
     ] {
         let wrong = error(template);
@@ -156,7 +156,7 @@ fn nothing_that_changes_by_itself_or_reads_elsewhere_can_be_used() {
     ] {
         let wrong = error(template);
         assert!(wrong.message.contains(said), "{template}: {}", wrong.message);
-        assert_eq!(wrong.kind, RenderErrorKind::Wrong);
+        assert_eq!(wrong.kind, RenderErrorKind::Invalid);
     }
 }
 

@@ -4,14 +4,14 @@ use fleetwright_api::{Facts, Machine, MachinePackageVersion};
 use fleetwright_wire::{Content, Package};
 use serde_json::{Value, json};
 
-use crate::package::shipped::{Fill, SHIPPED, Shipped};
-use crate::package::{Lookup, Member, NoSecret, Values, check, check_set, render};
+use crate::package::shipped::{Placeholder, SHIPPED, ShippedPackage};
+use crate::package::{Lookup, PackageMember, SecretUnavailable, Values, check, check_set, render};
 
 struct Nothing;
 
 impl Lookup for Nothing {
-    fn secret(&self, _: &str, _: &str, _: &str) -> Result<Vec<u8>, NoSecret> {
-        Err(NoSecret::Missing)
+    fn secret(&self, _: &str, _: &str, _: &str) -> Result<Vec<u8>, SecretUnavailable> {
+        Err(SecretUnavailable::Missing)
     }
 
     fn config_map(&self, _: &str, _: &str) -> Option<Vec<u8>> {
@@ -19,11 +19,11 @@ impl Lookup for Nothing {
     }
 }
 
-fn filled(shipped: &Shipped, url: bool) -> MachinePackageVersion {
-    let fill = Fill {
+fn filled(shipped: &ShippedPackage, url: bool) -> MachinePackageVersion {
+    let fill = Placeholder {
         url: url.then(|| "http://packages/x.tar.gz".to_owned()),
         sha256: url.then(|| "ab".repeat(32)),
-        ..Fill::default()
+        ..Placeholder::default()
     };
     let text = shipped.fill(&fill);
     assert!(!text.contains("@NAME@") && !text.contains("#@url"), "{text}");
@@ -51,7 +51,7 @@ fn machine() -> Machine {
 }
 
 fn rendered(name: &str, more: &[(&str, &str)]) -> Package {
-    let package = filled(Shipped::named(name).unwrap(), true);
+    let package = filled(ShippedPackage::named(name).unwrap(), true);
     let (machine, facts, cluster) = (machine(), Facts::default(), cluster(more));
     render(&package, &Values { machine: &machine, facts: Some(&facts), cluster: &cluster }, &Nothing).unwrap().package
 }
@@ -79,7 +79,7 @@ fn nothing_is_wrong_with_any_of_them() {
 fn there_is_one_for_each_method() {
     let methods = ["deb", "rpm", "tarball", "config", "sysctl", "kernel", "script", "reboot"];
     for method in methods {
-        let shipped = Shipped::named(method).unwrap_or_else(|| panic!("an example of {method}"));
+        let shipped = ShippedPackage::named(method).unwrap_or_else(|| panic!("an example of {method}"));
         let spec = serde_json::to_value(filled(shipped, true).spec).unwrap();
         assert!(spec.get(method).is_some(), "{method}");
     }
@@ -88,7 +88,7 @@ fn there_is_one_for_each_method() {
 #[test]
 fn the_components_of_a_node_go_together() {
     let specs: Vec<_> = SHIPPED.iter().filter(|shipped| !shipped.example).map(|one| filled(one, true).spec).collect();
-    let members: Vec<_> = specs.iter().map(Member::from).collect();
+    let members: Vec<_> = specs.iter().map(PackageMember::from).collect();
     assert_eq!(check_set(&members), []);
 }
 
@@ -158,14 +158,14 @@ fn each_machine_has_pod_addresses_of_its_own() {
 
 #[test]
 fn names_of_objects_come_from_versions_that_are_no_names() {
-    let containerd = Shipped::named("containerd").unwrap();
+    let containerd = ShippedPackage::named("containerd").unwrap();
     assert_eq!(containerd.object_name("1.6.20~ds1-1+deb12u3"), "containerd-1.6.20-ds1-1-deb12u3");
     assert_eq!(containerd.object_name("1:2.0~"), "containerd-1-2.0");
 }
 
 #[test]
 fn a_kubelet_says_which_authorities_it_joins_with() {
-    let package = filled(Shipped::named("kubelet").unwrap(), true);
+    let package = filled(ShippedPackage::named("kubelet").unwrap(), true);
     let trusts = |bundle: &str| {
         let (machine, facts, cluster) = (machine(), Facts::default(), cluster(&[("caBundle", bundle)]));
         let values = Values { machine: &machine, facts: Some(&facts), cluster: &cluster };
@@ -173,7 +173,7 @@ fn a_kubelet_says_which_authorities_it_joins_with() {
         (rendered.trusts, rendered.digest)
     };
     let (old, signs) = (trusts("old\nnew\n"), trusts("new\nold\n"));
-    assert_eq!(old.0.as_deref(), Some(&*crate::join::trusts("old\nnew")));
+    assert_eq!(old.0.as_deref(), Some(&*crate::join::bundle_digest("old\nnew")));
     assert!(old.0 != signs.0 && old.1 != signs.1, "who signs comes first");
     assert_eq!(trusts("").0, None);
 }

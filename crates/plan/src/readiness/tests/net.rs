@@ -5,10 +5,10 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::at;
-use crate::readiness::net::{Net, Place, Standing, limit};
+use crate::readiness::safety_net::{Net, NetMembership, NetState, limit};
 
-fn place(scope: &str) -> Place {
-    Place { gates: "workers".into(), scope: scope.into() }
+fn place(scope: &str) -> NetMembership {
+    NetMembership { gates: "workers".into(), scope: scope.into() }
 }
 
 /// A net over one scope of machines that are well: a third may be lost, at least 3.
@@ -17,13 +17,13 @@ fn nets(size: usize) -> (Net, Vec<Arc<str>>) {
     net.rule(&"workers".into(), Some(&SafetyNet::default()));
     let machines: Vec<Arc<str>> = (0..size).map(|n| Arc::from(format!("m{n:04}"))).collect();
     for machine in &machines {
-        net.place(machine, vec![place("")], Standing::Well);
+        net.place(machine, vec![place("")], NetState::InService);
     }
     (net, machines)
 }
 
 fn fail(net: &mut Net, machine: &Arc<str>) {
-    net.place(machine, vec![place("")], Standing::Failing);
+    net.place(machine, vec![place("")], NetState::Failing);
 }
 
 fn close(net: &mut Net, machine: &Arc<str>, now: Timestamp) -> bool {
@@ -41,11 +41,11 @@ fn machines_that_fail_together_are_all_kept_open_until_enough_of_them_recover() 
     }
     assert_eq!(net.holding("workers")[0].1.held, 11);
     assert_eq!(net.holding("workers")[0].1.limit, 9);
-    net.place(&machines[10], vec![place("")], Standing::Well);
-    assert!(net.to_wake(&[place("")]).is_empty(), "10 are still one too many");
+    net.place(&machines[10], vec![place("")], NetState::InService);
+    assert!(net.machines_to_wake(&[place("")]).is_empty(), "10 are still one too many");
     assert!(!close(&mut net, &machines[0], at(100_000)), "the clock alone does not let go");
-    net.place(&machines[9], vec![place("")], Standing::Well);
-    assert_eq!(net.to_wake(&[place("")]), machines[..9]);
+    net.place(&machines[9], vec![place("")], NetState::InService);
+    assert_eq!(net.machines_to_wake(&[place("")]), machines[..9]);
     for machine in &machines[..9] {
         assert!(close(&mut net, machine, at(200)));
     }
@@ -85,7 +85,7 @@ fn a_machine_counts_once_it_fails_even_while_that_is_tolerated() {
 fn machines_out_of_service_neither_count_nor_make_the_scope_larger() {
     let (mut net, machines) = nets(100);
     for machine in &machines[10..] {
-        net.place(machine, vec![place("")], Standing::Out);
+        net.place(machine, vec![place("")], NetState::NotInService);
     }
     let counts = net.counts(&place(""));
     assert_eq!((counts.size, counts.limit), (10, 3));
@@ -97,7 +97,7 @@ fn scopes_are_counted_apart() {
     let machines: Vec<Arc<str>> = (0..8).map(|n| Arc::from(format!("m{n}"))).collect();
     for (n, machine) in machines.iter().enumerate() {
         let rack = if n < 4 { "r1" } else { "r2" };
-        net.place(machine, vec![place(rack)], if n == 4 { Standing::Well } else { Standing::Failing });
+        net.place(machine, vec![place(rack)], if n == 4 { NetState::InService } else { NetState::Failing });
     }
     assert!(!close(&mut net, &machines[0], at(0)), "4 of 4 in r1");
     assert!(close(&mut net, &machines[5], at(0)), "3 of 4 in r2");
@@ -107,8 +107,8 @@ fn scopes_are_counted_apart() {
 fn a_machine_in_two_nets_needs_room_in_both() {
     let (mut net, machines) = nets(4);
     net.rule(&"strict".into(), Some(&SafetyNet { max: Amount::Count(0), ..SafetyNet::default() }));
-    let strict = Place { gates: "strict".into(), scope: "".into() };
-    net.place(&machines[0], vec![place(""), strict.clone()], Standing::Failing);
+    let strict = NetMembership { gates: "strict".into(), scope: "".into() };
+    net.place(&machines[0], vec![place(""), strict.clone()], NetState::Failing);
     let full = net.may_close(&machines[0], at(0), at(0));
     assert_eq!(full.len(), 1);
     assert_eq!(full[0].place, strict);
@@ -142,32 +142,32 @@ proptest! {
         let mut net = Net::default();
         net.rule(&"workers".into(), Some(&rule));
         let names: Vec<Arc<str>> = (0..20).map(|n| Arc::from(format!("m{n:02}"))).collect();
-        let mut model = [Standing::Out; 20];
+        let mut model = [NetState::NotInService; 20];
         let mut now = 0;
         for step in steps {
             match step {
                 Step::Wait(seconds) => now += seconds,
-                Step::Leave(n) => { net.remove(&names[n]); model[n] = Standing::Out; }
-                Step::Recover(n) => { net.place(&names[n], vec![place("")], Standing::Well); model[n] = Standing::Well; }
-                Step::Fail(n) => { net.place(&names[n], vec![place("")], Standing::Failing); model[n] = Standing::Failing; }
-                Step::Close(n) if model[n] == Standing::Failing => {
-                    let size = model.iter().filter(|standing| **standing != Standing::Out).count();
+                Step::Leave(n) => { net.remove(&names[n]); model[n] = NetState::NotInService; }
+                Step::Recover(n) => { net.place(&names[n], vec![place("")], NetState::InService); model[n] = NetState::InService; }
+                Step::Fail(n) => { net.place(&names[n], vec![place("")], NetState::Failing); model[n] = NetState::Failing; }
+                Step::Close(n) if model[n] == NetState::Failing => {
+                    let size = model.iter().filter(|standing| **standing != NetState::NotInService).count();
                     let together = model.iter().filter(|standing| match standing {
-                        Standing::Failing => true,
-                        Standing::Closed { since } => since.duration_until(at(now)).as_secs() <= 600,
+                        NetState::Failing => true,
+                        NetState::Closed { since } => since.duration_until(at(now)).as_secs() <= 600,
                         _ => false,
                     }).count();
                     let may = together <= limit(&rule, size);
                     prop_assert_eq!(close(&mut net, &names[n], at(now)), may);
-                    if may { model[n] = Standing::Closed { since: at(now) }; }
+                    if may { model[n] = NetState::Closed { since: at(now) }; }
                 }
                 Step::Close(_) => {}
             }
             let counts = net.counts(&place(""));
-            prop_assert_eq!(counts.size, model.iter().filter(|standing| **standing != Standing::Out).count());
-            prop_assert_eq!(counts.failing, model.iter().filter(|standing| **standing == Standing::Failing).count());
-            for machine in net.to_wake(&[place("")]) {
-                prop_assert_eq!(net.standing(&machine), Some((Standing::Failing, true)), "only the held are woken");
+            prop_assert_eq!(counts.size, model.iter().filter(|standing| **standing != NetState::NotInService).count());
+            prop_assert_eq!(counts.failing, model.iter().filter(|standing| **standing == NetState::Failing).count());
+            for machine in net.machines_to_wake(&[place("")]) {
+                prop_assert_eq!(net.standing(&machine), Some((NetState::Failing, true)), "only the held are woken");
             }
         }
     }
@@ -180,10 +180,10 @@ proptest! {
         due in 0..2000i64,
     ) {
         let standing = |n: usize, kind: u8| match kind {
-            0 => Standing::Out,
-            1 => Standing::Well,
-            2 => Standing::Failing,
-            _ => Standing::Closed { since: at(n as i64 * 50) },
+            0 => NetState::NotInService,
+            1 => NetState::InService,
+            2 => NetState::Failing,
+            _ => NetState::Closed { since: at(n as i64 * 50) },
         };
         let build = |reverse: bool| {
             let mut net = Net::default();

@@ -3,10 +3,10 @@
 use fleetwright_api::{Absence, Gate, GateWhen, Span, Status};
 use proptest::prelude::*;
 
-use super::{Filing, Kept, World, at, filing, from_node, from_reporter, gate, kept};
+use super::{ReadinessFixture, ReportInput, StoredCondition, at, filing, from_node, from_reporter, gate, kept};
 use crate::readiness::after;
-use crate::readiness::gate::State;
-use crate::readiness::verdict::Turn;
+use crate::readiness::gate::GateState;
+use crate::readiness::verdict::NodeAction;
 
 fn status() -> impl Strategy<Value = Status> {
     prop_oneof![3 => Just(Status::True), 2 => Just(Status::False), 1 => Just(Status::Unknown)]
@@ -78,8 +78,8 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn happen(world: &mut World, event: &Event, now: i64) {
-    let set = |list: &mut Vec<Kept>, type_: &str, status: Status| {
+fn happen(world: &mut ReadinessFixture, event: &Event, now: i64) {
+    let set = |list: &mut Vec<StoredCondition>, type_: &str, status: Status| {
         let before = list.iter().find(|kept| kept.type_ == type_ && kept.status == status).map(|kept| kept.since);
         list.retain(|kept| kept.type_ != type_);
         let mut new = kept(type_, status, now);
@@ -102,7 +102,7 @@ fn happen(world: &mut World, event: &Event, now: i64) {
         Event::Broken(n) => {
             let reporter = ["c-agent", "d-agent"][*n];
             world.filed.retain(|filing| filing.reporter != reporter);
-            world.filed.push(Filing { broken: Some("nonsense".to_owned()), ..filing(reporter, Vec::new()) });
+            world.filed.push(ReportInput { broken: Some("nonsense".to_owned()), ..filing(reporter, Vec::new()) });
         }
         Event::Cordon(on) => world.cordoned = *on,
         Event::Pause(on) => world.paused = *on,
@@ -124,8 +124,8 @@ fn story() -> impl Strategy<Value = (Vec<Gate>, Vec<Gate>, Vec<(i64, Event)>)> {
     )
 }
 
-fn world(first: Vec<Gate>, second: Vec<Gate>) -> World {
-    let mut world = World::new(first);
+fn world(first: Vec<Gate>, second: Vec<Gate>) -> ReadinessFixture {
+    let mut world = ReadinessFixture::new(first);
     if !second.is_empty() {
         world.objects.push(("others".to_owned(), -900, second));
     }
@@ -133,7 +133,7 @@ fn world(first: Vec<Gate>, second: Vec<Gate>) -> World {
 }
 
 /// What the API holds of a world after a step, apart from what only the clock moves.
-fn shown(world: &World) -> String {
+fn shown(world: &ReadinessFixture) -> String {
     format!("{:?} {:?} {:?} {:?}", world.conditions, world.closed, world.closed_at, world.bootstrapped)
 }
 
@@ -212,18 +212,18 @@ proptest! {
                 let proven = world.bootstrapped.as_ref().is_some_and(|b| b.node_uid == uid);
                 let (opens, closes) = world.with(now, |_, _, judgement| {
                     let opens = judgement.checked.iter().all(|gate| match gate.state {
-                        State::Holds { since } => after(since, gate.gate.hold_for.0) <= now,
+                        GateState::Holds { since } => after(since, gate.gate.hold_for.0) <= now,
                         _ => false,
                     });
                     let closes = judgement.checked.iter().any(|gate| match gate.state {
-                        State::Fails { since } => after(since, gate.gate.tolerate_for.0) <= now,
+                        GateState::Fails { since } => after(since, gate.gate.tolerate_for.0) <= now,
                         _ => false,
                     });
                     (opens, closes)
                 });
                 match world.step(now).turn {
-                    Some(Turn::Open) => prop_assert!(opens),
-                    Some(Turn::Close) => prop_assert!(closes || !proven),
+                    Some(NodeAction::Open) => prop_assert!(opens),
+                    Some(NodeAction::Close) => prop_assert!(closes || !proven),
                     None => {}
                 }
                 prop_assert!(!(world.paused && world.conditions.is_empty()));

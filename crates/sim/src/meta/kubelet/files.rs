@@ -9,7 +9,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, KeyToPath, PodSpec, Secret};
 use kube::{Api, Client};
 
-use super::super::view::{ClaimView, MAP, MapThere, PodView, SECRET, SecretThere};
+use super::super::view::{ClaimView, ConfigMapVersion, MAP, PodView, SECRET, SecretVersion};
 use super::super::volumes::{Volume, Volumes};
 
 /// The keys of a Secret or ConfigMap with their values.
@@ -27,11 +27,11 @@ enum Content {
 }
 
 /// What volumes of a pod hold, by their names. A projected volume has several parts.
-pub(super) type Contents = HashMap<String, Vec<Part>>;
+pub(super) type Contents = HashMap<String, Vec<ContentPart>>;
 
 /// A part of what a volume holds.
 #[derive(Clone, Debug)]
-pub(super) struct Part(Content);
+pub(super) struct ContentPart(Content);
 
 #[derive(Debug)]
 struct Mount {
@@ -85,7 +85,7 @@ impl Files {
     pub(super) fn mount(&self, container: &Container, contents: &Contents) {
         let mut mounts = Vec::new();
         for mount in container.volume_mounts.iter().flatten() {
-            for Part(content) in contents.get(&mount.name).into_iter().flatten() {
+            for ContentPart(content) in contents.get(&mount.name).into_iter().flatten() {
                 mounts.push(Mount {
                     path: mount.mount_path.trim_end_matches('/').to_owned(),
                     sub_path: mount.sub_path.clone().filter(|path| !path.is_empty()),
@@ -107,8 +107,8 @@ type Known = (Box<str>, Weak<Data>);
 /// Finds what pods mount.
 pub(in super::super) struct Sources {
     pub(in super::super) client: Client,
-    pub(in super::super) secrets: Cache<SecretThere>,
-    pub(in super::super) maps: Cache<MapThere>,
+    pub(in super::super) secrets: Cache<SecretVersion>,
+    pub(in super::super) maps: Cache<ConfigMapVersion>,
     pub(in super::super) claims: Cache<ClaimView>,
     pub(in super::super) volumes: Volumes,
     /// What was read last, for as long as a pod has it: replicas share one copy.
@@ -180,13 +180,13 @@ impl Sources {
                         volume.name
                     ))));
                 }
-                parts.push(Part(Content::Keys { data, items }));
+                parts.push(ContentPart(Content::Keys { data, items }));
             }
             if let Some(claim) = &volume.persistent_volume_claim {
                 let key = Key::new(namespace, &claim.claim_name);
                 let bound = self.claims.get(&key).is_some_and(|claim| claim.bound);
                 match self.volumes.of(&key).filter(|_| bound) {
-                    Some(disk) => parts.push(Part(Content::Disk(disk))),
+                    Some(disk) => parts.push(ContentPart(Content::Disk(disk))),
                     None => {
                         return Ok(Err(Missing(format!(
                             "persistentvolumeclaim {:?} not found or not bound",
@@ -196,7 +196,7 @@ impl Sources {
                 }
             }
             if let Some(dir) = dirs.get(&volume.name) {
-                parts.push(Part(Content::Disk(dir.clone())));
+                parts.push(ContentPart(Content::Disk(dir.clone())));
             }
         }
         Ok(Ok(contents))
@@ -266,13 +266,13 @@ mod tests {
         .unwrap();
         let keys = |data: &[(&str, &str)], items| {
             let data = data.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect();
-            vec![Part(Content::Keys { data: Arc::new(data), items })]
+            vec![ContentPart(Content::Keys { data: Arc::new(data), items })]
         };
         let contents = Contents::from([
             ("tls".to_owned(), keys(&[("tls.crt", "c"), ("tls.key", "k")], None)),
             ("some".to_owned(), keys(&[("a", "A"), ("b", "B")], Some(vec![("a".to_owned(), "x/a".to_owned())]))),
             ("one".to_owned(), keys(&[("config.yaml", "kind: Config")], None)),
-            ("data".to_owned(), vec![Part(Content::Disk(Volume::default()))]),
+            ("data".to_owned(), vec![ContentPart(Content::Disk(Volume::default()))]),
         ]);
         let files = Files::default();
         files.mount(&container, &contents);

@@ -8,28 +8,28 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt};
 
 /// A node to choose from.
-pub(super) struct Place {
+pub(super) struct Candidate {
     pub(super) name: Arc<str>,
     pub(super) labels: BTreeMap<String, String>,
     /// How many pods it has.
     pub(super) pods: usize,
 }
 
-impl Place {
+impl Candidate {
     pub(super) fn of(name: Arc<str>, node: &Node, pods: usize) -> Self {
         Self { name, labels: node.metadata.labels.clone().unwrap_or_default(), pods }
     }
 }
 
 /// A pod of the same namespace that has its place.
-pub(super) struct Placed<'a> {
+pub(super) struct ScheduledPod<'a> {
     pub(super) node: &'a str,
     pub(super) labels: &'a BTreeMap<String, String>,
     pub(super) owner: Option<&'a str>,
 }
 
 /// The pod that needs a place.
-pub(super) struct Unplaced<'a> {
+pub(super) struct PendingPod<'a> {
     pub(super) spec: &'a PodSpec,
     pub(super) labels: &'a BTreeMap<String, String>,
     pub(super) owner: Option<&'a str>,
@@ -39,11 +39,15 @@ pub(super) struct Unplaced<'a> {
 ///
 /// # Errors
 /// Says why none takes it, in the words of the real scheduler.
-pub(super) fn choose(pod: &Unplaced<'_>, places: &[Place], placed: &[Placed<'_>]) -> Result<Arc<str>, String> {
+pub(super) fn choose(
+    pod: &PendingPod<'_>,
+    candidates: &[Candidate],
+    placed: &[ScheduledPod<'_>],
+) -> Result<Arc<str>, String> {
     let mut refused = BTreeMap::<&str, usize>::new();
-    let mut best: Option<(Score, &Place)> = None;
-    for place in places {
-        match score(pod, place, places, placed) {
+    let mut best: Option<(Score, &Candidate)> = None;
+    for place in candidates {
+        match score(pod, place, candidates, placed) {
             Err(why) => *refused.entry(why).or_default() += 1,
             Ok(score) => {
                 if best.as_ref().is_none_or(|(known, _)| score < *known) {
@@ -55,22 +59,27 @@ pub(super) fn choose(pod: &Unplaced<'_>, places: &[Place], placed: &[Placed<'_>]
     best.map(|(_, place)| place.name.clone()).ok_or_else(|| {
         let told: Vec<String> = refused.iter().map(|(why, number)| format!("{number} {why}")).collect();
         let told = if told.is_empty() { "no node is ready and open for pods".to_owned() } else { told.join(", ") };
-        format!("0/{} nodes are available: {told}.", places.len())
+        format!("0/{} nodes are available: {told}.", candidates.len())
     })
 }
 
 /// Smaller is better: how unwanted, how many of its like, how many at all.
 type Score = (usize, usize, usize);
 
-fn score(pod: &Unplaced<'_>, place: &Place, places: &[Place], placed: &[Placed<'_>]) -> Result<Score, &'static str> {
+fn score(
+    pod: &PendingPod<'_>,
+    place: &Candidate,
+    candidates: &[Candidate],
+    placed: &[ScheduledPod<'_>],
+) -> Result<Score, &'static str> {
     let wanted = pod.spec.node_selector.iter().flatten();
     if wanted.into_iter().any(|(name, value)| place.labels.get(name) != Some(value)) {
         return Err("node(s) didn't match Pod's node affinity/selector");
     }
-    let labels_of = |name: &str| places.iter().find(|place| *place.name == *name).map(|place| &place.labels);
+    let labels_of = |name: &str| candidates.iter().find(|place| *place.name == *name).map(|place| &place.labels);
     // Pods in the same place as this node, by a label of nodes.
     let near = |key: &str, domain: &str, selector: &Selector| {
-        let here = |other: &&Placed<'_>| {
+        let here = |other: &&ScheduledPod<'_>| {
             labels_of(other.node).and_then(|labels| labels.get(key)).is_some_and(|value| value == domain)
                 && selector.matches(other.labels)
         };
@@ -93,7 +102,7 @@ fn score(pod: &Unplaced<'_>, place: &Place, places: &[Place], placed: &[Placed<'
         let Some(domain) = place.labels.get(&spread.topology_key) else { continue };
         let selector = selector(spread.label_selector.as_ref(), spread.match_label_keys.as_deref(), pod);
         let here = near(&spread.topology_key, domain, &selector);
-        let domains = places.iter().filter_map(|place| place.labels.get(&spread.topology_key));
+        let domains = candidates.iter().filter_map(|place| place.labels.get(&spread.topology_key));
         let least = domains.map(|domain| near(&spread.topology_key, domain, &selector)).min().unwrap_or_default();
         let skew = i32::try_from((here + 1).saturating_sub(least)).unwrap_or(i32::MAX);
         if skew > spread.max_skew && spread.when_unsatisfiable == "DoNotSchedule" {
@@ -107,7 +116,7 @@ fn score(pod: &Unplaced<'_>, place: &Place, places: &[Place], placed: &[Placed<'
 }
 
 /// A selector, and what it takes from the pod itself.
-fn selector(given: Option<&LabelSelector>, keys: Option<&[String]>, pod: &Unplaced<'_>) -> Selector {
+fn selector(given: Option<&LabelSelector>, keys: Option<&[String]>, pod: &PendingPod<'_>) -> Selector {
     // One that cannot be read selects nothing; the API server takes none such.
     let mut selector = given.cloned().and_then(|given| Selector::try_from(given).ok()).unwrap_or_default();
     let own = keys.into_iter().flatten().filter_map(|key| Some((key.clone(), pod.labels.get(key)?.clone())));
@@ -121,10 +130,10 @@ mod tests {
 
     use super::*;
 
-    fn places(pods: [usize; 3]) -> Vec<Place> {
+    fn candidates(pods: [usize; 3]) -> Vec<Candidate> {
         let place = |(number, pods): (usize, usize)| {
             let name = format!("n{number}");
-            Place { name: name.clone().into(), labels: BTreeMap::from([("host".to_owned(), name)]), pods }
+            Candidate { name: name.clone().into(), labels: BTreeMap::from([("host".to_owned(), name)]), pods }
         };
         pods.into_iter().enumerate().map(place).collect()
     }
@@ -141,10 +150,10 @@ mod tests {
 
     fn chosen(spec: &PodSpec, pods: [usize; 3], like: &[&str]) -> Result<String, String> {
         let labels = labels();
-        let placed: Vec<Placed<'_>> =
-            like.iter().map(|node| Placed { node, labels: &labels, owner: Some("o") }).collect();
-        let pod = Unplaced { spec, labels: &labels, owner: Some("o") };
-        choose(&pod, &places(pods), &placed).map(|name| name.to_string())
+        let placed: Vec<ScheduledPod<'_>> =
+            like.iter().map(|node| ScheduledPod { node, labels: &labels, owner: Some("o") }).collect();
+        let pod = PendingPod { spec, labels: &labels, owner: Some("o") };
+        choose(&pod, &candidates(pods), &placed).map(|name| name.to_string())
     }
 
     #[test]

@@ -7,14 +7,14 @@ use fleetwright_kit::Key;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::room::{Ended, Part, Room, Slot};
+use super::sandbox::{ContainerRole, ContainerState, PodSandbox, Termination};
 
 /// The status of a pod. `missing` is what it waits for before its containers can be made.
-pub(super) fn status(key: &Key, room: &mut Room, host: Ipv4Addr, missing: bool, now: Timestamp) -> Value {
-    let main = || room.slots.iter().filter(|slot| slot.part == Part::Main);
+pub(super) fn status(key: &Key, sandbox: &mut PodSandbox, host: Ipv4Addr, missing: bool, now: Timestamp) -> Value {
+    let main = || sandbox.slots.iter().filter(|slot| slot.role == ContainerRole::Main);
     let ready = !missing && main().all(|slot| slot.ready);
     let unready: Vec<&str> = main().filter(|slot| !slot.ready).map(|slot| slot.name.as_str()).collect();
-    let begun = room.slots.iter().all(Slot::passed);
+    let begun = sandbox.slots.iter().all(ContainerState::passed);
     let why = (!ready).then(|| format!("containers with unready status: [{}]", unready.join(" ")));
     let states = [
         ("PodReadyToStartContainers", !missing),
@@ -25,9 +25,9 @@ pub(super) fn status(key: &Key, room: &mut Room, host: Ipv4Addr, missing: bool, 
     ];
     let mut conditions = Vec::new();
     for (type_, holds) in states {
-        let known = room.conditions.get(type_).filter(|(known, _)| *known == holds);
+        let known = sandbox.conditions.get(type_).filter(|(known, _)| *known == holds);
         let since = known.map_or(seconds(now), |(_, since)| *since);
-        room.conditions.insert(type_, (holds, since));
+        sandbox.conditions.insert(type_, (holds, since));
         let mut condition = json!({
             "type": type_, "status": if holds { "True" } else { "False" }, "lastTransitionTime": since, "lastProbeTime": null,
         });
@@ -37,16 +37,16 @@ pub(super) fn status(key: &Key, room: &mut Room, host: Ipv4Addr, missing: bool, 
         }
         conditions.push(condition);
     }
-    let phase = match room.over() {
+    let phase = match sandbox.over() {
         Some(true) => "Succeeded",
         Some(false) => "Failed",
-        None if room.slots.iter().any(|slot| slot.part == Part::Main && slot.life > 0) => "Running",
+        None if sandbox.slots.iter().any(|slot| slot.role == ContainerRole::Main && slot.life > 0) => "Running",
         None => "Pending",
     };
-    let ip = (!missing).then(|| room.address.ip());
+    let ip = (!missing).then(|| sandbox.address.ip());
     let told = |main: bool| -> Vec<Value> {
-        let slots = room.slots.iter().filter(|slot| (slot.part == Part::Main) == main);
-        slots.map(|slot| container(key, &room.uid, slot, now)).collect()
+        let slots = sandbox.slots.iter().filter(|slot| (slot.role == ContainerRole::Main) == main);
+        slots.map(|slot| container(key, &sandbox.uid, slot, now)).collect()
     };
     let first = Some(told(false)).filter(|first| !first.is_empty());
     json!({
@@ -54,16 +54,16 @@ pub(super) fn status(key: &Key, room: &mut Room, host: Ipv4Addr, missing: bool, 
         "conditions": conditions,
         "hostIP": host, "hostIPs": [{ "ip": host }],
         "podIP": ip, "podIPs": ip.map(|ip| json!([{ "ip": ip }])),
-        "startTime": seconds(room.began),
+        "startTime": seconds(sandbox.began),
         "initContainerStatuses": first,
         "containerStatuses": told(true),
     })
 }
 
-fn container(key: &Key, uid: &str, slot: &Slot, now: Timestamp) -> Value {
+fn container(key: &Key, uid: &str, slot: &ContainerState, now: Timestamp) -> Value {
     let id = format!("simulated://{uid}-{}-{}", slot.name, slot.life);
     // How it ended is told at once, and not how it ended the time before.
-    let just = slot.exit.clone().map(|(exit, started, _)| Ended { exit, started, finished: now });
+    let just = slot.exit.clone().map(|(exit, started, _)| Termination { exit, started, finished: now });
     let state = match (&slot.running, just.as_ref().or(slot.last.as_ref())) {
         (Some(running), _) => json!({ "running": { "startedAt": seconds(running.since) } }),
         (None, Some(ended)) if just.is_some() => json!({ "terminated": terminated(ended) }),
@@ -86,7 +86,7 @@ fn container(key: &Key, uid: &str, slot: &Slot, now: Timestamp) -> Value {
     })
 }
 
-fn terminated(ended: &Ended) -> Value {
+fn terminated(ended: &Termination) -> Value {
     let reason = if ended.exit.code == 0 { "Completed" } else { "Error" };
     let message = Some(&ended.exit.message).filter(|message| !message.is_empty());
     json!({

@@ -1,11 +1,11 @@
 //! What containers do, by the name of their image.
 
 mod apiserver;
+mod custom_program;
 mod etcd;
-mod guest;
 mod manager;
 mod names;
-mod plain;
+mod noop;
 mod snapshots;
 mod tls;
 
@@ -14,25 +14,25 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fleetwright_apiserver::{Limits, Removal};
+use fleetwright_apiserver::{HistoryLimits, Removal};
 use fleetwright_kit::{Clock, Key, Random};
 use futures::future::BoxFuture;
 
 use super::delays::Delays;
 use super::kubelet::files::Files;
-use super::kubelet::room::Life;
-pub(super) use apiserver::Apis;
+use super::kubelet::sandbox::ContainerHandle;
+pub(super) use apiserver::ApiServers;
+pub(super) use custom_program::Programs;
+pub use custom_program::{Container, Program};
 pub(super) use etcd::Etcds;
 pub use etcd::{EmptyStart, OlderStart};
-pub(super) use guest::Programs;
-pub use guest::{Container, Program};
 pub(super) use names::Names;
-use plain::Plain;
+use noop::NoopProcess;
 pub(super) use snapshots::{Buckets, kept_file};
 
 /// What is wrong with a version of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bad {
+pub enum VersionDefect {
     /// It runs and never becomes ready.
     NeverReady,
     /// It says that it is ready, and does not do what it is asked for: an API server keeps nothing that is written to it, a controller-manager holds its lease and
@@ -46,10 +46,10 @@ pub enum Bad {
 
 /// Versions that were declared bad, by component and tag. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Bads(Arc<Mutex<HashMap<(String, String), Bad>>>);
+pub(super) struct VersionDefects(Arc<Mutex<HashMap<(String, String), VersionDefect>>>);
 
-impl Bads {
-    pub(super) fn set(&self, component: &str, version: &str, bad: Option<Bad>) {
+impl VersionDefects {
+    pub(super) fn set(&self, component: &str, version: &str, bad: Option<VersionDefect>) {
         let key = (component.to_owned(), version.to_owned());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match bad {
@@ -58,7 +58,7 @@ impl Bads {
         };
     }
 
-    fn get(&self, component: &str, version: &str) -> Option<Bad> {
+    fn get(&self, component: &str, version: &str) -> Option<VersionDefect> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(&(component.to_owned(), version.to_owned())).copied()
     }
@@ -203,7 +203,7 @@ impl Args {
 }
 
 /// What a container is started with.
-pub(super) struct Start {
+pub(super) struct StartRequest {
     pub(super) pod: Key,
     pub(super) ip: Ipv4Addr,
     /// The last part of the image's path, and its tag.
@@ -211,21 +211,21 @@ pub(super) struct Start {
     pub(super) version: String,
     pub(super) args: Args,
     pub(super) files: Arc<Files>,
-    pub(super) life: Life,
-    pub(super) bad: Option<Bad>,
+    pub(super) life: ContainerHandle,
+    pub(super) bad: Option<VersionDefect>,
 }
 
 /// What containers are made of.
-pub(super) struct Machinery {
+pub(super) struct ContainerRuntime {
     pub(super) clock: Clock,
     pub(super) random: Random,
-    pub(super) bads: Bads,
+    pub(super) defects: VersionDefects,
     pub(super) programs: Programs,
     pub(super) removals: Removals,
     pub(super) delays: Delays,
     pub(super) names: Names,
     pub(super) etcds: Etcds,
-    pub(super) apis: Apis,
+    pub(super) apis: ApiServers,
     /// What stores of snapshots hold, by where they are.
     pub(super) buckets: Buckets,
     /// How often leases are renewed.
@@ -233,17 +233,17 @@ pub(super) struct Machinery {
     /// Within the process.
     pub(super) near: bool,
     /// How much of the past the objects of a business cluster keep.
-    pub(super) history: Limits,
+    pub(super) history: HistoryLimits,
 }
 
-impl Machinery {
+impl ContainerRuntime {
     /// What is wrong with a version.
-    pub(super) fn bad(&self, component: &str, version: &str) -> Option<Bad> {
-        self.bads.get(component, version)
+    pub(super) fn bad(&self, component: &str, version: &str) -> Option<VersionDefect> {
+        self.defects.get(component, version)
     }
 
     /// Starts a container.
-    pub(super) async fn start(&self, start: Start) -> Result<Arc<dyn Process>, Exit> {
+    pub(super) async fn start(&self, start: StartRequest) -> Result<Arc<dyn Process>, Exit> {
         match start.component.as_str() {
             "kube-apiserver" => apiserver::start(self, start).await,
             "etcd" if start.args.words().first() == Some(&"etcdutl") => Err(snapshots::etcdutl(self, &start)),
@@ -251,9 +251,9 @@ impl Machinery {
             "etcd" => etcd::start(self, start).await,
             "kube-controller-manager" | "kube-scheduler" => manager::start(self, start).await,
             other => match self.programs.get(other) {
-                Some(program) => Ok(guest::start(self, start, &program)),
+                Some(program) => Ok(custom_program::start(self, start, &program)),
                 // Whatever it is: it runs.
-                None => Ok(Arc::new(Plain)),
+                None => Ok(Arc::new(NoopProcess)),
             },
         }
     }

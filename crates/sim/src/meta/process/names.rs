@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 use fleetwright_kit::{Cache, Key};
 use k8s_openapi::api::core::v1::Service;
 
-use super::super::kubelet::room::Rooms;
-use super::super::services::{Fronts, selects};
-use super::super::view::{NAMESPACE, PodView, Text};
+use super::super::kubelet::sandbox::PodSandboxes;
+use super::super::services::{ServiceListeners, selects};
+use super::super::view::{NAMESPACE, PodView, SerializedObject};
 
 /// What a name within the cluster begins with, up to the namespace; none if it is no such name.
 pub(super) fn within(host: &str) -> Option<&str> {
@@ -19,9 +19,9 @@ pub(super) fn within(host: &str) -> Option<&str> {
 #[derive(Clone)]
 pub(in super::super) struct Names {
     pub(in super::super) pods: Cache<PodView>,
-    pub(in super::super) services: Cache<Text<Service>>,
-    pub(in super::super) fronts: Fronts,
-    pub(in super::super) rooms: Rooms,
+    pub(in super::super) services: Cache<SerializedObject<Service>>,
+    pub(in super::super) listeners: ServiceListeners,
+    pub(in super::super) sandboxes: PodSandboxes,
 }
 
 impl Names {
@@ -48,19 +48,19 @@ impl Names {
         };
         let selector = view.read().spec.and_then(|spec| spec.selector).unwrap_or_default();
         let pods = self.pods.by(NAMESPACE, &key.namespace);
-        pods.iter().filter(|(_, pod)| selects(&selector, pod)).filter_map(|(key, _)| self.rooms.ip(key)).collect()
+        pods.iter().filter(|(_, pod)| selects(&selector, pod)).filter_map(|(key, _)| self.sandboxes.ip(key)).collect()
     }
 
     fn service(&self, key: &Key) -> Vec<Ipv4Addr> {
         let Some(service) = self.services.get(key) else { return Vec::new() };
         let spec = service.read().spec.unwrap_or_default();
         if spec.cluster_ip.as_deref() != Some("None") {
-            return self.fronts.address(key).into_iter().collect();
+            return self.listeners.address(key).into_iter().collect();
         }
         let (selector, anyway) = (spec.selector.unwrap_or_default(), spec.publish_not_ready_addresses == Some(true));
         let pods = self.pods.by(NAMESPACE, &key.namespace);
         let told = |pod: &PodView| selects(&selector, pod) && (anyway || pod.ready.is_some());
-        pods.iter().filter(|(_, pod)| told(pod)).filter_map(|(key, _)| self.rooms.ip(key)).collect()
+        pods.iter().filter(|(_, pod)| told(pod)).filter_map(|(key, _)| self.sandboxes.ip(key)).collect()
     }
 
     fn pod(&self, service: &Key, name: &str) -> Vec<Ipv4Addr> {
@@ -71,6 +71,6 @@ impl Names {
         let told = |pod: &PodView| spec.publish_not_ready_addresses == Some(true) || pod.ready.is_some();
         let pod = self.pods.get(&key).filter(|pod| named(pod) && told(pod));
         // Where it runs is known here before it is told to the API server.
-        pod.and_then(|_| self.rooms.ip(&key)).into_iter().collect()
+        pod.and_then(|_| self.sandboxes.ip(&key)).into_iter().collect()
     }
 }

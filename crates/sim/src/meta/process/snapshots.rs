@@ -9,13 +9,13 @@ use serde_json::json;
 use super::super::volumes::Volume;
 use super::etcd::cluster::{Restored, minor};
 use super::etcd::{Data, host, members};
-use super::{Bad, Exit, Machinery, Start};
+use super::{ContainerRuntime, Exit, StartRequest, VersionDefect};
 
 /// Files of a volume or a bucket, by their names.
 #[derive(Debug, Default)]
-pub(super) struct Drawer(Mutex<BTreeMap<String, Arc<[u8]>>>);
+pub(super) struct FileStore(Mutex<BTreeMap<String, Arc<[u8]>>>);
 
-impl Drawer {
+impl FileStore {
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Arc<[u8]>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -23,25 +23,25 @@ impl Drawer {
 
 /// What stores of snapshots hold, by where they are.
 #[derive(Default)]
-pub(in super::super) struct Buckets(Mutex<HashMap<String, Arc<Drawer>>>);
+pub(in super::super) struct Buckets(Mutex<HashMap<String, Arc<FileStore>>>);
 
 impl Buckets {
-    fn at(&self, place: String) -> Arc<Drawer> {
+    fn at(&self, place: String) -> Arc<FileStore> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(place).or_default().clone()
     }
 }
 
 /// A file on the volume that snapshots are kept on.
 pub(in super::super) fn kept_file(volume: &Volume, file: &str) -> Option<Vec<u8>> {
-    volume.read::<Drawer>()?.all().get(file).map(|bytes| bytes.to_vec())
+    volume.read::<FileStore>()?.all().get(file).map(|bytes| bytes.to_vec())
 }
 
 /// A step of ours.
-pub(super) fn step(machinery: &Machinery, start: &Start) -> Exit {
+pub(super) fn step(runtime: &ContainerRuntime, start: &StartRequest) -> Exit {
     let done = match start.args.words().get(1) {
-        Some(&"take") => take(machinery, start),
-        Some(&"keep") => keep(machinery, start),
-        Some(&"fetch") => fetch(machinery, start),
+        Some(&"take") => take(runtime, start),
+        Some(&"keep") => keep(runtime, start),
+        Some(&"fetch") => fetch(runtime, start),
         Some(&"place") => put_in_place(start),
         Some(&"clean") => Ok(String::new()),
         other => Err(format!("unrecognized subcommand {other:?}")),
@@ -52,16 +52,16 @@ pub(super) fn step(machinery: &Machinery, start: &Start) -> Exit {
     }
 }
 
-fn flag<'a>(start: &'a Start, name: &str) -> Result<&'a str, String> {
+fn flag<'a>(start: &'a StartRequest, name: &str) -> Result<&'a str, String> {
     start.args.get(name).ok_or_else(|| format!("--{name} is not given"))
 }
 
-fn drawer(start: &Start, folder: &str) -> Result<Arc<Drawer>, String> {
+fn volume_files(start: &StartRequest, folder: &str) -> Result<Arc<FileStore>, String> {
     let volume = start.files.volume(folder).ok_or_else(|| format!("{folder}: read-only file system"))?;
-    Ok(volume.ensure::<Drawer>())
+    Ok(volume.ensure::<FileStore>())
 }
 
-fn take(machinery: &Machinery, start: &Start) -> Result<String, String> {
+fn take(runtime: &ContainerRuntime, start: &StartRequest) -> Result<String, String> {
     if let Some(folder) = start.args.get("clear") {
         let volume = start.files.volume(folder).ok_or_else(|| format!("{folder}: read-only file system"))?;
         volume.ensure::<Restored>().take(folder);
@@ -71,18 +71,18 @@ fn take(machinery: &Machinery, start: &Start) -> Result<String, String> {
         start.files.read(&path).ok_or_else(|| format!("{path}: no such file or directory"))?;
     }
     let found = flag(start, "endpoints")?.split(',').find_map(|url| {
-        let ips = machinery.names.resolve(host(url));
-        ips.into_iter().find_map(|ip| machinery.etcds.at(ip).filter(|etcd| etcd.cluster.leader().is_some()))
+        let ips = runtime.names.resolve(host(url));
+        ips.into_iter().find_map(|ip| runtime.etcds.at(ip).filter(|etcd| etcd.cluster.leader().is_some()))
     });
     let etcd = found.ok_or("cannot take a snapshot from any etcd member: connect: connection refused")?;
     let mut bytes = etcd.cluster.storage().snapshot();
-    if start.bad == Some(Bad::WrongAnswers) {
+    if start.bad == Some(VersionDefect::WrongAnswers) {
         bytes.truncate(bytes.len() / 2);
     }
-    let work = drawer(start, flag(start, "work")?)?;
+    let work = volume_files(start, flag(start, "work")?)?;
     let (major, minor) = etcd.cluster.data();
     let version = format!("{major}.{minor}.0");
-    let taken = json!({ "at": machinery.clock.now(), "revision": etcd.cluster.storage().revision(), "etcd": version });
+    let taken = json!({ "at": runtime.clock.now(), "revision": etcd.cluster.storage().revision(), "etcd": version });
     work.all().insert("etcd".to_owned(), version.into_bytes().into());
     work.all().insert("taken".to_owned(), taken.to_string().into_bytes().into());
     work.all().insert("db".to_owned(), bytes.into());
@@ -90,24 +90,24 @@ fn take(machinery: &Machinery, start: &Start) -> Result<String, String> {
 }
 
 /// `etcdutl snapshot restore FILE`.
-pub(super) fn etcdutl(machinery: &Machinery, start: &Start) -> Exit {
-    match restore(machinery, start) {
+pub(super) fn etcdutl(runtime: &ContainerRuntime, start: &StartRequest) -> Exit {
+    match restore(runtime, start) {
         Ok(()) => Exit { code: 0, message: String::new() },
         Err(why) => Exit::failed(format!("Error: {why}")),
     }
 }
 
-fn restore(machinery: &Machinery, start: &Start) -> Result<(), String> {
+fn restore(runtime: &ContainerRuntime, start: &StartRequest) -> Result<(), String> {
     let words = start.args.words();
     let [_, "snapshot", "restore", file] = words[..] else { return Err(format!("unknown command {words:?}")) };
     let (folder, name) = file.rsplit_once('/').ok_or("open: no such file or directory")?;
     let missing = || format!("open {file}: no such file or directory");
-    let work = drawer(start, folder)?;
+    let work = volume_files(start, folder)?;
     let bytes = work.all().get(name).cloned().ok_or_else(missing)?;
     // Of any minor: only etcd refuses one that is too new, when it starts.
     let version = work.all().get("etcd").cloned();
     let data = version.map(|version| minor(&String::from_utf8_lossy(&version))).unwrap_or_default();
-    let storage = Storage::restore(&bytes, machinery.history.clone())
+    let storage = Storage::restore(&bytes, runtime.history.clone())
         .map_err(|why| format!("snapshot file integrity check failed: {why}"))?;
     let (to, name) = (flag(start, "data-dir")?, flag(start, "name")?);
     let volume = start.files.volume(to).ok_or_else(|| format!("mkdir {to}: read-only file system"))?;
@@ -116,17 +116,17 @@ fn restore(machinery: &Machinery, start: &Start) -> Result<(), String> {
     let token = start.args.get("initial-cluster-token").map_or_else(|| start.pod.to_string(), str::to_owned);
     // Members that are restored with the same token are one cluster.
     let words = format!("restored {} {token} {members:?}", start.pod.namespace);
-    let cluster = machinery.etcds.begin(&words, &members, &machinery.random, data, || storage);
-    let member = cluster.take_place(&own).map_err(|why| format!("{why:?}"))?;
+    let cluster = runtime.etcds.begin(&words, &members, &runtime.random, data, || storage);
+    let member = cluster.claim_member(&own).map_err(|why| format!("{why:?}"))?;
     match volume.ensure::<Restored>().put(to, Data { cluster, member }) {
         true => Ok(()),
         false => Err(format!("data-dir {to:?} not empty or could not be read")),
     }
 }
 
-fn keep(machinery: &Machinery, start: &Start) -> Result<String, String> {
+fn keep(runtime: &ContainerRuntime, start: &StartRequest) -> Result<String, String> {
     let work = flag(start, "work")?;
-    let files = drawer(start, work)?;
+    let files = volume_files(start, work)?;
     let file = |name: &str| files.all().get(name).cloned().ok_or_else(|| format!("cannot read {work}/{name}"));
     let (db, taken) = (file("db")?, file("taken")?);
     let taken: serde_json::Value = serde_json::from_slice(&taken).map_err(|error| error.to_string())?;
@@ -135,7 +135,7 @@ fn keep(machinery: &Machinery, start: &Start) -> Result<String, String> {
     let scratch = scratch.ok_or("timed out waiting for the scratch etcd: connect: connection refused")?;
     scratch.cluster.leader().ok_or("timed out waiting for the scratch etcd: no leader")?;
     let (keys, _) = scratch.cluster.storage().size();
-    let place = place(machinery, start)?;
+    let place = bucket(runtime, start)?;
     let name = flag(start, "name")?;
     let key_id = known_keys(start)?.swap_remove(0);
     let sealed = json!({
@@ -167,8 +167,8 @@ fn keep(machinery: &Machinery, start: &Start) -> Result<String, String> {
     Ok(report.to_string())
 }
 
-fn fetch(machinery: &Machinery, start: &Start) -> Result<String, String> {
-    let (name, place) = (flag(start, "name")?, place(machinery, start)?);
+fn fetch(runtime: &ContainerRuntime, start: &StartRequest) -> Result<String, String> {
+    let (name, place) = (flag(start, "name")?, bucket(runtime, start)?);
     let file = |end: &str| place.all().get(&format!("{name}{end}")).cloned();
     let (db, taken) = file(".db").zip(file(".json")).ok_or_else(|| {
         let all: Vec<String> =
@@ -193,14 +193,14 @@ fn fetch(machinery: &Machinery, start: &Start) -> Result<String, String> {
         "name": name, "at": taken["at"], "bytes": db.len(), "revision": taken["revision"], "keys": 0,
         "etcd": taken["etcd"],
     });
-    let work = drawer(start, flag(start, "work")?)?;
+    let work = volume_files(start, flag(start, "work")?)?;
     work.all().insert("db".to_owned(), db);
     let version = taken["etcd"].as_str().unwrap_or_default();
     work.all().insert("etcd".to_owned(), version.as_bytes().into());
     Ok(report.to_string())
 }
 
-fn put_in_place(start: &Start) -> Result<String, String> {
+fn put_in_place(start: &StartRequest) -> Result<String, String> {
     let (folder, id) = (flag(start, "data")?, flag(start, "id")?);
     let volume = start.files.volume(folder).ok_or_else(|| format!("{folder}: read-only file system"))?;
     let restored = volume.ensure::<Restored>().take(&format!("{folder}/restored-{id}"));
@@ -209,7 +209,7 @@ fn put_in_place(start: &Start) -> Result<String, String> {
 }
 
 /// The ids of the keys that it has, first the one that encrypts.
-fn known_keys(start: &Start) -> Result<Vec<String>, String> {
+fn known_keys(start: &StartRequest) -> Result<Vec<String>, String> {
     let folder = flag(start, "encryption-keys")?;
     let read = |name: &str| start.files.read(&format!("{folder}/{name}"));
     let key = read("key").ok_or("the Secret with the snapshot key has no key")?;
@@ -222,9 +222,9 @@ fn known_keys(start: &Start) -> Result<Vec<String>, String> {
 }
 
 /// Where snapshots are kept.
-fn place(machinery: &Machinery, start: &Start) -> Result<Arc<Drawer>, String> {
+fn bucket(runtime: &ContainerRuntime, start: &StartRequest) -> Result<Arc<FileStore>, String> {
     if let Some(folder) = start.args.get("volume") {
-        return drawer(start, folder);
+        return volume_files(start, folder);
     }
     let keys = flag(start, "s3-keys")?;
     for name in ["accessKeyId", "secretAccessKey"] {
@@ -234,5 +234,5 @@ fn place(machinery: &Machinery, start: &Start) -> Result<Arc<Drawer>, String> {
             .ok_or_else(|| format!("the Secret of the S3 store has no key {name}"))?;
     }
     let parts = [flag(start, "s3-endpoint")?, flag(start, "s3-bucket")?, flag(start, "s3-prefix")?];
-    Ok(machinery.buckets.at(parts.join(" ")))
+    Ok(runtime.buckets.at(parts.join(" ")))
 }

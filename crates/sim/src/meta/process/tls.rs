@@ -24,7 +24,7 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
 
 /// A certificate with its key, as a container has it in its files.
 #[derive(Clone)]
-pub(super) struct Pair {
+pub(super) struct TlsKeyPair {
     pub(super) cert_pem: String,
     pub(super) key_pem: String,
     key: Arc<CertifiedKey>,
@@ -32,9 +32,9 @@ pub(super) struct Pair {
     ends: Timestamp,
 }
 
-impl fmt::Debug for Pair {
+impl fmt::Debug for TlsKeyPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Pair")
+        f.write_str("TlsKeyPair")
     }
 }
 
@@ -43,7 +43,7 @@ pub(super) fn file(files: &Files, path: &str) -> Result<String, String> {
     files.text(path).ok_or_else(|| format!("open {path}: no such file or directory"))
 }
 
-impl Pair {
+impl TlsKeyPair {
     /// Reads a certificate and its key.
     ///
     /// # Errors
@@ -107,16 +107,16 @@ pub(super) fn roots(pem: &str, now: Timestamp) -> Result<Arc<RootCertStore>, Str
 
 /// What a listener shows, and whose client certificates it asks for.
 #[derive(Clone, Debug)]
-pub(super) struct Serves {
-    pub(super) pair: Pair,
+pub(super) struct ServingTls {
+    pub(super) pair: TlsKeyPair,
     pub(super) clients: Option<Arc<RootCertStore>>,
 }
 
-impl Serves {
+impl ServingTls {
     /// The TLS side of a listener.
     pub(super) fn config(&self, clock: &Clock) -> Result<ServerConfig, String> {
         let text = |error: &dyn fmt::Display| error.to_string();
-        let builder = ServerConfig::builder_with_details(provider(), Arc::new(Time(clock.clone())))
+        let builder = ServerConfig::builder_with_details(provider(), Arc::new(ClockTimeProvider(clock.clone())))
             .with_safe_default_protocol_versions()
             .map_err(|error| text(&error))?;
         let builder = match &self.clients {
@@ -140,7 +140,7 @@ impl Serves {
         &self,
         name: &str,
         roots: &Arc<RootCertStore>,
-        client: Option<&Pair>,
+        client: Option<&TlsKeyPair>,
         now: Timestamp,
     ) -> Result<Timestamp, String> {
         let at = unix(now);
@@ -168,15 +168,15 @@ fn unix(now: Timestamp) -> UnixTime {
 }
 
 /// What is valid is valid by the clock of the simulation.
-pub(super) struct Time(pub(super) Clock);
+pub(super) struct ClockTimeProvider(pub(super) Clock);
 
-impl fmt::Debug for Time {
+impl fmt::Debug for ClockTimeProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Time")
+        f.write_str("ClockTimeProvider")
     }
 }
 
-impl rustls::time_provider::TimeProvider for Time {
+impl rustls::time_provider::TimeProvider for ClockTimeProvider {
     fn current_time(&self) -> Option<UnixTime> {
         Some(unix(self.0.now()))
     }

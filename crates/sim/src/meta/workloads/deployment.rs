@@ -9,9 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
-use super::super::keeper::{Failed, Keeper};
 use super::super::names::digest;
-use super::super::view::{OWNER, PodView, Text};
+use super::super::reconciler::{ReconcileError, Reconciler};
+use super::super::view::{OWNER, PodView, SerializedObject};
 use super::{at_version, count, owned_by, part};
 
 const HASH: &str = "pod-template-hash";
@@ -19,15 +19,15 @@ const REVISION: &str = "deployment.kubernetes.io/revision";
 
 /// Keeps Deployments.
 pub(in super::super) struct Deployments {
-    pub(in super::super) deployments: Cache<Text<Deployment>>,
-    pub(in super::super) sets: Cache<Text<ReplicaSet>>,
+    pub(in super::super) deployments: Cache<SerializedObject<Deployment>>,
+    pub(in super::super) sets: Cache<SerializedObject<ReplicaSet>>,
     pub(in super::super) pods: Cache<PodView>,
 }
 
 /// One of a Deployment's ReplicaSets.
-struct Set {
+struct OwnedReplicaSet {
     key: Key,
-    view: Arc<Text<ReplicaSet>>,
+    view: Arc<SerializedObject<ReplicaSet>>,
     revision: i64,
     created: Timestamp,
     counts: Counts,
@@ -42,8 +42,8 @@ struct Counts {
     available: i32,
 }
 
-impl Set {
-    fn of(key: Key, view: Arc<Text<ReplicaSet>>) -> Self {
+impl OwnedReplicaSet {
+    fn of(key: Key, view: Arc<SerializedObject<ReplicaSet>>) -> Self {
         let set = view.read();
         let status = set.status.unwrap_or_default();
         let annotations = set.metadata.annotations.unwrap_or_default();
@@ -64,21 +64,21 @@ impl Set {
 
 /// How a Deployment goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Way {
+struct RolloutLimits {
     wanted: i32,
     surge: i32,
     unavailable: i32,
     recreate: bool,
 }
 
-impl Way {
+impl RolloutLimits {
     fn of(spec: &DeploymentSpec) -> Self {
         let wanted = spec.replicas.unwrap_or(1);
         let strategy = spec.strategy.clone().unwrap_or_default();
         let recreate = strategy.type_.as_deref() == Some("Recreate");
         let rolling = strategy.rolling_update.unwrap_or_default();
-        let surge = share(rolling.max_surge.as_ref(), wanted, true);
-        let mut unavailable = share(rolling.max_unavailable.as_ref(), wanted, false);
+        let surge = scaled_value(rolling.max_surge.as_ref(), wanted, true);
+        let mut unavailable = scaled_value(rolling.max_unavailable.as_ref(), wanted, false);
         if surge == 0 && unavailable == 0 {
             // Otherwise it would never get anywhere.
             unavailable = 1;
@@ -120,7 +120,7 @@ impl Way {
     }
 }
 
-fn share(value: Option<&IntOrString>, of: i32, up: bool) -> i32 {
+fn scaled_value(value: Option<&IntOrString>, of: i32, up: bool) -> i32 {
     let percent = match value {
         Some(IntOrString::Int(number)) => return *number,
         Some(IntOrString::String(text)) => text.trim_end_matches('%').parse().unwrap_or(25),
@@ -130,30 +130,32 @@ fn share(value: Option<&IntOrString>, of: i32, up: bool) -> i32 {
     if up { (parts + 99) / 100 } else { parts / 100 }
 }
 
-impl Keeper for Deployments {
+impl Reconciler for Deployments {
     const NAME: &'static str = "deployments";
     type Kind = Deployment;
 
-    fn there(&self, key: &Key) -> bool {
+    fn exists(&self, key: &Key) -> bool {
         self.deployments.get(key).is_some()
     }
 
-    async fn keep(&self, pass: &Pass) -> Result<Next, Failed> {
-        let Some(view) = self.deployments.get(pass.key()).filter(|view| !view.deleting) else { return Ok(Next::Rest) };
+    async fn reconcile(&self, pass: &Pass) -> Result<Next, ReconcileError> {
+        let Some(view) = self.deployments.get(pass.key()).filter(|view| !view.deleting) else {
+            return Ok(Next::AwaitChange);
+        };
         let deployment = view.read();
         let spec = deployment.spec.clone();
         let hash = digest(&spec.template);
         let name = format!("{}-{hash}", pass.key().name);
-        let mut sets: Vec<Set> =
-            self.sets.by(OWNER, &view.uid).into_iter().map(|(key, view)| Set::of(key, view)).collect();
+        let mut sets: Vec<OwnedReplicaSet> =
+            self.sets.by(OWNER, &view.uid).into_iter().map(|(key, view)| OwnedReplicaSet::of(key, view)).collect();
         sets.sort_by_key(|set| (set.created, set.revision));
         let newest = sets.iter().map(|set| set.revision).max().unwrap_or_default();
         let at = sets.iter().position(|set| *set.key.name == *name);
         if spec.paused != Some(true) {
-            let way = Way::of(&spec);
+            let way = RolloutLimits::of(&spec);
             let old_pods =
                 sets.iter().filter(|set| *set.key.name != *name).map(|set| self.pods.count(OWNER, &set.view.uid)).sum();
-            let olds: Vec<&Set> = sets.iter().filter(|set| *set.key.name != *name).collect();
+            let olds: Vec<&OwnedReplicaSet> = sets.iter().filter(|set| *set.key.name != *name).collect();
             let old_counts: Vec<Counts> = olds.iter().map(|set| set.counts).collect();
             let new = at.map(|at| &sets[at]);
             let (up, down) = way.step(new.map(|set| set.counts).unwrap_or_default(), &old_counts, old_pods);
@@ -178,11 +180,11 @@ impl Deployments {
     async fn create(
         &self,
         pass: &Pass,
-        view: &Text<Deployment>,
+        view: &SerializedObject<Deployment>,
         spec: &DeploymentSpec,
         hash: &str,
         (replicas, revision): (i32, i64),
-    ) -> Result<(), Failed> {
+    ) -> Result<(), ReconcileError> {
         let name = format!("{}-{hash}", pass.key().name);
         let mut template = serde_json::to_value(&spec.template).unwrap_or_default();
         template["metadata"]["labels"][HASH] = hash.into();
@@ -204,7 +206,13 @@ impl Deployments {
     }
 
     /// Gives a ReplicaSet its number of pods and, if it is the one that counts, the number of the change that made it so.
-    async fn set(&self, pass: &Pass, set: &Set, wanted: i32, revision: Option<i64>) -> Result<(), Failed> {
+    async fn set(
+        &self,
+        pass: &Pass,
+        set: &OwnedReplicaSet,
+        wanted: i32,
+        revision: Option<i64>,
+    ) -> Result<(), ReconcileError> {
         let mut changes = Vec::new();
         if set.counts.wanted != wanted {
             changes.push(json!({ "op": "replace", "path": "/spec/replicas", "value": wanted }));
@@ -223,10 +231,10 @@ impl Deployments {
     async fn revise(
         &self,
         pass: &Pass,
-        view: &Text<Deployment>,
+        view: &SerializedObject<Deployment>,
         deployment: &Deployment,
         revision: i64,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), ReconcileError> {
         let annotations = deployment.metadata.annotations.as_ref();
         if annotations.and_then(|all| all.get(REVISION)).is_some_and(|told| *told == revision.to_string()) {
             return Ok(());
@@ -242,8 +250,8 @@ impl Deployments {
     }
 
     /// Forgets old templates beyond those that are to be kept.
-    async fn clean(&self, pass: &Pass, olds: &[&Set], kept: i32) -> Result<(), Failed> {
-        let mut empty: Vec<&&Set> =
+    async fn clean(&self, pass: &Pass, olds: &[&OwnedReplicaSet], kept: i32) -> Result<(), ReconcileError> {
+        let mut empty: Vec<&&OwnedReplicaSet> =
             olds.iter().filter(|set| set.counts == Counts::default() && !set.view.deleting).collect();
         empty.sort_by_key(|set| set.revision);
         let excess = empty.len().saturating_sub(usize::try_from(kept).unwrap_or_default());
@@ -253,13 +261,14 @@ impl Deployments {
         Ok(())
     }
 
-    async fn report(&self, pass: &Pass, name: &str) -> Result<Next, Failed> {
+    async fn report(&self, pass: &Pass, name: &str) -> Result<Next, ReconcileError> {
         // As it is after what was written above.
-        let Some(view) = self.deployments.get(pass.key()) else { return Ok(Next::Rest) };
+        let Some(view) = self.deployments.get(pass.key()) else { return Ok(Next::AwaitChange) };
         let deployment = view.read();
         let spec = deployment.spec.clone();
-        let way = Way::of(&spec);
-        let sets: Vec<Set> = self.sets.by(OWNER, &view.uid).into_iter().map(|(key, view)| Set::of(key, view)).collect();
+        let way = RolloutLimits::of(&spec);
+        let sets: Vec<OwnedReplicaSet> =
+            self.sets.by(OWNER, &view.uid).into_iter().map(|(key, view)| OwnedReplicaSet::of(key, view)).collect();
         let sum = |of: fn(&Counts) -> i32| sets.iter().map(|set| of(&set.counts)).sum::<i32>();
         let updated = sets.iter().find(|set| *set.key.name == *name).map(|set| set.counts.replicas).unwrap_or_default();
         let (replicas, ready, available) = (sum(|c| c.replicas), sum(|c| c.ready), sum(|c| c.available));
@@ -311,7 +320,7 @@ impl Deployments {
             pass.writer().merge_status(&self.deployments, pass.key(), &view.version, status).await?;
         }
         let due = if fresh { now + patience } else { deadline.unwrap_or(now + patience) };
-        Ok(if waits { Next::At(due) } else { Next::Rest })
+        Ok(if waits { Next::At(due) } else { Next::AwaitChange })
     }
 }
 
@@ -347,7 +356,7 @@ mod tests {
 
     #[test]
     fn with_a_surge_of_one_nothing_goes_before_something_new_is_there() {
-        let way = Way { wanted: 2, surge: 1, unavailable: 0, recreate: false };
+        let way = RolloutLimits { wanted: 2, surge: 1, unavailable: 0, recreate: false };
         let old = counts(2, 2);
         assert_eq!(way.step(Counts::default(), &[old], 2), (1, vec![2]));
         assert_eq!(way.step(counts(1, 0), &[old], 2), (1, vec![2]));
@@ -360,7 +369,7 @@ mod tests {
 
     #[test]
     fn old_pods_that_do_not_work_go_first_and_back_is_the_same_way() {
-        let way = Way { wanted: 2, surge: 1, unavailable: 0, recreate: false };
+        let way = RolloutLimits { wanted: 2, surge: 1, unavailable: 0, recreate: false };
         // The newer template never comes up; the older one is wanted again.
         assert_eq!(way.step(counts(2, 2), &[counts(1, 0)], 1), (2, vec![0]));
         assert_eq!(way.step(counts(3, 3), &[], 0), (2, vec![]));
@@ -368,7 +377,7 @@ mod tests {
 
     #[test]
     fn all_old_pods_are_gone_before_the_first_new_one_if_so_asked() {
-        let way = Way { wanted: 2, surge: 0, unavailable: 2, recreate: true };
+        let way = RolloutLimits { wanted: 2, surge: 0, unavailable: 2, recreate: true };
         assert_eq!(way.step(Counts::default(), &[counts(2, 2)], 2), (0, vec![0]));
         assert_eq!(way.step(Counts::default(), &[counts(0, 0)], 1), (0, vec![0]));
         assert_eq!(way.step(Counts::default(), &[counts(0, 0)], 0), (2, vec![0]));
@@ -377,8 +386,8 @@ mod tests {
     #[test]
     fn shares_are_rounded_up_for_more_and_down_for_less() {
         let quarter = IntOrString::String("25%".to_owned());
-        assert_eq!((share(Some(&quarter), 2, true), share(Some(&quarter), 2, false)), (1, 0));
-        assert_eq!(share(None, 8, false), 2);
-        assert_eq!(share(Some(&IntOrString::Int(3)), 2, true), 3);
+        assert_eq!((scaled_value(Some(&quarter), 2, true), scaled_value(Some(&quarter), 2, false)), (1, 0));
+        assert_eq!(scaled_value(None, 8, false), 2);
+        assert_eq!(scaled_value(Some(&IntOrString::Int(3)), 2, true), 3);
     }
 }

@@ -8,29 +8,29 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use serde_json::json;
 
-use super::super::keeper::{Failed, Keeper};
 use super::super::names::suffix;
-use super::super::view::{OWNER, PodView, Text};
+use super::super::reconciler::{ReconcileError, Reconciler};
+use super::super::view::{OWNER, PodView, SerializedObject};
 use super::{count, delete, owned_by, part, pod};
 
 /// Keeps ReplicaSets.
 pub(in super::super) struct ReplicaSets {
-    pub(in super::super) sets: Cache<Text<ReplicaSet>>,
+    pub(in super::super) sets: Cache<SerializedObject<ReplicaSet>>,
     pub(in super::super) pods: Cache<PodView>,
     pub(in super::super) random: Random,
 }
 
-impl Keeper for ReplicaSets {
+impl Reconciler for ReplicaSets {
     const NAME: &'static str = "replica-sets";
     type Kind = ReplicaSet;
 
-    fn there(&self, key: &Key) -> bool {
+    fn exists(&self, key: &Key) -> bool {
         self.sets.get(key).is_some()
     }
 
-    async fn keep(&self, pass: &Pass) -> Result<Next, Failed> {
+    async fn reconcile(&self, pass: &Pass) -> Result<Next, ReconcileError> {
         let key = pass.key();
-        let Some(view) = self.sets.get(key) else { return Ok(Next::Rest) };
+        let Some(view) = self.sets.get(key) else { return Ok(Next::AwaitChange) };
         let set = view.read();
         let spec = set.spec;
         let mut pods = self.pods.by(OWNER, &view.uid);
@@ -45,7 +45,7 @@ impl Keeper for ReplicaSets {
                 let pod = pod(template, &Key::new(&key.namespace, &name), owner, &[]);
                 pass.writer().create_in(&self.pods, &pod).await?;
             }
-            pods.sort_by_key(|(_, pod)| worth(pod));
+            pods.sort_by_key(|(_, pod)| deletion_rank(pod));
             let excess = pods.len().saturating_sub(wanted);
             for (key, pod) in pods.drain(..excess).collect::<Vec<_>>() {
                 delete(pass, &self.pods, &key, &pod).await?;
@@ -53,19 +53,24 @@ impl Keeper for ReplicaSets {
         }
         let mut pods = self.pods.by(OWNER, &view.uid);
         pods.retain(|(_, pod)| pod.active());
-        let Some(view) = self.sets.get(key) else { return Ok(Next::Rest) };
+        let Some(view) = self.sets.get(key) else { return Ok(Next::AwaitChange) };
         self.report(pass, &view, &pods).await
     }
 }
 
 /// Those that are worth the least come first, as with the real controller: what does not run yet, what is not ready, what is ready the shortest, what is
 /// the youngest.
-fn worth(pod: &PodView) -> impl Ord + use<> {
+fn deletion_rank(pod: &PodView) -> impl Ord + use<> {
     (pod.node.is_some(), pod.running, pod.ready.is_some(), Reverse(pod.ready), Reverse(pod.created))
 }
 
 impl ReplicaSets {
-    async fn report(&self, pass: &Pass, view: &Text<ReplicaSet>, pods: &[(Key, Arc<PodView>)]) -> Result<Next, Failed> {
+    async fn report(
+        &self,
+        pass: &Pass,
+        view: &SerializedObject<ReplicaSet>,
+        pods: &[(Key, Arc<PodView>)],
+    ) -> Result<Next, ReconcileError> {
         let set = view.read();
         let seconds = set.spec.min_ready_seconds.unwrap_or_default();
         let available: Vec<_> = pods.iter().map(|(_, pod)| pod.available(seconds, pass.now())).collect();
@@ -87,5 +92,5 @@ impl ReplicaSets {
 
 /// When the first of these times comes.
 pub(super) fn soonest(times: impl Iterator<Item = Timestamp>) -> Next {
-    times.min().map_or(Next::Rest, Next::At)
+    times.min().map_or(Next::AwaitChange, Next::At)
 }

@@ -13,9 +13,9 @@ use kube::Api;
 use serde_json::json;
 
 use super::super::delays::{Delays, Step as Delayed};
-use super::super::keeper::{Failed, Keeper};
 use super::super::names::digest;
-use super::super::view::{ClaimView, OWNER, PodView, Text};
+use super::super::reconciler::{ReconcileError, Reconciler};
+use super::super::view::{ClaimView, OWNER, PodView, SerializedObject};
 use super::replica_set::soonest;
 use super::{at_version, count, delete, owned_by, part, pod};
 
@@ -25,12 +25,12 @@ const INDEX: &str = "apps.kubernetes.io/pod-index";
 
 /// Keeps StatefulSets.
 pub(in super::super) struct StatefulSets {
-    pub(in super::super) sets: Cache<Text<StatefulSet>>,
+    pub(in super::super) sets: Cache<SerializedObject<StatefulSet>>,
     pub(in super::super) pods: Cache<PodView>,
     pub(in super::super) claims: Cache<ClaimView>,
     /// The revision and the template that a set comes from, while it changes to another: a pod that is not to be changed yet comes back as it was.
     /// The real controller keeps them as ControllerRevisions.
-    pub(in super::super) before: Mutex<HashMap<Key, (String, Box<str>)>>,
+    pub(in super::super) previous_templates: Mutex<HashMap<Key, (String, Box<str>)>>,
     pub(in super::super) delays: Delays,
 }
 
@@ -43,7 +43,7 @@ enum Step {
 
 /// A pod, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct PodState {
     healthy: bool,
     leaving: bool,
     over: bool,
@@ -51,7 +51,7 @@ struct Seen {
 }
 
 /// What to do next about the pods, of which `there` are. `from` is the first ordinal that is changed to a new template.
-fn steps(wanted: i32, parallel: bool, from: i32, rolling: bool, there: &BTreeMap<i32, Seen>) -> Vec<Step> {
+fn steps(wanted: i32, parallel: bool, from: i32, rolling: bool, there: &BTreeMap<i32, PodState>) -> Vec<Step> {
     let mut steps = Vec::new();
     for ordinal in 0..wanted {
         match there.get(&ordinal) {
@@ -89,21 +89,21 @@ fn steps(wanted: i32, parallel: bool, from: i32, rolling: bool, there: &BTreeMap
     steps
 }
 
-impl Keeper for StatefulSets {
+impl Reconciler for StatefulSets {
     const NAME: &'static str = "stateful-sets";
     type Kind = StatefulSet;
 
-    fn there(&self, key: &Key) -> bool {
+    fn exists(&self, key: &Key) -> bool {
         let there = self.sets.get(key).is_some();
         if !there {
-            self.before.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+            self.previous_templates.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         }
         there
     }
 
-    async fn keep(&self, pass: &Pass) -> Result<Next, Failed> {
+    async fn reconcile(&self, pass: &Pass) -> Result<Next, ReconcileError> {
         let key = pass.key();
-        let Some(view) = self.sets.get(key) else { return Ok(Next::Rest) };
+        let Some(view) = self.sets.get(key) else { return Ok(Next::AwaitChange) };
         let set = view.read();
         let spec = set.spec.clone();
         let update = format!("{}-{}", key.name, digest(&spec.template));
@@ -143,7 +143,12 @@ impl Keeper for StatefulSets {
 
 impl StatefulSets {
     /// Pods of that name and with these labels whose owner let go of them become its own.
-    async fn adopt(&self, pass: &Pass, view: &Text<StatefulSet>, spec: &StatefulSetSpec) -> Result<(), Failed> {
+    async fn adopt(
+        &self,
+        pass: &Pass,
+        view: &SerializedObject<StatefulSet>,
+        spec: &StatefulSetSpec,
+    ) -> Result<(), ReconcileError> {
         let set = pass.key();
         let selects = spec.selector.match_labels.clone().unwrap_or_default();
         for ordinal in 0..spec.replicas.unwrap_or(1) {
@@ -168,7 +173,7 @@ impl StatefulSets {
 
     /// The template of pods that are not to be changed yet.
     fn old_template(&self, key: &Key, current: &str, update: &str, spec: &StatefulSetSpec) -> PodTemplateSpec {
-        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = self.previous_templates.lock().unwrap_or_else(PoisonError::into_inner);
         if current == update {
             let text = serde_json::to_string(&spec.template).unwrap_or_default();
             before.insert(key.clone(), (update.to_owned(), text.into()));
@@ -182,8 +187,8 @@ impl StatefulSets {
         self.pods.by(OWNER, uid).into_iter().filter_map(|(key, pod)| Some((ordinal(&key)?, pod))).collect()
     }
 
-    fn seen(&self, uid: &str, name: &str, update: &str) -> BTreeMap<i32, Seen> {
-        let seen = |pod: &PodView| Seen {
+    fn seen(&self, uid: &str, name: &str, update: &str) -> BTreeMap<i32, PodState> {
+        let seen = |pod: &PodView| PodState {
             healthy: pod.running && pod.ready.is_some() && pod.deleting.is_none(),
             leaving: pod.deleting.is_some(),
             over: pod.over,
@@ -196,12 +201,12 @@ impl StatefulSets {
     async fn create(
         &self,
         pass: &Pass,
-        view: &Text<StatefulSet>,
+        view: &SerializedObject<StatefulSet>,
         spec: &StatefulSetSpec,
         template: &PodTemplateSpec,
         revision: &str,
         ordinal: i32,
-    ) -> Result<Option<Duration>, Failed> {
+    ) -> Result<Option<Duration>, ReconcileError> {
         let set = pass.key();
         let key = Key::new(&set.namespace, &format!("{}-{ordinal}", set.name));
         let (name, index) = (key.name.to_string(), ordinal.to_string());
@@ -232,16 +237,16 @@ impl StatefulSets {
     async fn claim(
         &self,
         pass: &Pass,
-        view: &Text<StatefulSet>,
+        view: &SerializedObject<StatefulSet>,
         spec: &StatefulSetSpec,
         template: &PersistentVolumeClaim,
         name: &str,
-    ) -> Result<Option<Duration>, Failed> {
+    ) -> Result<Option<Duration>, ReconcileError> {
         let key = Key::new(&pass.key().namespace, name);
         match self.claims.get(&key) {
             // As the real controller: a pod would hold on to what is about to go.
             Some(known) if known.deleting => {
-                return Err(Failed::Machine(format!("persistentvolumeclaim {name:?} is being deleted")));
+                return Err(ReconcileError::Machine(format!("persistentvolumeclaim {name:?} is being deleted")));
             }
             Some(_) => return Ok(None),
             None => {}
@@ -263,8 +268,8 @@ impl StatefulSets {
         Ok(None)
     }
 
-    async fn report(&self, pass: &Pass, current: &str, update: &str) -> Result<Next, Failed> {
-        let Some(view) = self.sets.get(pass.key()) else { return Ok(Next::Rest) };
+    async fn report(&self, pass: &Pass, current: &str, update: &str) -> Result<Next, ReconcileError> {
+        let Some(view) = self.sets.get(pass.key()) else { return Ok(Next::AwaitChange) };
         let set = view.read();
         let spec = set.spec.clone();
         let pods = self.own(&view.uid, &pass.key().name);
@@ -302,16 +307,16 @@ impl StatefulSets {
 mod tests {
     use super::*;
 
-    const GOOD: Seen = Seen { healthy: true, leaving: false, over: false, current: true };
-    const OLD: Seen = Seen { current: false, ..GOOD };
-    const BAD: Seen = Seen { healthy: false, ..GOOD };
-    const LEAVING: Seen = Seen { leaving: true, healthy: false, ..GOOD };
+    const GOOD: PodState = PodState { healthy: true, leaving: false, over: false, current: true };
+    const OLD: PodState = PodState { current: false, ..GOOD };
+    const BAD: PodState = PodState { healthy: false, ..GOOD };
+    const LEAVING: PodState = PodState { leaving: true, healthy: false, ..GOOD };
 
-    fn pods(seen: &[Option<Seen>]) -> BTreeMap<i32, Seen> {
+    fn pods(seen: &[Option<PodState>]) -> BTreeMap<i32, PodState> {
         (0..).zip(seen).filter_map(|(ordinal, seen)| Some((ordinal, (*seen)?))).collect()
     }
 
-    fn ordered(wanted: i32, seen: &[Option<Seen>]) -> Vec<Step> {
+    fn ordered(wanted: i32, seen: &[Option<PodState>]) -> Vec<Step> {
         steps(wanted, false, 0, true, &pods(seen))
     }
 
@@ -343,7 +348,7 @@ mod tests {
 
     #[test]
     fn in_parallel_a_broken_pod_of_the_old_template_is_changed_all_the_same() {
-        let broken = Seen { healthy: false, ..OLD };
+        let broken = PodState { healthy: false, ..OLD };
         assert_eq!(steps(2, true, 0, true, &pods(&[Some(OLD), Some(broken)])), [Step::Delete(1)]);
         assert_eq!(steps(2, true, 0, true, &pods(&[Some(OLD), Some(BAD)])), []);
     }

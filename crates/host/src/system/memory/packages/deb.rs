@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Asked, asked, file, identify, kernel, ran};
 use crate::system::memory::Machine;
-use crate::system::{DebState, Ran};
+use crate::system::{DebState, ProgramResult};
 
 const JOURNAL: &str = "/var/lib/dpkg/updates/0001";
 
-pub(super) fn run(machine: &mut Machine, program: &str, arguments: &[&str]) -> Option<Ran> {
+pub(super) fn run(machine: &mut Machine, program: &str, arguments: &[&str]) -> Option<ProgramResult> {
     Some(match (program, arguments) {
         ("dpkg", ["--audit"]) => {
             let lines: String = machine.packages.half.keys().map(|name| format!(" {name}  not configured\n")).collect();
@@ -69,12 +69,12 @@ pub(super) fn run_half(machine: &mut Machine, program: &str, arguments: &[&str])
     }
 }
 
-fn locked(machine: &mut Machine) -> Option<Ran> {
+fn locked(machine: &mut Machine) -> Option<ProgramResult> {
     machine.packages.locked = machine.packages.locked.checked_sub(1)?;
     Some(ran(100, "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 42 (unattended-upgr)\n"))
 }
 
-fn configure(machine: &mut Machine) -> Ran {
+fn configure(machine: &mut Machine) -> ProgramResult {
     machine.remove(JOURNAL);
     let mut said = String::new();
     for (name, version) in machine.packages.half.clone() {
@@ -90,7 +90,7 @@ fn configure(machine: &mut Machine) -> Ran {
     ran(i32::from(!said.is_empty()), &said)
 }
 
-fn show(machine: &Machine, names: &[&str]) -> Ran {
+fn show(machine: &Machine, names: &[&str]) -> ProgramResult {
     let mut lines = String::new();
     for name in names {
         if machine.packages.debs.contains_key(*name) {
@@ -102,7 +102,7 @@ fn show(machine: &Machine, names: &[&str]) -> Ran {
     ran(i32::from(lines.lines().count() < names.len()), &lines)
 }
 
-fn mark(machine: &mut Machine, verb: &str, names: &[&str]) -> Ran {
+fn mark(machine: &mut Machine, verb: &str, names: &[&str]) -> ProgramResult {
     if verb != "showmanual"
         && let Some(locked) = locked(machine)
     {
@@ -126,7 +126,7 @@ fn mark(machine: &mut Machine, verb: &str, names: &[&str]) -> Ran {
 }
 
 /// What would be installed, what is needed first.
-fn plan(machine: &Machine, asked: &Asked<'_>) -> Result<Vec<(String, String)>, Ran> {
+fn plan(machine: &Machine, asked: &Asked<'_>) -> Result<Vec<(String, String)>, ProgramResult> {
     let packages = &machine.packages;
     let mut wanted = Vec::new();
     for target in &asked.targets {
@@ -168,7 +168,7 @@ fn plan(machine: &Machine, asked: &Asked<'_>) -> Result<Vec<(String, String)>, R
     Ok(plan)
 }
 
-fn install(machine: &mut Machine, asked: &Asked<'_>) -> Ran {
+fn install(machine: &mut Machine, asked: &Asked<'_>) -> ProgramResult {
     let plan = match plan(machine, asked) {
         Ok(plan) => plan,
         Err(ran) => return ran,
@@ -247,7 +247,7 @@ fn take(machine: &mut Machine, name: &str) {
     }
 }
 
-fn purge(machine: &mut Machine, asked: &Asked<'_>) -> Ran {
+fn purge(machine: &mut Machine, asked: &Asked<'_>) -> ProgramResult {
     let mut going: BTreeSet<String> = asked.targets.iter().map(|name| (*name).to_owned()).collect();
     // Whoever needs one of them goes with it.
     loop {

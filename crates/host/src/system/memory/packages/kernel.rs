@@ -1,13 +1,13 @@
 //! Kernels, modules and GRUB on a host in memory.
 
 use super::ran;
-use crate::system::Ran;
+use crate::system::ProgramResult;
 use crate::system::memory::Machine;
 
 const MENU: &str = "/boot/grub/grub.cfg";
 const SETTINGS: &str = "/etc/default/grub.d";
 
-pub(super) fn run(machine: &mut Machine, program: &str, arguments: &[&str]) -> Option<Ran> {
+pub(super) fn run(machine: &mut Machine, program: &str, arguments: &[&str]) -> Option<ProgramResult> {
     Some(match (program, arguments) {
         ("modprobe", ["--", name]) => {
             machine.modules.insert((*name).to_owned());
@@ -46,7 +46,7 @@ pub(super) fn take(machine: &mut Machine, release: &str) {
     machine.remove(&format!("/boot/vmlinuz-{release}"));
     machine.remove(&format!("/boot/initrd.img-{release}"));
     let left: Vec<String> = machine.list("/boot");
-    let leads_to_it = matches!(machine.stat("/vmlinuz").map(|stat| stat.kind), Some(crate::system::Kind::Link(target)) if target.ends_with(release));
+    let leads_to_it = matches!(machine.stat("/vmlinuz").map(|stat| stat.kind), Some(crate::system::PathKind::Link(target)) if target.ends_with(release));
     if let Some(other) =
         left.iter().filter_map(|file| file.strip_prefix("vmlinuz-")).next_back().filter(|_| leads_to_it)
     {
@@ -101,7 +101,7 @@ pub(in crate::system::memory) fn boot(machine: &Machine) -> (Option<String>, Opt
     let menu = text(machine, MENU);
     if menu.is_empty() {
         let target = match machine.stat("/vmlinuz").map(|stat| stat.kind) {
-            Some(crate::system::Kind::Link(target)) => target,
+            Some(crate::system::PathKind::Link(target)) => target,
             _ => String::new(),
         };
         let release = target.rsplit_once("vmlinuz-").map(|(_, release)| release.to_owned());

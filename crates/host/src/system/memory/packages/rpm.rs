@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{Asked, asked, file, identify, kernel, ran};
-use crate::system::Ran;
+use crate::system::ProgramResult;
 use crate::system::memory::Machine;
 
-pub(super) fn run(machine: &mut Machine, program: &str, arguments: &[&str]) -> Option<Ran> {
+pub(super) fn run(machine: &mut Machine, program: &str, arguments: &[&str]) -> Option<ProgramResult> {
     Some(match (program, arguments) {
         ("rpm", ["-q", "--qf", _, names @ ..]) => query(machine, names),
         ("rpm", ["-qp", .., path]) => match identify(machine, path) {
@@ -84,7 +84,7 @@ fn meant(machine: &Machine, spec: &str) -> Option<(String, Vec<String>)> {
     machine.packages.rpms.get(&name)?.contains(&version).then(|| (name, vec![version]))
 }
 
-fn query(machine: &Machine, specs: &[&str]) -> Ran {
+fn query(machine: &Machine, specs: &[&str]) -> ProgramResult {
     let (mut lines, mut missing) = (String::new(), 0);
     for spec in specs {
         match meant(machine, spec) {
@@ -98,7 +98,7 @@ fn query(machine: &Machine, specs: &[&str]) -> Ran {
     ran(missing, &lines)
 }
 
-fn plan(machine: &Machine, asked: &Asked<'_>) -> Result<Vec<(String, String)>, Ran> {
+fn plan(machine: &Machine, asked: &Asked<'_>) -> Result<Vec<(String, String)>, ProgramResult> {
     let packages = &machine.packages;
     let mut plan: Vec<(String, String)> = Vec::new();
     for target in &asked.targets {
@@ -131,7 +131,7 @@ fn plan(machine: &Machine, asked: &Asked<'_>) -> Result<Vec<(String, String)>, R
     Ok(plan)
 }
 
-fn install(machine: &mut Machine, asked: &Asked<'_>) -> Ran {
+fn install(machine: &mut Machine, asked: &Asked<'_>) -> ProgramResult {
     let plan = match plan(machine, asked) {
         Ok(plan) => plan,
         Err(ran) => return ran,
@@ -208,7 +208,7 @@ fn going(machine: &Machine, names: &[&str]) -> (BTreeSet<String>, BTreeSet<Strin
     (going, needing)
 }
 
-fn remove(machine: &mut Machine, asked: &Asked<'_>) -> Ran {
+fn remove(machine: &mut Machine, asked: &Asked<'_>) -> ProgramResult {
     let (going, needing) = going(machine, &asked.targets);
     if asked.flags.contains("--assumeno") {
         if going.is_empty() {

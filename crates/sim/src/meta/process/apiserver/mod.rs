@@ -1,7 +1,7 @@
 //! An API server: an embedded one, on the address of its pod, with the certificates of its files and the objects of its etcd.
 
-mod gate;
-mod link;
+mod etcd_connection;
+mod interceptor;
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fleetwright_apiserver::{Body, Config, Gate, Handle, Server, Serving, StartError, Storage, User, Version};
+use fleetwright_apiserver::{Body, Config, Handle, Interceptor, Server, Serving, StartError, Storage, User, Version};
 use fleetwright_kit::Clock;
 use fleetwright_pki::ServiceAccountKey;
 use futures::FutureExt;
@@ -19,21 +19,21 @@ use http_body_util::Full;
 use tokio::task::AbortHandle;
 
 use super::super::kubelet::files::Files;
-use super::super::kubelet::room::Life;
+use super::super::kubelet::sandbox::ContainerHandle;
 use super::etcd::cluster::Cluster;
-use super::tls::{Pair, file, roots};
-use super::{Args, Exit, Machinery, Probe, Process, Start};
-use gate::Door;
-use link::{Broken, Link};
+use super::tls::{TlsKeyPair, file, roots};
+use super::{Args, ContainerRuntime, Exit, Probe, Process, StartRequest};
+use etcd_connection::{ConnectionError, EtcdConnection};
+use interceptor::EtcdInterceptor;
 
 /// How long a server waits for its etcd before it gives up.
 const STORAGE: Duration = Duration::from_secs(20);
 
 /// The API servers that run. Cheap to clone.
 #[derive(Clone, Default)]
-pub(in super::super) struct Apis(Arc<Mutex<HashMap<Ipv4Addr, Weak<ApiServer>>>>);
+pub(in super::super) struct ApiServers(Arc<Mutex<HashMap<Ipv4Addr, Weak<ApiServer>>>>);
 
-impl Apis {
+impl ApiServers {
     fn all(&self) -> MutexGuard<'_, HashMap<Ipv4Addr, Weak<ApiServer>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -43,9 +43,9 @@ impl Apis {
     }
 
     /// The first of these addresses where a server answers.
-    pub(super) fn reach(&self, ips: impl IntoIterator<Item = Ipv4Addr>) -> Option<Reached> {
+    pub(super) fn reach(&self, ips: impl IntoIterator<Item = Ipv4Addr>) -> Option<ApiServerRef> {
         let answers = |ip| self.at(ip).filter(|server| server.handle().is_some());
-        ips.into_iter().find_map(answers).map(|server| Reached(Arc::downgrade(&server)))
+        ips.into_iter().find_map(answers).map(|server| ApiServerRef(Arc::downgrade(&server)))
     }
 
     /// A client of the server at an address, within the process.
@@ -60,9 +60,9 @@ impl Apis {
 }
 
 /// A server that was reached, and answers as long as it runs.
-pub(super) struct Reached(Weak<ApiServer>);
+pub(super) struct ApiServerRef(Weak<ApiServer>);
 
-impl Reached {
+impl ApiServerRef {
     /// Its objects; none if it is over.
     pub(super) fn storage(&self) -> Option<Storage> {
         self.0.upgrade()?.handle().as_ref().map(|handle| handle.storage().clone())
@@ -84,16 +84,16 @@ pub(super) struct ApiServer {
     port: u16,
     args: Args,
     files: Arc<Files>,
-    link: Arc<Link>,
-    door: Arc<Door>,
-    apis: Apis,
+    etcd_connection: Arc<EtcdConnection>,
+    interceptor: Arc<EtcdInterceptor>,
+    apis: ApiServers,
     handle: Mutex<Option<Handle>>,
     task: OnceLock<AbortHandle>,
     over: OnceLock<()>,
 }
 
 /// What a server is made of, once there is an etcd.
-struct Parts {
+struct ServerParts {
     serving: Serving,
     key: ServiceAccountKey,
     token_keys: Vec<String>,
@@ -102,14 +102,14 @@ struct Parts {
 }
 
 /// Starts a server. It runs at once, and answers when its etcd does.
-pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn Process>, Exit> {
-    let Start { ip, version, args, files, life, bad, .. } = start;
+pub(super) async fn start(runtime: &ContainerRuntime, start: StartRequest) -> Result<Arc<dyn Process>, Exit> {
+    let StartRequest { ip, version, args, files, life, bad, .. } = start;
     args.check_files(&files)?;
     let failed = Exit::command_failed::<String>;
     for (cert, key) in
         [("kubelet-client-certificate", "kubelet-client-key"), ("proxy-client-cert-file", "proxy-client-key-file")]
     {
-        Pair::of_flags(&files, &args, cert, key)?;
+        TlsKeyPair::of_flags(&files, &args, cert, key)?;
     }
     let urls: Vec<String> = args.get("etcd-servers").unwrap_or_default().split(',').map(str::to_owned).collect();
     if args.get("etcd-servers").is_none() {
@@ -129,53 +129,53 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
         .map(|path| file(&files, path))
         .collect::<Result<_, _>>()
         .map_err(|why| failed(format!("failed to parse service-account-key-file: {why}")))?;
-    let link = Arc::new(Link {
+    let etcd_connection = Arc::new(EtcdConnection {
         urls,
         roots: args
             .get("etcd-cafile")
-            .map(|path| file(&files, path).and_then(|pem| roots(&pem, machinery.clock.now())))
+            .map(|path| file(&files, path).and_then(|pem| roots(&pem, runtime.clock.now())))
             .transpose()
             .map_err(failed)?,
-        pair: RwLock::new(Pair::of_flags(&files, &args, "etcd-certfile", "etcd-keyfile")?),
-        names: machinery.names.clone(),
-        etcds: machinery.etcds.clone(),
+        pair: RwLock::new(TlsKeyPair::of_flags(&files, &args, "etcd-certfile", "etcd-keyfile")?),
+        names: runtime.names.clone(),
+        etcds: runtime.etcds.clone(),
         bound: OnceLock::new(),
         seen: Mutex::default(),
     });
     let version = Version { emulated: args.get("emulated-version").and_then(emulated), git: version };
-    let parts = Parts {
-        serving: serving(&files, &args, &machinery.clock)?,
+    let parts = ServerParts {
+        serving: serving(&files, &args, &runtime.clock)?,
         key,
         token_keys,
         version,
-        clock: machinery.clock.clone(),
+        clock: runtime.clock.clone(),
     };
-    let door = Arc::new(Door {
-        link: link.clone(),
-        clock: machinery.clock.clone(),
+    let interceptor = Arc::new(EtcdInterceptor {
+        etcd_connection: etcd_connection.clone(),
+        clock: runtime.clock.clone(),
         bad,
-        removals: machinery.removals.clone(),
+        removals: runtime.removals.clone(),
     });
     let server = Arc::new(ApiServer {
         ip,
         port: args.get("secure-port").and_then(|port| port.parse().ok()).unwrap_or(6443),
         args,
         files,
-        link,
-        door,
-        apis: machinery.apis.clone(),
+        etcd_connection,
+        interceptor,
+        apis: runtime.apis.clone(),
         handle: Mutex::default(),
         task: OnceLock::new(),
         over: OnceLock::new(),
     });
     let task = tokio::spawn(run(Arc::downgrade(&server), parts, life)).abort_handle();
     let _ = server.task.set(task);
-    machinery.apis.all().insert(ip, Arc::downgrade(&server));
+    runtime.apis.all().insert(ip, Arc::downgrade(&server));
     Ok(server)
 }
 
 fn serving(files: &Files, args: &Args, clock: &Clock) -> Result<Serving, Exit> {
-    let Some(pair) = Pair::of_flags(files, args, "tls-cert-file", "tls-private-key-file")? else {
+    let Some(pair) = TlsKeyPair::of_flags(files, args, "tls-cert-file", "tls-private-key-file")? else {
         return Err(Exit::command_failed(
             "error creating self-signed certificates: mkdir /var/run/kubernetes: read-only file system",
         ));
@@ -198,7 +198,7 @@ fn emulated(flag: &str) -> Option<(u32, u32)> {
 }
 
 /// Waits for etcd, serves, and watches over the way to it.
-async fn run(server: Weak<ApiServer>, parts: Parts, life: Life) {
+async fn run(server: Weak<ApiServer>, parts: ServerParts, life: ContainerHandle) {
     let clock = parts.clock.clone();
     let cluster = tokio::select! {
         found = find(&server, &clock) => match found {
@@ -206,7 +206,7 @@ async fn run(server: Weak<ApiServer>, parts: Parts, life: Life) {
             None => return,
         },
         () = clock.sleep(STORAGE) => {
-            let why = server.upgrade().and_then(|server| server.link.find(clock.now()).err());
+            let why = server.upgrade().and_then(|server| server.etcd_connection.find(clock.now()).err());
             let why = why.map(|why| format!("{why:?}")).unwrap_or_default();
             return life.end(Exit::command_failed(format!("problem initializing API group \"\": context deadline exceeded: {why}")));
         }
@@ -216,13 +216,13 @@ async fn run(server: Weak<ApiServer>, parts: Parts, life: Life) {
     }
     life.changed();
     let mut changed = cluster.watch();
-    let Some(mut news) = server.upgrade().map(|server| server.link.news()) else { return };
+    let Some(mut member_events) = server.upgrade().map(|server| server.etcd_connection.member_events()) else { return };
     loop {
         let broken = match server.upgrade() {
-            Some(server) => server.link.state(clock.now()).err(),
+            Some(server) => server.etcd_connection.state(clock.now()).err(),
             None => return,
         };
-        if broken == Some(Broken::Another) {
+        if broken == Some(ConnectionError::WrongCluster) {
             return life.end(Exit::failed(
                 "etcd cluster ID mismatch: the datastore holds other objects than those being served",
             ));
@@ -231,27 +231,27 @@ async fn run(server: Weak<ApiServer>, parts: Parts, life: Life) {
         // While there is a way, only its own cluster can change that; else any etcd that comes there may be it.
         tokio::select! {
             gone = changed.changed() => if gone.is_err() { return },
-            () = news.next(), if broken.is_some() => {}
+            () = member_events.next(), if broken.is_some() => {}
         }
     }
 }
 
 /// Waits until etcd answers; none when the server is over.
 async fn find(server: &Weak<ApiServer>, clock: &Clock) -> Option<Arc<Cluster>> {
-    let mut news = server.upgrade()?.link.news();
+    let mut member_events = server.upgrade()?.etcd_connection.member_events();
     loop {
-        if let Ok((cluster, _)) = server.upgrade()?.link.find(clock.now())
+        if let Ok((cluster, _)) = server.upgrade()?.etcd_connection.find(clock.now())
             && cluster.leader().is_some()
         {
             return Some(cluster);
         }
-        news.next().await;
+        member_events.next().await;
     }
 }
 
-async fn serve(server: &Weak<ApiServer>, parts: Parts, cluster: &Arc<Cluster>) -> Result<(), Exit> {
+async fn serve(server: &Weak<ApiServer>, parts: ServerParts, cluster: &Arc<Cluster>) -> Result<(), Exit> {
     let Some(server) = server.upgrade() else { return Ok(()) };
-    let _ = server.link.bound.set(cluster.clone());
+    let _ = server.etcd_connection.bound.set(cluster.clone());
     let clock = parts.clock.clone();
     let cidr = server.args.get("service-cluster-ip-range").unwrap_or("10.0.0.0/24");
     let config = Config {
@@ -261,7 +261,7 @@ async fn serve(server: &Weak<ApiServer>, parts: Parts, cluster: &Arc<Cluster>) -
         token_keys: parts.token_keys,
         issuer: server.args.get("service-account-issuer").unwrap_or_default().to_owned(),
         storage: Some(cluster.storage().clone()),
-        gate: Some(server.door.clone()),
+        interceptor: Some(server.interceptor.clone()),
         version: Some(parts.version),
         service_cidr: cidr.split(',').next().unwrap_or_default().to_owned(),
         clock: fleetwright_apiserver::Clock::new(move || clock.now()),
@@ -323,7 +323,7 @@ impl Process for ApiServer {
         }
         let excluded = |name: &str| query.split('&').any(|pair| pair.strip_prefix("exclude=") == Some(name));
         let asked = |name: &str| one.is_none_or(|one| one == name) && !excluded(name);
-        let checks = self.door.checks();
+        let checks = self.interceptor.checks();
         let failed = checks.iter().find(|check| !check.passed && (check.live || page == "readyz") && asked(check.name));
         match failed {
             None => Ok(()),
@@ -333,14 +333,14 @@ impl Process for ApiServer {
 
     /// Certificates of both sides and the authorities of clients are read anew, as the real server does; one that cannot be used changes nothing.
     fn refreshed(&self) {
-        if let Ok(serving) = serving(&self.files, &self.args, &self.door.clock)
+        if let Ok(serving) = serving(&self.files, &self.args, &self.interceptor.clock)
             && let Some(handle) = &*self.handle()
             && let Err(error) = handle.set_serving(&serving)
         {
             tracing::debug!(%error, "cannot use the new certificates of an API server");
         }
-        if let Ok(Some(pair)) = Pair::of_flags(&self.files, &self.args, "etcd-certfile", "etcd-keyfile") {
-            self.link.set_pair(pair);
+        if let Ok(Some(pair)) = TlsKeyPair::of_flags(&self.files, &self.args, "etcd-certfile", "etcd-keyfile") {
+            self.etcd_connection.set_pair(pair);
         }
     }
 

@@ -62,9 +62,9 @@ struct State {
 
 /// Why something is refused, with the code of gRPC.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refused(pub(super) u8, pub(super) String);
+pub(super) struct EtcdError(pub(super) u8, pub(super) String);
 
-impl Refused {
+impl EtcdError {
     fn new(code: u8, message: &str) -> Self {
         Self(code, format!("etcdserver: {message}"))
     }
@@ -76,11 +76,11 @@ impl Refused {
 
 /// Why a member cannot take its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) enum NoPlace {
+pub(in super::super) enum JoinError {
     /// Nobody expects it.
     Unknown,
     /// It was there before, and has lost what it knew.
-    LostItsLog(u64),
+    LogLost(u64),
 }
 
 /// An etcd cluster. It lives as long as a volume holds it.
@@ -168,12 +168,12 @@ impl Cluster {
     }
 
     /// A member without a log takes the place that is kept for it.
-    pub(in super::super) fn take_place(&self, peer_url: &str) -> Result<u64, NoPlace> {
+    pub(in super::super) fn claim_member(&self, peer_url: &str) -> Result<u64, JoinError> {
         let state = self.state();
         let member = state.members.iter().find(|member| member.peer_urls.iter().any(|url| url == peer_url));
         match member {
-            None => Err(NoPlace::Unknown),
-            Some(member) if member.started => Err(NoPlace::LostItsLog(member.id)),
+            None => Err(JoinError::Unknown),
+            Some(member) if member.started => Err(JoinError::LogLost(member.id)),
             Some(member) => Ok(member.id),
         }
     }
@@ -207,24 +207,24 @@ impl Cluster {
     }
 
     /// Another member is to come.
-    pub(super) fn add(&self, peer_urls: Vec<String>, learner: bool) -> Result<Member, Refused> {
+    pub(super) fn add(&self, peer_urls: Vec<String>, learner: bool) -> Result<Member, EtcdError> {
         let added = {
             let mut state = self.state();
-            state.leader.ok_or_else(Refused::no_leader)?;
+            state.leader.ok_or_else(EtcdError::no_leader)?;
             if state.members.iter().any(|member| member.peer_urls.iter().any(|url| peer_urls.contains(url))) {
-                return Err(Refused::new(9, "Peer URLs already exists"));
+                return Err(EtcdError::new(9, "Peer URLs already exists"));
             }
             let voters = || state.members.iter().filter(|member| !member.learner);
             let (started, after) = (voters().filter(|member| member.started).count(), voters().count() + 1);
             // A first one beside a lonely one cannot but take the quorum away.
             if !learner && started < after / 2 + 1 && (started, after) != (1, 2) {
-                return Err(Refused::new(9, "re-configuration failed due to not enough started members"));
+                return Err(EtcdError::new(9, "re-configuration failed due to not enough started members"));
             }
             if state.members.iter().any(|member| !member.alive) {
-                return Err(Refused::new(14, "unhealthy cluster"));
+                return Err(EtcdError::new(14, "unhealthy cluster"));
             }
             if learner && state.members.iter().any(|member| member.learner) {
-                return Err(Refused::new(9, "too many learner members in cluster"));
+                return Err(EtcdError::new(9, "too many learner members in cluster"));
             }
             let id = self.random.below(u64::MAX).max(1);
             let member = Member { id, peer_urls, learner, ..Member::default() };
@@ -237,22 +237,22 @@ impl Cluster {
     }
 
     /// A member is not one any more.
-    pub(super) fn remove(&self, id: u64) -> Result<(), Refused> {
+    pub(super) fn remove(&self, id: u64) -> Result<(), EtcdError> {
         {
             let mut state = self.state();
-            state.leader.ok_or_else(Refused::no_leader)?;
+            state.leader.ok_or_else(EtcdError::no_leader)?;
             let Some(at) = state.members.iter().position(|member| member.id == id) else {
-                return Err(Refused::new(5, "member not found"));
+                return Err(EtcdError::new(5, "member not found"));
             };
             let others = || state.members.iter().filter(|member| !member.learner && member.id != id);
             let voter = !state.members[at].learner;
             let started = others().filter(|member| member.started).count();
             if voter && (others().count() == 0 || started < others().count() / 2 + 1) {
-                return Err(Refused::new(9, "re-configuration failed due to not enough started members"));
+                return Err(EtcdError::new(9, "re-configuration failed due to not enough started members"));
             }
             let (alive, voters) = state.voters();
             if voter && state.members[at].alive && alive - 1 < 1 + (voters - 1) / 2 {
-                return Err(Refused::new(14, "unhealthy cluster"));
+                return Err(EtcdError::new(14, "unhealthy cluster"));
             }
             state.members.remove(at);
             state.raise();
@@ -263,26 +263,26 @@ impl Cluster {
     }
 
     /// A member is reached elsewhere.
-    pub(super) fn update(&self, id: u64, peer_urls: Vec<String>) -> Result<(), Refused> {
-        self.leader().ok_or_else(Refused::no_leader)?;
+    pub(super) fn update(&self, id: u64, peer_urls: Vec<String>) -> Result<(), EtcdError> {
+        self.leader().ok_or_else(EtcdError::no_leader)?;
         if !self.has(id) {
-            return Err(Refused::new(5, "member not found"));
+            return Err(EtcdError::new(5, "member not found"));
         }
         self.with(id, |member| member.peer_urls = peer_urls);
         Ok(())
     }
 
     /// The leader hands over to another member with a vote. Only the leader itself is asked.
-    pub(super) fn transfer(&self, asked: u64, to: u64) -> Result<(), Refused> {
+    pub(super) fn transfer(&self, asked: u64, to: u64) -> Result<(), EtcdError> {
         {
             let mut state = self.state();
             match state.leader {
-                None => return Err(Refused::no_leader()),
-                Some(leader) if leader != asked => return Err(Refused::new(9, "not leader")),
+                None => return Err(EtcdError::no_leader()),
+                Some(leader) if leader != asked => return Err(EtcdError::new(9, "not leader")),
                 Some(_) => {}
             }
             if !state.members.iter().any(|member| member.id == to && member.alive && !member.learner) {
-                return Err(Refused::new(9, "bad leader transferee"));
+                return Err(EtcdError::new(9, "bad leader transferee"));
             }
             state.leader = Some(to);
             state.term += 1;
@@ -297,14 +297,14 @@ impl Cluster {
     }
 
     /// A learner becomes a member with a vote.
-    pub(super) fn promote(&self, id: u64) -> Result<(), Refused> {
-        self.leader().ok_or_else(Refused::no_leader)?;
+    pub(super) fn promote(&self, id: u64) -> Result<(), EtcdError> {
+        self.leader().ok_or_else(EtcdError::no_leader)?;
         let member = self.members().into_iter().find(|member| member.id == id);
         match member {
-            None => Err(Refused::new(5, "member not found")),
-            Some(member) if !member.learner => Err(Refused::new(9, "can only promote a learner member")),
+            None => Err(EtcdError::new(5, "member not found")),
+            Some(member) if !member.learner => Err(EtcdError::new(9, "can only promote a learner member")),
             Some(member) if !member.alive => {
-                Err(Refused::new(9, "can only promote a learner member which is in sync with leader"))
+                Err(EtcdError::new(9, "can only promote a learner member which is in sync with leader"))
             }
             Some(_) => {
                 self.with(id, |member| member.learner = false);
@@ -430,11 +430,11 @@ mod tests {
         ids.iter().for_each(|id| join(&cluster, *id));
         cluster.leave(ids[2]);
         let url = "https://etcd-2:2380";
-        assert_eq!(cluster.take_place(url), Err(NoPlace::LostItsLog(ids[2])));
+        assert_eq!(cluster.claim_member(url), Err(JoinError::LogLost(ids[2])));
         cluster.remove(ids[2]).unwrap();
-        assert_eq!(cluster.take_place(url), Err(NoPlace::Unknown));
+        assert_eq!(cluster.claim_member(url), Err(JoinError::Unknown));
         let added = cluster.add(vec![url.to_owned()], false).unwrap();
-        assert_eq!(cluster.take_place(url), Ok(added.id));
+        assert_eq!(cluster.claim_member(url), Ok(added.id));
         assert_eq!(cluster.add(vec![url.to_owned()], false).unwrap_err().1, "etcdserver: Peer URLs already exists");
     }
 
@@ -472,6 +472,6 @@ mod tests {
         assert!(cluster.leader().is_some());
         assert_eq!(cluster.remove(7).unwrap_err().1, "etcdserver: member not found");
         cluster.leave(ids[0]);
-        assert_eq!(cluster.remove(ids[0]).unwrap_err(), Refused::no_leader());
+        assert_eq!(cluster.remove(ids[0]).unwrap_err(), EtcdError::no_leader());
     }
 }

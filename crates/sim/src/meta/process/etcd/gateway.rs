@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::super::super::delays::Step;
 use super::Etcd;
-use super::cluster::Refused;
+use super::cluster::EtcdError;
 
 /// The body of an answer.
 pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -36,7 +36,7 @@ pub(super) async fn answer(etcd: Arc<Etcd>, request: Request<hyper::body::Incomi
     }
     let body = match Limited::new(request.into_body(), LARGEST).collect().await {
         Ok(body) => body.to_bytes(),
-        Err(error) => return refuse(&Refused(3, error.to_string())),
+        Err(error) => return refuse(&EtcdError(3, error.to_string())),
     };
     let asked: Value = if body.is_empty() { json!({}) } else { serde_json::from_slice(&body).unwrap_or_default() };
     if path == "/v3/maintenance/snapshot" {
@@ -82,7 +82,7 @@ fn page(etcd: &Etcd, path: &str) -> Response<Body> {
     }
 }
 
-fn call(etcd: &Etcd, path: &str, asked: &Value) -> Option<Result<Value, Refused>> {
+fn call(etcd: &Etcd, path: &str, asked: &Value) -> Option<Result<Value, EtcdError>> {
     let cluster = &etcd.cluster;
     // Numbers of 64 bits are strings in JSON, but not everybody knows.
     let id = || asked["ID"].as_u64().or_else(|| asked["ID"].as_str()?.parse().ok()).unwrap_or_default();
@@ -90,9 +90,9 @@ fn call(etcd: &Etcd, path: &str, asked: &Value) -> Option<Result<Value, Refused>
         let given = asked["peerURLs"].as_array().into_iter().flatten();
         given.filter_map(Value::as_str).map(str::to_owned).collect()
     };
-    let quorum = || cluster.leader().map(drop).ok_or_else(Refused::no_leader);
+    let quorum = || cluster.leader().map(drop).ok_or_else(EtcdError::no_leader);
     let members = || cluster.members().iter().map(super::cluster::Member::shown).collect::<Vec<_>>();
-    let told = |done: Result<Value, Refused>| {
+    let told = |done: Result<Value, EtcdError>| {
         done.map(|mut answer| {
             answer["header"] = header(etcd);
             answer
@@ -101,7 +101,7 @@ fn call(etcd: &Etcd, path: &str, asked: &Value) -> Option<Result<Value, Refused>
     let learns = cluster.learns(etcd.member);
     Some(told(match path {
         path if learns && path != "/v3/maintenance/status" => {
-            Err(Refused(14, "etcdserver: rpc not supported for learner".to_owned()))
+            Err(EtcdError(14, "etcdserver: rpc not supported for learner".to_owned()))
         }
         "/v3/cluster/member/list" => {
             let linearizable = asked["linearizable"] == true;
@@ -177,7 +177,7 @@ fn snapshot(etcd: &Etcd) -> Response<Body> {
     respond(200, "application/json", StreamBody::new(stream::iter(pieces)).boxed_unsync())
 }
 
-fn refuse(Refused(code, message): &Refused) -> Response<Body> {
+fn refuse(EtcdError(code, message): &EtcdError) -> Response<Body> {
     let status = match code {
         3 | 9 => 400,
         4 => 504,

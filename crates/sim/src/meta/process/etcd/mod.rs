@@ -24,12 +24,12 @@ use tokio_rustls::TlsAcceptor;
 use super::super::delays::{Delays, Step};
 use super::super::forward::listen;
 use super::super::kubelet::files::Files;
-use super::super::kubelet::room::Life;
+use super::super::kubelet::sandbox::ContainerHandle;
 use super::names::within;
-use super::tls::{Pair, Serves, file, roots};
-use super::{Args, Bad, Exit, Machinery, Probe, Process, Start};
+use super::tls::{ServingTls, TlsKeyPair, file, roots};
+use super::{Args, ContainerRuntime, Exit, Probe, Process, StartRequest, VersionDefect};
 pub(super) use cluster::Data;
-use cluster::{Cluster, Minor, NoPlace, Restored, minor};
+use cluster::{Cluster, JoinError, Minor, Restored, minor};
 
 /// A client that does not finish its TLS handshake within this time is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -44,7 +44,7 @@ struct Registry {
     /// gone.
     begun: Mutex<HashMap<String, Weak<Cluster>>>,
     /// Who waits for members, by where they are to come: see [`place`].
-    awaited: Mutex<HashMap<String, watch::Sender<()>>>,
+    watchers: Mutex<HashMap<String, watch::Sender<()>>>,
     /// Starts on empty volumes that matter.
     empty_starts: Mutex<BTreeSet<EmptyStart>>,
     /// Starts with an etcd that is older than the data.
@@ -80,9 +80,9 @@ pub struct EmptyStart {
 }
 
 /// Tells that a member came or went where somebody looks for one.
-pub(super) struct News(Vec<watch::Receiver<()>>);
+pub(super) struct MemberEvents(Vec<watch::Receiver<()>>);
 
-impl News {
+impl MemberEvents {
     /// Waits for the next.
     pub(super) async fn next(&mut self) {
         let any = self.0.iter_mut().map(|one| one.changed().boxed());
@@ -98,9 +98,9 @@ fn place(host: &str) -> &str {
 
 impl Default for Etcds {
     fn default() -> Self {
-        let (living, begun, awaited) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (living, begun, watchers) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (empty_starts, older_starts) = (Mutex::default(), Mutex::default());
-        Self(Arc::new(Registry { living, begun, awaited, empty_starts, older_starts }))
+        Self(Arc::new(Registry { living, begun, watchers, empty_starts, older_starts }))
     }
 }
 
@@ -115,32 +115,34 @@ impl Etcds {
     }
 
     /// Tells of members that come or go where these URLs lead to, and of no others: with thousands of clusters, each that begins would else wake all that wait.
-    pub(super) fn watch(&self, urls: &[String]) -> News {
-        let mut awaited = self.awaited();
-        News(urls.iter().map(|url| awaited.entry(place(host(url)).to_owned()).or_default().subscribe()).collect())
+    pub(super) fn watch(&self, urls: &[String]) -> MemberEvents {
+        let mut watchers = self.watchers();
+        MemberEvents(
+            urls.iter().map(|url| watchers.entry(place(host(url)).to_owned()).or_default().subscribe()).collect(),
+        )
     }
 
-    fn awaited(&self) -> MutexGuard<'_, HashMap<String, watch::Sender<()>>> {
-        self.0.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    fn watchers(&self) -> MutexGuard<'_, HashMap<String, watch::Sender<()>>> {
+        self.0.watchers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, etcd: &Etcd) {
-        let mut awaited = self.awaited();
+    fn notify(&self, etcd: &Etcd) {
+        let mut watchers = self.watchers();
         for place in [&etcd.namespace, &etcd.ip.to_string()] {
             // Nobody listens any more.
-            if awaited.get(place).is_some_and(|one| one.send(()).is_err()) {
-                awaited.remove(place);
+            if watchers.get(place).is_some_and(|one| one.send(()).is_err()) {
+                watchers.remove(place);
             }
         }
     }
 
-    fn noted(&self) -> MutexGuard<'_, BTreeSet<EmptyStart>> {
+    fn empty_starts_lock(&self) -> MutexGuard<'_, BTreeSet<EmptyStart>> {
         self.0.empty_starts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts on empty volumes where the volume was wiped or the member had started before.
     pub(in super::super) fn empty_starts(&self) -> Vec<EmptyStart> {
-        self.noted().iter().cloned().collect()
+        self.empty_starts_lock().iter().cloned().collect()
     }
 
     /// Starts with an etcd that is older than the data.
@@ -153,14 +155,14 @@ impl Etcds {
         self.living().len()
     }
 
-    fn came(&self, etcd: &Arc<Etcd>) {
+    fn member_started(&self, etcd: &Arc<Etcd>) {
         self.living().insert(etcd.ip, Arc::downgrade(etcd));
-        self.tell(etcd);
+        self.notify(etcd);
     }
 
-    fn went(&self, etcd: &Etcd) {
+    fn member_stopped(&self, etcd: &Etcd) {
         self.living().remove(&etcd.ip);
-        self.tell(etcd);
+        self.notify(etcd);
     }
 
     /// The cluster that is begun with these members, and with that, which is of that minor.
@@ -196,27 +198,27 @@ pub(super) struct Etcd {
     port: u16,
     metrics: Option<u16>,
     /// None if it is asked without TLS.
-    serves: Option<RwLock<Serves>>,
+    serves: Option<RwLock<ServingTls>>,
     tls: RwLock<Option<TlsAcceptor>>,
     args: Args,
     files: Arc<Files>,
     etcds: Etcds,
     clock: Clock,
     delays: Delays,
-    bad: Option<Bad>,
+    bad: Option<VersionDefect>,
     tasks: Mutex<JoinSet<()>>,
     over: OnceLock<()>,
 }
 
 /// Starts a member.
-pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn Process>, Exit> {
-    let Start { pod, ip, version, args, files, life, bad, .. } = start;
-    let serves = serves(&files, &args, machinery.clock.now())?;
+pub(super) async fn start(runtime: &ContainerRuntime, start: StartRequest) -> Result<Arc<dyn Process>, Exit> {
+    let StartRequest { pod, ip, version, args, files, life, bad, .. } = start;
+    let serves = serves(&files, &args, runtime.clock.now())?;
     args.check_files(&files)?;
-    Pair::of_flags(&files, &args, "peer-cert-file", "peer-key-file")?;
+    TlsKeyPair::of_flags(&files, &args, "peer-cert-file", "peer-key-file")?;
     let port = port(args.get("listen-client-urls").unwrap_or("http://localhost:2379"));
     let metrics = args.get("listen-metrics-urls").map(self::port);
-    let (cluster, member) = open(machinery, &args, &files, &pod.namespace, &version)?;
+    let (cluster, member) = open(runtime, &args, &files, &pod.namespace, &version)?;
     let name = args.get("name").unwrap_or("default").to_owned();
     let urls: Vec<String> =
         args.get("advertise-client-urls").unwrap_or("http://localhost:2379").split(',').map(str::to_owned).collect();
@@ -228,13 +230,13 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
         namespace: pod.namespace.to_string(),
         port,
         metrics,
-        tls: RwLock::new(acceptor(serves.as_ref(), &machinery.clock)?),
+        tls: RwLock::new(acceptor(serves.as_ref(), &runtime.clock)?),
         serves: serves.map(RwLock::new),
         args,
         files,
-        etcds: machinery.etcds.clone(),
-        clock: machinery.clock.clone(),
-        delays: machinery.delays.clone(),
+        etcds: runtime.etcds.clone(),
+        clock: runtime.clock.clone(),
+        delays: runtime.delays.clone(),
         bad,
         tasks: Mutex::default(),
         over: OnceLock::new(),
@@ -247,13 +249,13 @@ pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn
     }
     etcd.tasks().spawn(follow(Arc::downgrade(&etcd), cluster.watch(), life));
     cluster.join(member, &name, urls, minor(&version));
-    machinery.etcds.came(&etcd);
+    runtime.etcds.member_started(&etcd);
     Ok(etcd)
 }
 
 /// The member's cluster and its own number there: from its volume, or by the place that is kept for it.
 fn open(
-    machinery: &Machinery,
+    runtime: &ContainerRuntime,
     args: &Args,
     files: &Files,
     namespace: &str,
@@ -271,7 +273,7 @@ fn open(
         if older {
             let (namespace, member) = (namespace.to_owned(), name.to_owned());
             let start = OlderStart { namespace, member, version, data };
-            machinery.etcds.0.older_starts.lock().unwrap_or_else(PoisonError::into_inner).insert(start);
+            runtime.etcds.0.older_starts.lock().unwrap_or_else(PoisonError::into_inner).insert(start);
         }
         older
     };
@@ -296,7 +298,7 @@ fn open(
     let cluster = if existing {
         let peers = members.iter().filter(|(member, _)| member != name);
         let mut found =
-            peers.flat_map(|(_, url)| machinery.names.resolve(host(url))).filter_map(|ip| machinery.etcds.at(ip));
+            peers.flat_map(|(_, url)| runtime.names.resolve(host(url))).filter_map(|ip| runtime.etcds.at(ip));
         let cluster = found.next().map(|etcd| etcd.cluster.clone()).ok_or_else(|| {
             let told =
                 "cannot fetch cluster info from peer urls: could not retrieve cluster information from the given URLs";
@@ -311,25 +313,25 @@ fn open(
         cluster
     } else {
         let token = args.get("initial-cluster-token").unwrap_or("etcd-cluster");
-        let empty = || Storage::prepared(machinery.history.clone());
+        let empty = || Storage::prepared(runtime.history.clone());
         let (words, data) = (format!("{namespace} {token} {members:?}"), Minor::default());
-        machinery.etcds.begin(&words, &members, &machinery.random, data, empty)
+        runtime.etcds.begin(&words, &members, &runtime.random, data, empty)
     };
-    let place = cluster.take_place(own);
+    let place = cluster.claim_member(own);
     let (id, started_before) = match &place {
         Ok(id) => (Some(*id), false),
-        Err(NoPlace::LostItsLog(id)) => (Some(*id), true),
-        Err(NoPlace::Unknown) => (None, false),
+        Err(JoinError::LogLost(id)) => (Some(*id), true),
+        Err(JoinError::Unknown) => (None, false),
     };
     let wiped = volume.wiped();
     if let Some(id) = id.filter(|_| wiped || started_before) {
         let (namespace, member) = (namespace.to_owned(), name.to_owned());
-        machinery.etcds.noted().insert(EmptyStart { namespace, member, id, wiped, started_before });
+        runtime.etcds.empty_starts_lock().insert(EmptyStart { namespace, member, id, wiped, started_before });
     }
     let member = place.map_err(|why| match (why, existing) {
-        (NoPlace::Unknown, _) => Exit::failed("error validating peerURLs: unmatched member while checking PeerURLs"),
-        (NoPlace::LostItsLog(id), false) => Exit::failed(format!("member {id:x} has already been bootstrapped")),
-        (NoPlace::LostItsLog(_), true) => Exit {
+        (JoinError::Unknown, _) => Exit::failed("error validating peerURLs: unmatched member while checking PeerURLs"),
+        (JoinError::LogLost(id), false) => Exit::failed(format!("member {id:x} has already been bootstrapped")),
+        (JoinError::LogLost(_), true) => Exit {
             code: 2,
             message: format!(
                 "panic: tocommit({}) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?",
@@ -349,18 +351,18 @@ pub(super) fn members(words: &str) -> Vec<(String, String)> {
     members
 }
 
-fn serves(files: &Files, args: &Args, now: Timestamp) -> Result<Option<Serves>, Exit> {
-    let Some(pair) = Pair::of_flags(files, args, "cert-file", "key-file")? else { return Ok(None) };
+fn serves(files: &Files, args: &Args, now: Timestamp) -> Result<Option<ServingTls>, Exit> {
+    let Some(pair) = TlsKeyPair::of_flags(files, args, "cert-file", "key-file")? else { return Ok(None) };
     let clients = match args.get("trusted-ca-file") {
         Some(path) if args.get("client-cert-auth") == Some("true") => {
             Some(file(files, path).and_then(|pem| roots(&pem, now)).map_err(Exit::command_failed)?)
         }
         _ => None,
     };
-    Ok(Some(Serves { pair, clients }))
+    Ok(Some(ServingTls { pair, clients }))
 }
 
-fn acceptor(serves: Option<&Serves>, clock: &Clock) -> Result<Option<TlsAcceptor>, Exit> {
+fn acceptor(serves: Option<&ServingTls>, clock: &Clock) -> Result<Option<TlsAcceptor>, Exit> {
     let config = serves.map(|serves| serves.config(clock).map_err(Exit::command_failed)).transpose()?;
     Ok(config.map(|config| TlsAcceptor::from(Arc::new(config))))
 }
@@ -391,7 +393,7 @@ impl Etcd {
             "/readyz" | "/health" => false,
             _ => return None,
         };
-        Some(if self.bad == Some(Bad::NeverReady) && !serializable {
+        Some(if self.bad == Some(VersionDefect::NeverReady) && !serializable {
             Err("this version was declared bad".to_owned())
         } else if path == "/readyz" && self.cluster.learns(self.member) {
             Err("[-]non_learner failed".to_owned())
@@ -404,7 +406,7 @@ impl Etcd {
 
     /// Takes its time, if its version does.
     async fn dawdle(&self) {
-        if let Some(Bad::Slow(time)) = self.bad {
+        if let Some(VersionDefect::Slow(time)) = self.bad {
             self.clock.sleep(time).await;
         }
     }
@@ -417,7 +419,7 @@ impl Etcd {
     }
 
     /// What it shows to clients on this port; none if it speaks without TLS there.
-    pub(super) fn serves(&self, port: u16) -> Result<Option<Serves>, String> {
+    pub(super) fn serves(&self, port: u16) -> Result<Option<ServingTls>, String> {
         if port != self.port {
             return Err("connect: connection refused".to_owned());
         }
@@ -428,7 +430,7 @@ impl Etcd {
     fn end(&self) {
         if self.over.set(()).is_ok() {
             self.tasks().abort_all();
-            self.etcds.went(self);
+            self.etcds.member_stopped(self);
             self.cluster.leave(self.member);
         }
     }
@@ -466,7 +468,7 @@ impl Process for Etcd {
         else {
             return;
         };
-        let Ok(pair) = Pair::read(&self.files, cert, key) else { return };
+        let Ok(pair) = TlsKeyPair::read(&self.files, cert, key) else { return };
         let now = {
             let mut serves = serves.write().unwrap_or_else(PoisonError::into_inner);
             serves.pair = pair;
@@ -488,7 +490,7 @@ impl Process for Etcd {
 }
 
 /// Tells the kubelet whatever would change an answer; ends the member when it is one no more.
-async fn follow(etcd: Weak<Etcd>, mut changed: watch::Receiver<u64>, life: Life) {
+async fn follow(etcd: Weak<Etcd>, mut changed: watch::Receiver<u64>, life: ContainerHandle) {
     while changed.changed().await.is_ok() {
         let Some(etcd) = etcd.upgrade() else { return };
         if !etcd.cluster.has(etcd.member) {

@@ -1,12 +1,12 @@
 //! kube-controller-manager and kube-scheduler: they hold their leases in the business cluster, and the controller-manager does there what the API server leaves to it.
 
-mod caller;
+mod api_client;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use fleetwright_apiserver::{Manager, Managing, User};
+use fleetwright_apiserver::{ControllerManager, ControllerManagerGuard, User};
 use fleetwright_kit::Clock;
 use fleetwright_pki::Authority;
 use futures::FutureExt;
@@ -18,22 +18,22 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::super::kubelet::files::Files;
-use super::super::kubelet::room::Life;
+use super::super::kubelet::sandbox::ContainerHandle;
 use super::super::names::suffix;
 use super::tls::file;
-use super::{Args, Bad, Exit, Machinery, Probe, Process, Start};
-use caller::{Caller, NoAnswer};
+use super::{Args, ContainerRuntime, Exit, Probe, Process, StartRequest, VersionDefect};
+use api_client::{ApiClient, CallError};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 /// A connection is kept from one renewal to the next if they are not further apart.
-const KEPT: Duration = Duration::from_secs(10);
+const KEEP_CONNECTION: Duration = Duration::from_secs(10);
 /// How long a process that is stopped may take to give its lease back.
 const RELEASE: Duration = Duration::from_secs(2);
 
 /// A process that holds a lease.
-struct Leader {
+struct LeaderElectedProcess {
     port: u16,
-    bad: Option<Bad>,
+    bad: Option<VersionDefect>,
     /// It has reached the API server.
     connected: Arc<AtomicBool>,
     stop: watch::Sender<bool>,
@@ -41,43 +41,43 @@ struct Leader {
 }
 
 /// Starts one.
-pub(super) async fn start(machinery: &Machinery, start: Start) -> Result<Arc<dyn Process>, Exit> {
-    let Start { pod, component, args, files, life, bad, .. } = start;
+pub(super) async fn start(runtime: &ContainerRuntime, start: StartRequest) -> Result<Arc<dyn Process>, Exit> {
+    let StartRequest { pod, component, args, files, life, bad, .. } = start;
     args.check_files(&files)?;
     let settings = Settings::read(&files, &args)?;
-    let keeps = machinery.lease <= KEPT;
-    let mut caller = Caller::new(&files, &settings.kubeconfig, machinery, keeps).map_err(Exit::command_failed)?;
-    if machinery.near {
-        caller.near = Some(User::new(format!("system:{component}"), ["system:authenticated"]));
+    let keeps = runtime.lease <= KEEP_CONNECTION;
+    let mut api_client = ApiClient::new(&files, &settings.kubeconfig, runtime, keeps).map_err(Exit::command_failed)?;
+    if runtime.near {
+        api_client.near = Some(User::new(format!("system:{component}"), ["system:authenticated"]));
     }
-    let manages = component == "kube-controller-manager" && bad != Some(Bad::WrongAnswers);
+    let manages = component == "kube-controller-manager" && bad != Some(VersionDefect::WrongAnswers);
     let manager = manages.then(|| signers(&files, &args)).transpose()?;
     let port = if component == "kube-scheduler" { 10259 } else { 10257 };
     let (stop, stopping) = watch::channel(false);
-    let leader = Leader {
+    let leader = LeaderElectedProcess {
         port: args.get("secure-port").and_then(|port| port.parse().ok()).unwrap_or(port),
         bad,
         connected: Arc::default(),
         stop,
         task: OnceLock::new(),
     };
-    let term = Term {
-        caller,
+    let elector = LeaderElector {
+        api_client,
         lease: settings.lease.unwrap_or(component),
-        identity: format!("{}_{}{}", pod.name, suffix(&machinery.random), suffix(&machinery.random)),
-        every: machinery.lease,
-        duration: settings.duration.max(machinery.lease.saturating_mul(3)),
+        identity: format!("{}_{}{}", pod.name, suffix(&runtime.random), suffix(&runtime.random)),
+        every: runtime.lease,
+        duration: settings.duration.max(runtime.lease.saturating_mul(3)),
         held: None,
         observed: None,
         renewed: None,
         manager,
         managing: None,
-        clock: machinery.clock.clone(),
+        clock: runtime.clock.clone(),
         bad,
         connected: leader.connected.clone(),
     };
     let elects = settings.elects;
-    let task = tokio::spawn(term.run(stopping, life, elects));
+    let task = tokio::spawn(elector.run(stopping, life, elects));
     let _ = leader.task.set(Mutex::new(Some(task)));
     Ok(Arc::new(leader))
 }
@@ -129,7 +129,7 @@ fn seconds(text: &str) -> Option<Duration> {
 }
 
 /// The authorities with which the controller-manager signs certificate requests: one for all of them, or one for each signer.
-fn signers(files: &Files, args: &Args) -> Result<Manager, Exit> {
+fn signers(files: &Files, args: &Args) -> Result<ControllerManager, Exit> {
     let all = signer(files, args, "cluster-signing")?;
     let clients = signer(files, args, "cluster-signing-kubelet-client")?;
     let serving = signer(files, args, "cluster-signing-kubelet-serving")?;
@@ -138,7 +138,7 @@ fn signers(files: &Files, args: &Args) -> Result<Manager, Exit> {
             "cannot specify --cluster-signing-{cert,key}-file and other --cluster-signing-*-file flags at the same time",
         ));
     }
-    Ok(Manager { signer: clients.or_else(|| all.clone()), kubelet_signer: serving.or(all), quotas: true })
+    Ok(ControllerManager { signer: clients.or_else(|| all.clone()), kubelet_signer: serving.or(all), quotas: true })
 }
 
 /// The authority in the files that two flags of that prefix name, if they are set.
@@ -158,7 +158,7 @@ fn signer(files: &Files, args: &Args, prefix: &str) -> Result<Option<Arc<Authori
     })
 }
 
-impl Process for Leader {
+impl Process for LeaderElectedProcess {
     fn probe(&self, probe: &Probe) -> Result<(), String> {
         let refused = || Err("connect: connection refused".to_owned());
         match probe {
@@ -174,7 +174,11 @@ impl Process for Leader {
             Probe::Http { https: false, .. } => Err("HTTP probe failed with statuscode: 400".to_owned()),
             Probe::Http { path, .. } => match path.trim_matches('/').split(['/', '?']).next() {
                 Some("healthz" | "livez") => Ok(()),
-                Some("readyz") if self.bad != Some(Bad::NeverReady) && self.connected.load(Ordering::Relaxed) => Ok(()),
+                Some("readyz")
+                    if self.bad != Some(VersionDefect::NeverReady) && self.connected.load(Ordering::Relaxed) =>
+                {
+                    Ok(())
+                }
                 Some("readyz") => Err("HTTP probe failed with statuscode: 500".to_owned()),
                 _ => Err("HTTP probe failed with statuscode: 404".to_owned()),
             },
@@ -201,15 +205,15 @@ impl Process for Leader {
     }
 }
 
-impl Drop for Leader {
+impl Drop for LeaderElectedProcess {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
 /// A lease, and who wants to hold it.
-struct Term {
-    caller: Caller,
+struct LeaderElector {
+    api_client: ApiClient,
     lease: String,
     identity: String,
     every: Duration,
@@ -219,18 +223,18 @@ struct Term {
     /// The lease of another, and when it was seen to change.
     observed: Option<(Value, Duration)>,
     renewed: Option<Duration>,
-    manager: Option<Manager>,
-    managing: Option<Managing>,
+    manager: Option<ControllerManager>,
+    managing: Option<ControllerManagerGuard>,
     clock: Clock,
-    bad: Option<Bad>,
+    bad: Option<VersionDefect>,
     connected: Arc<AtomicBool>,
 }
 
-impl Term {
-    async fn run(mut self, mut stop: watch::Receiver<bool>, life: Life, elects: bool) {
+impl LeaderElector {
+    async fn run(mut self, mut stop: watch::Receiver<bool>, life: ContainerHandle, elects: bool) {
         loop {
             tokio::select! {
-                () = self.turn(&life, elects) => {}
+                () = self.run_once(&life, elects) => {}
                 () = stopped(&mut stop) => return self.release().await,
             }
             let deadline = self.duration.mul_f64(2.0 / 3.0).max(self.every);
@@ -245,11 +249,11 @@ impl Term {
     }
 
     /// One try to get or keep the lease, and to do what follows from it.
-    async fn turn(&mut self, life: &Life, elects: bool) {
-        if let Some(Bad::Slow(time)) = self.bad {
+    async fn run_once(&mut self, life: &ContainerHandle, elects: bool) {
+        if let Some(VersionDefect::Slow(time)) = self.bad {
             self.clock.sleep(time).await;
         }
-        let leads = if elects { self.hold().await } else { Ok(true) };
+        let leads = if elects { self.try_acquire_or_renew().await } else { Ok(true) };
         match leads {
             Ok(leads) => {
                 if !self.connected.swap(true, Ordering::Relaxed) {
@@ -264,22 +268,22 @@ impl Term {
     }
 
     /// Writes the lease if it is ours or free; says whether it is ours.
-    async fn hold(&mut self) -> Result<bool, NoAnswer> {
+    async fn try_acquire_or_renew(&mut self) -> Result<bool, CallError> {
         let path = format!("{LEASES}/{}", self.lease);
         if let Some(held) = &self.held {
-            let (code, lease) = self.caller.call(Method::PUT, &path, Some(&self.filled(held))).await?;
+            let (code, lease) = self.api_client.call(Method::PUT, &path, Some(&self.filled(held))).await?;
             if code == 200 {
                 return Ok(self.has(lease));
             }
             self.held = None;
         }
-        let (code, lease) = self.caller.call(Method::GET, &path, None).await?;
+        let (code, lease) = self.api_client.call(Method::GET, &path, None).await?;
         let (code, lease) = match code {
             404 => {
                 let lease = json!({ "metadata": { "name": self.lease, "namespace": "kube-system" }, "spec": { "leaseTransitions": 0 } });
-                self.caller.call(Method::POST, LEASES, Some(&self.filled(&lease))).await?
+                self.api_client.call(Method::POST, LEASES, Some(&self.filled(&lease))).await?
             }
-            200 if self.is_free(&lease) => self.caller.call(Method::PUT, &path, Some(&self.filled(&lease))).await?,
+            200 if self.is_free(&lease) => self.api_client.call(Method::PUT, &path, Some(&self.filled(&lease))).await?,
             200 => return Ok(false),
             _ => (code, lease),
         };
@@ -287,7 +291,7 @@ impl Term {
             200 | 201 => Ok(self.has(lease)),
             // Another was faster.
             409 => Ok(false),
-            _ => Err(NoAnswer::told(code, &lease)),
+            _ => Err(CallError::told(code, &lease)),
         }
     }
 
@@ -337,7 +341,7 @@ impl Term {
     /// Looks after the objects of the cluster, as the one that leads.
     fn manage(&mut self) {
         let Some(manager) = &self.manager else { return };
-        let Some(storage) = self.caller.storage() else { return };
+        let Some(storage) = self.api_client.storage() else { return };
         // One who held the lease for a moment may have taken over, and be gone again.
         if !self.managing.as_ref().is_some_and(|managing| managing.works_on(&storage)) {
             self.managing = Some(storage.manage(manager.clone()));
@@ -352,7 +356,7 @@ impl Term {
         lease["spec"]["leaseDurationSeconds"] = 1.into();
         let (path, clock) = (format!("{LEASES}/{}", self.lease), self.clock.clone());
         tokio::select! {
-            _ = self.caller.call(Method::PUT, &path, Some(&lease)) => {}
+            _ = self.api_client.call(Method::PUT, &path, Some(&lease)) => {}
             () = clock.sleep(RELEASE) => {}
         }
     }

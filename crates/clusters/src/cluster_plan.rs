@@ -1,0 +1,194 @@
+//! What would be done to a cluster, for people who ask before: seen by the eyes of who asks, decided by what decides for the operator.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use fleetwright_api::{
+    Cluster, ClusterLimits, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, ControlPlaneComponent, names,
+};
+use fleetwright_kit::View;
+use fleetwright_plan::cluster::cluster_plan::{ClusterPlan, rehearse};
+use fleetwright_plan::cluster::limits::{Violation, violations};
+use fleetwright_plan::cluster::networks::MetaNetworks;
+use fleetwright_plan::cluster::objects::Kind;
+use fleetwright_plan::cluster::preflight::PreflightInputs;
+use fleetwright_plan::cluster::restore::RestoreOperation;
+use fleetwright_plan::cluster::snapshots::SnapshotInputs;
+use fleetwright_plan::cluster::{LiveObject, Names, Objects, Observed, Workload, extensions};
+use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::ListParams;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::caches::workloads;
+use crate::view::{ObjectView, PodView, package};
+
+/// A cluster as it is, without its Secrets.
+pub struct ClusterSnapshot {
+    cluster: Cluster,
+    names: Names,
+    /// The uid of the namespace of its control plane.
+    namespace: Option<String>,
+    packages: BTreeMap<String, Arc<ClusterPackageVersionSpec>>,
+    limits: Option<Vec<ClusterLimits>>,
+    objects: Objects,
+    workloads: BTreeMap<ControlPlaneComponent, Workload>,
+}
+
+impl ClusterSnapshot {
+    /// Looks at everything of that cluster in the meta cluster.
+    ///
+    /// # Errors
+    /// The meta cluster does not answer or does not allow it.
+    pub async fn look(client: &Client, cluster: Cluster) -> kube::Result<Self> {
+        let names = Names::of(&cluster.namespace().unwrap_or_default(), &cluster.name_any());
+        let packages: Api<ClusterPackageVersion> = Api::namespaced(client.clone(), &names.fleet);
+        let packages = packages.list(&ListParams::default()).await?.items;
+        let limits = limits(client, &names.fleet).await?;
+        let (names, namespace) = match own(client, &cluster, &names).await? {
+            Some((own, uid)) => (own, Some(uid)),
+            None => (names, None),
+        };
+        let (mut objects, mut pods) = (Objects::default(), Vec::new());
+        // What is in a namespace of another Cluster is nothing of this one.
+        if namespace.is_some() {
+            list::<ConfigMap>(client, &names, Kind::ConfigMap, &mut objects).await?;
+            list::<Service>(client, &names, Kind::Service, &mut objects).await?;
+            list::<NetworkPolicy>(client, &names, Kind::NetworkPolicy, &mut objects).await?;
+            list::<PodDisruptionBudget>(client, &names, Kind::PodDisruptionBudget, &mut objects).await?;
+            list::<StatefulSet>(client, &names, Kind::StatefulSet, &mut objects).await?;
+            list::<Deployment>(client, &names, Kind::Deployment, &mut objects).await?;
+            let all = Api::<Pod>::namespaced(client.clone(), &names.namespace).list(&ListParams::default()).await?;
+            pods.extend(all.items.into_iter().map(PodView::of));
+        }
+        let package = |object: &dyn LiveObject| package(&object.value()).unwrap_or_default().to_owned();
+        let workloads = workloads(|kind, name| objects.get(kind, name).map(package), pods.iter());
+        let packages = packages.into_iter().map(|package| (package.name_any(), Arc::new(package.spec))).collect();
+        Ok(Self { cluster, names, namespace, packages, limits, objects, workloads })
+    }
+
+    /// What bringing it to that package version would do; to the one that it refers to if none is named. None if there is no such package version.
+    pub fn rehearse(&self, to: Option<&str>, now: Timestamp) -> Option<ClusterPlan> {
+        let mut spec = self.cluster.spec.clone();
+        if let Some(to) = to {
+            to.clone_into(&mut spec.package_version);
+        }
+        let target = Arc::clone(self.packages.get(&spec.package_version)?);
+        let mut rehearsal = rehearse(&self.observed(spec.clone(), Arc::clone(&target), now), now);
+        match &self.limits {
+            Some(limits) => rehearsal.violations = limit_violations(&spec, &self.names.name, Some(&target), limits),
+            None => rehearsal.later.push("ClusterLimits are checked by the operator: you may not list them".to_owned()),
+        }
+        Some(rehearsal)
+    }
+
+    /// The cluster with that spec. What only the operator knows, such as Secrets, proofs and answers of members, is not observed here.
+    fn observed(&self, spec: ClusterSpec, target: Arc<ClusterPackageVersionSpec>, now: Timestamp) -> Observed {
+        let status = self.cluster.status.clone().unwrap_or_default();
+        let annotation = |name: &str| self.cluster.annotations().get(name).cloned();
+        let same = spec.package_version == self.cluster.spec.package_version;
+        let backup = SnapshotInputs {
+            // No pod is made of it here.
+            image: String::new(),
+            created: self.cluster.creation_timestamp().map_or(now, |time| time.0),
+            // What was not asked for yet has no snapshot of its own.
+            generation: self.cluster.metadata.generation.filter(|_| same),
+            asked: None,
+            tasks: Vec::new(),
+            restore: RestoreOperation::default(),
+        };
+        Observed {
+            names: self.names.clone(),
+            generation: self.cluster.metadata.generation,
+            retry: annotation(names::RETRY),
+            target,
+            packages: self.packages.clone(),
+            namespace: self.namespace.clone(),
+            keys: None,
+            anchors: Vec::new(),
+            due: Vec::new(),
+            due_next: None,
+            objects: self.objects.clone(),
+            rested: BTreeMap::new(),
+            workloads: self.workloads.clone(),
+            // What the operator wrote down counts.
+            proofs: BTreeMap::new(),
+            members: None,
+            claims: Vec::new(),
+            backup,
+            extensions: extensions::ExtensionKnowledge::default(),
+            endpoint: status.endpoint.clone(),
+            preflight: PreflightInputs { overrides: annotation(names::OVERRIDE), ..PreflightInputs::default() },
+            followers: None,
+            // Flags of the operators are not known here, and no policy is rehearsed.
+            meta: MetaNetworks::default(),
+            spec,
+            status,
+        }
+    }
+}
+
+/// The names with the namespace of its control plane and its uid, if there is one that is this Cluster's: the one that is recorded, or else the one that it gets.
+async fn own(client: &Client, cluster: &Cluster, names: &Names) -> kube::Result<Option<(Names, String)>> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let recorded = cluster.status.as_ref().and_then(|status| status.namespace.as_deref());
+    let recorded = recorded.filter(|recorded| *recorded != names.namespace).map(|recorded| names.within(recorded));
+    for one in recorded.into_iter().chain([names.clone()]) {
+        let Some(namespace) = namespaces.get_opt(&one.namespace).await? else { continue };
+        let uid = namespace.uid().unwrap_or_default();
+        if one.owns(namespace.labels()) && one.is_recorded(cluster.status.as_ref(), &uid) {
+            return Ok(Some((one, uid)));
+        }
+    }
+    Ok(None)
+}
+
+/// The ClusterLimits of a namespace; none if whoever asks may not list them, or if the meta cluster does not have the kind yet.
+///
+/// # Errors
+/// The meta cluster does not answer.
+pub async fn limits(client: &Client, namespace: &str) -> kube::Result<Option<Vec<ClusterLimits>>> {
+    let api: Api<ClusterLimits> = Api::namespaced(client.clone(), namespace);
+    match api.list(&ListParams::default()).await {
+        Ok(list) => Ok(Some(list.items)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Some(Vec::new())),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What these limits do not allow of that Cluster, which refers to that package version.
+pub fn limit_violations(
+    spec: &ClusterSpec,
+    cluster: &str,
+    package: Option<&ClusterPackageVersionSpec>,
+    limits: &[ClusterLimits],
+) -> Vec<Violation> {
+    let limits = limits.iter().filter_map(|one| Some((one.metadata.name.as_deref()?, &one.spec)));
+    violations(spec, cluster, package, limits)
+}
+
+async fn list<K>(client: &Client, names: &Names, kind: Kind, objects: &mut Objects) -> kube::Result<()>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Serialize
+        + DeserializeOwned
+        + Clone
+        + Debug
+        + Send
+        + Sync
+        + 'static,
+{
+    let all = Api::<K>::namespaced(client.clone(), &names.namespace).list(&ListParams::default()).await?;
+    for object in all.items {
+        objects.insert(kind, &object.name_any(), Arc::new(ObjectView::of(object)));
+    }
+    Ok(())
+}

@@ -1,0 +1,384 @@
+//! Puts extensions in place in business clusters and looks after them. What they no longer have is only looked up here: an Operation deletes it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fleetwright_api::names;
+use fleetwright_kit::{Clock, Key};
+use fleetwright_plan::cluster::Names;
+use fleetwright_plan::cluster::extensions::health::{self, CheckTarget};
+use fleetwright_plan::cluster::extensions::{
+    EXTENSION, ExtensionOutcome, ExtensionReport, ExtensionWork, KEEP, ObjectRef, OrphanedObject, Removal,
+};
+use jiff::Timestamp;
+use kube::api::{DeleteParams, DynamicObject, GetParams, Patch, PatchParams, Preconditions};
+use kube::core::{ApiResource, GroupVersionKind, Request};
+use kube::discovery::Scope;
+use kube::{Client, Resource as _};
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
+
+use crate::background_tasks::BackgroundTasks;
+use crate::connect::MetaAccess;
+use crate::messages::{api_error_message, truncate};
+use crate::meters::Meters;
+use crate::proofs::client_of;
+use crate::thin::{ThinMeta, ThinObject};
+
+/// Work that takes longer has failed.
+const WITHIN: Duration = Duration::from_secs(90);
+/// A kind that was just defined is served within this time.
+const CRD_SERVED_TIMEOUT: Duration = Duration::from_secs(15);
+/// So much is told of what a business cluster says.
+const MOST_SAID: usize = 500;
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// What was done, and what is being done: of a cluster one thing at a time.
+pub struct ExtensionInstaller {
+    background: BackgroundTasks<ExtensionResults>,
+    meters: Meters,
+}
+
+/// What was done with the extensions of a cluster.
+#[derive(Default)]
+pub struct ExtensionResults {
+    since: Option<Timestamp>,
+    reports: BTreeMap<String, ExtensionReport>,
+    /// What somebody had changed, and was put right: told once.
+    repaired: Vec<String>,
+}
+
+impl ExtensionInstaller {
+    pub fn new(background: BackgroundTasks<ExtensionResults>, meters: Meters) -> Self {
+        Self { background, meters }
+    }
+
+    /// Since when the cluster is known, and what was done with each of its extensions since then.
+    pub fn known(&self, key: &Key) -> (Timestamp, BTreeMap<String, ExtensionReport>) {
+        let now = self.background.clock().now();
+        self.background.state_or_default(key, |known| (*known.since.get_or_insert(now), known.reports.clone()))
+    }
+
+    /// What was put right since this was last asked.
+    pub fn repaired(&self, key: &Key) -> Vec<String> {
+        self.background.known(key, |known| std::mem::take(&mut known.repaired)).unwrap_or_default()
+    }
+
+    /// The meta cluster, for what a pass asks itself.
+    pub fn meta(&self) -> MetaAccess {
+        self.background.meta()
+    }
+
+    /// These objects are deleted.
+    pub fn pruned(&self, key: &Key, removal: &Removal) {
+        self.change(key, removal, |report| {
+            report.surplus.retain(|one| !removal.objects.contains(one));
+            report.pruned.extend(removal.objects.iter().map(|one| one.object.clone()));
+            (report.waits, report.look_at) = (None, None);
+        });
+    }
+
+    /// They are not deleted yet.
+    pub fn prune_waits(&self, key: &Key, removal: &Removal, why: &str) {
+        self.change(key, removal, |report| report.waits = Some(truncate(why, MOST_SAID)));
+    }
+
+    /// They were not deleted: what is left is looked up at that time.
+    pub fn prune_failed(&self, key: &Key, removal: &Removal, again: Timestamp, why: &str) {
+        self.change(key, removal, |report| {
+            report.surplus.clear();
+            (report.waits, report.look_at) = (Some(truncate(why, MOST_SAID)), Some(again));
+        });
+    }
+
+    /// Changes the report that a removal was decided from; another one says already what is there.
+    fn change(&self, key: &Key, removal: &Removal, change: impl FnOnce(&mut ExtensionReport)) {
+        self.background.known(key, |known| {
+            if let Some(report) = known.reports.get_mut(&removal.extension)
+                && removal.objects.iter().all(|one| report.surplus.contains(one))
+            {
+                change(report);
+            }
+        });
+    }
+
+    /// Stops what is under way.
+    pub fn stop_tasks(&self, key: &Key) {
+        self.background.abort_others(key, |_| false);
+    }
+
+    /// The cluster is gone.
+    pub fn forget(&self, key: &Key) {
+        self.background.forget(key);
+    }
+
+    /// Begins to do the work at one of these API servers, unless some is being done. When it is over, the cluster is woken.
+    pub fn begin(&self, key: &Key, names: &Names, servers: &[String], work: &[ExtensionWork]) {
+        if work.is_empty() {
+            return;
+        }
+        let (names, servers, work, meters) = (names.clone(), servers.to_vec(), work.to_vec(), self.meters.clone());
+        let errand = async move |meta: MetaAccess, clock: Clock| {
+            let mut done: BTreeMap<String, ExtensionResult> = BTreeMap::new();
+            let outcome = tokio::time::timeout(WITHIN, all(&meta, &names, &servers, &work, &mut done)).await;
+            let why = match outcome {
+                Ok(Ok(())) => String::new(),
+                Ok(Err(why)) => why,
+                Err(_) => format!("timed out after {} s", WITHIN.as_secs()),
+            };
+            (clock.now(), work, done, why)
+        };
+        self.background.begin(key, "", errand, move |known, (now, work, done, why)| {
+            known.report(now, &work, done, &why);
+            for outcome in work.iter().filter_map(|one| known.reports.get(&one.extension)).map(|report| &report.outcome)
+            {
+                meters.extended(outcome);
+            }
+        });
+    }
+}
+
+impl ExtensionResults {
+    fn report(
+        &mut self,
+        now: Timestamp,
+        work: &[ExtensionWork],
+        mut done: BTreeMap<String, ExtensionResult>,
+        why: &str,
+    ) {
+        for one in work {
+            let done = done.remove(&one.extension).unwrap_or_default();
+            let old = self.reports.get(&one.extension).filter(|old| old.digest == one.digest);
+            let outcome = done.outcome.unwrap_or_else(|| ExtensionOutcome::Failed(truncate(why, MOST_SAID)));
+            let report = ExtensionReport {
+                at: now,
+                // What works and then does not waits since then.
+                since: match old {
+                    Some(old) if old.outcome != ExtensionOutcome::Healthy => old.since,
+                    _ => now,
+                },
+                digest: one.digest.clone(),
+                outcome,
+                // What waited for the gate still does.
+                waits: old.filter(|old| old.surplus == done.surplus).and_then(|old| old.waits.clone()),
+                look_at: None,
+                surplus: done.surplus,
+                pruned: done.pruned,
+            };
+            self.reports.insert(one.extension.clone(), report);
+            self.repaired.extend(done.repaired.into_iter().map(|what| format!("extension {}: {what}", one.extension)));
+        }
+    }
+}
+
+/// What became of the work for one extension.
+#[derive(Default)]
+struct ExtensionResult {
+    outcome: Option<ExtensionOutcome>,
+    surplus: Vec<OrphanedObject>,
+    pruned: Vec<ObjectRef>,
+    repaired: Vec<String>,
+}
+
+async fn all(
+    meta: &MetaAccess,
+    names: &Names,
+    servers: &[String],
+    work: &[ExtensionWork],
+    done: &mut BTreeMap<String, ExtensionResult>,
+) -> Result<(), String> {
+    let ip = servers.first().ok_or("no API server is verified")?;
+    let mut place = BusinessCluster::of(meta, names, ip).await?;
+    for one in work {
+        let entry = done.entry(one.extension.clone()).or_default();
+        entry.outcome = Some(match place.one(one, entry).await {
+            Ok(None) => ExtensionOutcome::Healthy,
+            Ok(Some(why)) => ExtensionOutcome::Waits(truncate(&why, MOST_SAID)),
+            Err(why) => ExtensionOutcome::Failed(truncate(&why, MOST_SAID)),
+        });
+    }
+    Ok(())
+}
+
+/// A business cluster, and the kinds that were asked for.
+pub struct BusinessCluster {
+    client: Client,
+    kinds: BTreeMap<(String, String), (ApiResource, Scope)>,
+}
+
+impl BusinessCluster {
+    /// By way of the API server at that address.
+    pub async fn of(meta: &MetaAccess, names: &Names, ip: &str) -> Result<Self, String> {
+        let client = client_of(meta, names, ip).await.map_err(|error| error.to_string())?;
+        Ok(Self { client, kinds: BTreeMap::new() })
+    }
+
+    /// Answers which check does not hold, if one does not.
+    async fn one(&mut self, work: &ExtensionWork, done: &mut ExtensionResult) -> Result<Option<String>, String> {
+        for object in &work.objects {
+            self.apply(object, work.again, done).await?;
+        }
+        for object in &work.surplus {
+            match self.find(&work.extension, object).await? {
+                Some(uid) => done.surplus.push(OrphanedObject { object: object.clone(), uid }),
+                None => done.pruned.push(object.clone()),
+            }
+        }
+        for (what, namespace, name) in work.checks.iter().filter_map(health::subject) {
+            let object = self.read(what, namespace, name).await?;
+            if let Some(why) = health::health_problem(what, name, object.as_ref()) {
+                return Ok(Some(why));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The kind, if it is served. One that was just defined is served soon.
+    async fn kind(&mut self, this: &ObjectRef, patience: Duration) -> Result<Option<(ApiResource, Scope)>, String> {
+        let key = (this.api_version.clone(), this.kind.clone());
+        if let Some(known) = self.kinds.get(&key) {
+            return Ok(Some(known.clone()));
+        }
+        let (group, version) = this.api_version.split_once('/').unwrap_or(("", &this.api_version));
+        let kind = GroupVersionKind::gvk(group, version, &this.kind);
+        let deadline = tokio::time::Instant::now() + patience;
+        loop {
+            match kube::discovery::pinned_kind(&self.client, &kind).await {
+                Ok((resource, capabilities)) => {
+                    self.kinds.insert(key, (resource.clone(), capabilities.scope.clone()));
+                    return Ok(Some((resource, capabilities.scope)));
+                }
+                Err(kube::Error::Discovery(_)) if tokio::time::Instant::now() >= deadline => return Ok(None),
+                Err(kube::Error::Discovery(_)) => {}
+                Err(kube::Error::Api(status)) if status.code == 404 => {
+                    if tokio::time::Instant::now() >= deadline {
+                        return Ok(None);
+                    }
+                }
+                Err(error) => {
+                    return Err(format!(
+                        "discovering {} {}: {}",
+                        this.api_version,
+                        this.kind,
+                        api_error_message(&error)
+                    ));
+                }
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    async fn requests(&mut self, this: &ObjectRef) -> Result<Request, String> {
+        match self.kind(this, CRD_SERVED_TIMEOUT).await? {
+            Some((resource, scope)) => Self::at(this, &resource, &scope),
+            None => Err(format!("{} {} is not served by the API server", this.api_version, this.kind)),
+        }
+    }
+
+    /// Its answers are decoded here as far as they are used: an object with a field that does not parse would fail its extension otherwise.
+    async fn send<T: DeserializeOwned>(
+        &self,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> kube::Result<T> {
+        self.client.request(request.map_err(kube::Error::BuildRequest)?).await
+    }
+
+    async fn metadata(&self, requests: &Request, this: &ObjectRef) -> Result<Option<ThinMeta>, String> {
+        let found = self.send::<ThinObject>(requests.get_metadata(&this.name, &GetParams::default())).await;
+        Ok(existing(found).map_err(failed("reading", this))?.map(|object| object.metadata))
+    }
+
+    fn at(this: &ObjectRef, resource: &ApiResource, scope: &Scope) -> Result<Request, String> {
+        let kind = &this.kind;
+        let of = |namespace: Option<&str>| Request::new(DynamicObject::url_path(resource, namespace));
+        match (scope, &this.namespace) {
+            (Scope::Cluster, None) => Ok(of(None)),
+            (Scope::Namespaced, Some(namespace)) => Ok(of(Some(namespace))),
+            (Scope::Cluster, Some(_)) => Err(format!("{this}: {kind} is cluster-scoped; remove metadata.namespace")),
+            (Scope::Namespaced, None) => Err(format!("{this}: {kind} is namespaced; set metadata.namespace")),
+        }
+    }
+
+    async fn apply(&mut self, object: &Value, again: bool, done: &mut ExtensionResult) -> Result<(), String> {
+        let this = ObjectRef::of(object);
+        let requests = self.requests(&this).await?;
+        let before = match again {
+            true => Some(self.metadata(&requests, &this).await?),
+            false => None,
+        };
+        let params = PatchParams::apply(names::CLUSTERS_MANAGER).force();
+        let applied = self.send::<ThinObject>(requests.patch(&this.name, &params, &Patch::Apply(object))).await;
+        let applied = applied.map_err(failed("applying", &this))?;
+        match before {
+            Some(None) => done.repaired.push(format!("recreated {this}, which was missing")),
+            Some(Some(before)) if changed(&before, &applied.metadata) => {
+                done.repaired.push(format!("corrected drift of {this}"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The uid of an object that an extension no longer has: none if it is gone or terminating, is to be kept, or is not the extension's.
+    pub async fn find(&mut self, extension: &str, old: &ObjectRef) -> Result<Option<String>, String> {
+        let lasting = ["Namespace", "CustomResourceDefinition"].contains(&old.kind.as_str());
+        // With its kind, everything of it went.
+        let Some((resource, scope)) = self.kind(old, Duration::ZERO).await? else { return Ok(None) };
+        // What was refused as it was written was never there.
+        let Ok(requests) = Self::at(old, &resource, &scope) else { return Ok(None) };
+        let Some(meta) = self.metadata(&requests, old).await? else { return Ok(None) };
+        let note = meta.annotations.iter().flatten().find(|(key, _)| *key == KEEP).map(|(_, value)| value == "true");
+        let ours = meta.labels.iter().flatten().any(|(key, value)| key == EXTENSION && value == extension);
+        let stays = !ours || note.unwrap_or(lasting) || meta.deletion_timestamp.is_some();
+        Ok(meta.uid.filter(|_| !stays))
+    }
+
+    /// Deletes the object with that uid.
+    pub async fn delete(&mut self, one: &OrphanedObject) -> Result<(), String> {
+        let this = &one.object;
+        let requests = self.requests(this).await?;
+        let preconditions = Preconditions { uid: Some(one.uid.clone()), resource_version: None };
+        let params = DeleteParams::background().preconditions(preconditions);
+        match self.send::<IgnoredAny>(requests.delete(&this.name, &params)).await {
+            Ok(_) => Ok(()),
+            // It is gone, or another one has its name.
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            Err(error) => Err(failed("deleting", this)(error)),
+        }
+    }
+
+    async fn read(&mut self, what: CheckTarget, namespace: Option<&str>, name: &str) -> Result<Option<Value>, String> {
+        let (api_version, kind) = what.kind();
+        let this = ObjectRef {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+        };
+        let requests = self.requests(&this).await?;
+        let found = self.send::<Value>(requests.get(name, &GetParams::default())).await;
+        existing(found).map_err(failed("reading", &this))
+    }
+}
+
+/// None if there is no such object.
+fn existing<T>(found: kube::Result<T>) -> kube::Result<Option<T>> {
+    match found {
+        Ok(object) => Ok(Some(object)),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// At what a call failed, and what the server said.
+fn failed(what: &str, this: &ObjectRef) -> impl Fn(kube::Error) -> String {
+    move |error| format!("{what} {this}: {}", api_error_message(&error))
+}
+
+/// Whether applying changed something: the generation tells it where there is one, because the status changes all the time.
+fn changed(before: &ThinMeta, after: &ThinMeta) -> bool {
+    match (before.generation, after.generation) {
+        (Some(before), Some(after)) => before != after,
+        _ => before.resource_version != after.resource_version,
+    }
+}

@@ -1,0 +1,140 @@
+//! Keeps copies of Secrets that a Cluster refers to where its pods can have them. Only what a Secret shares with the Cluster is copied.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use fleetwright_api::names;
+use fleetwright_kit::{Key, Pass};
+use fleetwright_plan::cluster::Names;
+use fleetwright_plan::cluster::copied_secrets::{CopiedSecret, SecretValue, digest};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use serde_json::json;
+
+use crate::caches::Caches;
+use crate::secrets::SecretError;
+
+type Data = BTreeMap<String, ByteString>;
+
+/// A Secret of the Cluster's namespace, as far as it was read.
+enum SourceSecret {
+    Missing,
+    Found { annotations: BTreeMap<String, String>, data: Data },
+}
+
+/// Why pods would wait for a copy: a source is missing or not shared, and there is no copy yet that has all that is wanted. What else goes wrong is reported by [`copy`].
+pub async fn missing(caches: &Caches, pass: &Pass, names: &Names, copies: &[CopiedSecret]) -> Option<SecretError> {
+    let mut sources = BTreeMap::new();
+    for copy in copies.iter().filter(|copy| !copy.parts.is_empty() && !is_whole(caches, names, copy)) {
+        let gathered = gather(&mut sources, pass, names, copy).await;
+        if let Some(error) = gathered.err().filter(SecretError::needs_person) {
+            return Some(error);
+        }
+    }
+    None
+}
+
+/// Whether there is a copy that has all that pods need of it.
+fn is_whole(caches: &Caches, names: &Names, copy: &CopiedSecret) -> bool {
+    let live = caches.secrets.get(&Key::new(&names.namespace, &copy.secret));
+    live.is_some_and(|live| {
+        let has = |part: &SecretValue| live.keys.iter().any(|key| **key == *part.to);
+        live.copy.is_some() && copy.parts.iter().filter(|part| part.needed).all(has)
+    })
+}
+
+/// Brings copies up to date. What they are made from is read each time: there is no watch on Secrets that are not the operator's.
+///
+/// A source that is missing or not shared is an error, because pods would wait for what they do not get. Where the copy has all that is wanted
+/// already, the pods have it too: then the copy stays as it is, and the error is returned for the status.
+pub async fn copy(
+    caches: &Caches,
+    pass: &Pass,
+    names: &Names,
+    copies: &[CopiedSecret],
+) -> Result<Option<SecretError>, SecretError> {
+    let (mut sources, mut trouble) = (BTreeMap::new(), None);
+    for copy in copies {
+        let key = Key::new(&names.namespace, &copy.secret);
+        let is = caches.secrets.get(&key).and_then(|there| there.copy.clone());
+        if is.is_none() && copy.parts.is_empty() {
+            continue;
+        }
+        let data = match gather(&mut sources, pass, names, copy).await {
+            Ok(data) => data,
+            Err(error) if error.needs_person() && is_whole(caches, names, copy) => {
+                trouble = trouble.or(Some(error));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let wanted = digest(data.iter().map(|(key, value)| (key.as_str(), value.0.as_slice())));
+        if is.as_deref() == Some(&*wanted) {
+            continue;
+        }
+        let body = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {
+                "name": copy.secret, "namespace": names.namespace, "labels": names.labels(),
+                "annotations": { names::SOURCE_HASH: wanted },
+            },
+            "data": data,
+        });
+        pass.writer().apply(&caches.secrets, &key, &body).await?;
+    }
+    Ok(trouble)
+}
+
+async fn gather(
+    sources: &mut BTreeMap<String, SourceSecret>,
+    pass: &Pass,
+    names: &Names,
+    copy: &CopiedSecret,
+) -> Result<Data, SecretError> {
+    let mut data = Data::new();
+    for part in &copy.parts {
+        data.extend(value(sources, pass, names, part).await?.map(|value| (part.to.clone(), value)));
+    }
+    Ok(data)
+}
+
+async fn value(
+    sources: &mut BTreeMap<String, SourceSecret>,
+    pass: &Pass,
+    names: &Names,
+    part: &SecretValue,
+) -> Result<Option<ByteString>, SecretError> {
+    let source = match sources.entry(part.from.clone()) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(unknown) => {
+            let api: Api<Secret> = Api::namespaced(pass.client(), &names.fleet);
+            let read = api.get_opt(&part.from).await.map_err(|error| SecretError::Read(part.from.clone(), error))?;
+            unknown.insert(match read {
+                None => SourceSecret::Missing,
+                Some(secret) => SourceSecret::Found {
+                    annotations: secret.metadata.annotations.unwrap_or_default(),
+                    data: secret.data.unwrap_or_default(),
+                },
+            })
+        }
+    };
+    let secret = || format!("{}/{}", names.fleet, part.from);
+    let value = match source {
+        SourceSecret::Missing => None,
+        SourceSecret::Found { annotations, data } => {
+            // Each field asks by itself: a Secret that may be used for one purpose may not be used for all.
+            part.access.check(names, annotations).map_err(|denied| SecretError::NotShared {
+                secret: secret(),
+                cluster: names.name.clone(),
+                field: part.field.clone(),
+                denied,
+            })?;
+            data.get(&part.key).filter(|value| !value.0.is_empty()).cloned()
+        }
+    };
+    if value.is_none() && part.needed {
+        return Err(SecretError::Lacks { secret: secret(), key: part.key.clone(), field: part.field.clone() });
+    }
+    Ok(value)
+}

@@ -1,0 +1,62 @@
+//! Whether this machine can run hosts at all.
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+/// The programs without which there is no host, and the Debian packages that bring them.
+const PROGRAMS: [(&str, &str); 10] = [
+    ("debootstrap", "debootstrap"),
+    ("systemd-nspawn", "systemd-container"),
+    ("unshare", "util-linux"),
+    ("nsenter", "util-linux"),
+    ("mount", "mount"),
+    ("flock", "util-linux"),
+    ("ip", "iproute2"),
+    ("ssh", "openssh-client"),
+    ("ssh-keygen", "openssh-client"),
+    ("apt-ftparchive", "apt-utils"),
+];
+
+/// What this machine lacks to run hosts; empty if it can.
+pub fn missing_requirements() -> Vec<String> {
+    let mut lacks: Vec<String> = PROGRAMS
+        .iter()
+        .filter(|(program, _)| !installed(program))
+        .map(|(program, package)| format!("the program {program} (Debian package {package})"))
+        .collect();
+    if lacks.is_empty() {
+        // Asks the kernel instead of guessing from user ids and capabilities.
+        let script = "mount -t tmpfs tmpfs /mnt && mkdir /mnt/l /mnt/u /mnt/w /mnt/o && \
+                      mount -t overlay -o lowerdir=/mnt/l,upperdir=/mnt/u,workdir=/mnt/w overlay /mnt/o && ip link add type veth";
+        let tried =
+            Command::new("unshare").args(["-m", "-n", "--propagation", "private", "sh", "-ec", script]).output();
+        match tried {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => lacks.push(format!(
+                "root's right to namespaces, mounts and links ({})",
+                String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ")
+            )),
+            Err(error) => lacks.push(format!("unshare: {error}")),
+        }
+    }
+    lacks
+}
+
+/// Fails with all that is missing.
+pub fn require() -> Result<()> {
+    let lacks = missing_requirements();
+    if !lacks.is_empty() {
+        bail!("this machine cannot run hosts; missing: {}", lacks.join(", "));
+    }
+    Ok(())
+}
+
+pub(crate) fn installed(program: &str) -> bool {
+    let folders = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&folders)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .any(|folder| Path::new(&folder).join(program).is_file())
+}

@@ -1,0 +1,566 @@
+//! What to do next with the extensions of a cluster.
+
+use std::time::Duration;
+
+use fleetwright_api::{
+    ControlPlaneComponent, ExtensionCheck, ExtensionPlacement, ExtensionStatus, Status, condition as found, names,
+};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::super::counted;
+use super::super::object_drift::difference;
+use super::super::objects::{Kind, Object};
+use super::super::observed::Observed;
+use super::super::proofs::proven_at;
+use super::inventory::{self, INVENTORY, Inventory, InventoryEntry};
+use super::{
+    EXTENSION, ExtensionError, ExtensionInputs, ExtensionOutcome, ExtensionReport, ObjectRef, OrphanedObject,
+    RenderedExtension, health, render,
+};
+
+/// The type of the Operation that deletes objects which an extension no longer has from the business cluster.
+pub const EXTENSION_PRUNE: &str = "ExtensionPrune";
+/// One Operation deletes at most this many objects: a pass waits for it.
+const BATCH: usize = 50;
+
+/// What does not work yet is looked at again after this long at first.
+const RECHECK_AFTER: Duration = Duration::from_secs(3);
+
+/// Work in the business cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExtensionWork {
+    /// Of which extension.
+    pub extension: String,
+    /// What it was rendered to; empty for one that goes.
+    pub digest: String,
+    /// What is applied.
+    pub objects: Vec<Value>,
+    /// It is in place already as far as is known: what differs was changed by somebody else.
+    pub again: bool,
+    /// Which of these are still there and its own is looked up after that.
+    pub surplus: Vec<ObjectRef>,
+    /// What must hold.
+    pub checks: Vec<ExtensionCheck>,
+}
+
+/// Objects that an Operation deletes from the business cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removal {
+    /// Of which extension.
+    pub extension: String,
+    /// Which.
+    pub objects: Vec<OrphanedObject>,
+}
+
+impl Removal {
+    /// Stands for these objects and no others.
+    pub fn fingerprint(&self) -> String {
+        let uids: Vec<_> = self.objects.iter().map(|one| one.uid.as_str()).collect();
+        super::super::digest(&format!("{}\n{}", self.extension, uids.join("\n")), 16)
+    }
+}
+
+/// What to do next, and what is said of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExtensionDecision {
+    /// What is written down first of all.
+    pub inventory: Option<Object>,
+    /// Applied in the meta cluster; where they differ from what is there, if they are.
+    pub apply: Vec<(Object, Option<String>)>,
+    /// Deleted in the meta cluster: kind, name and uid.
+    pub prune: Vec<(Kind, String, String)>,
+    /// Deleted in the business cluster by an Operation.
+    pub remove: Option<Removal>,
+    /// Whether the business cluster has said of everything that it should no longer have that it is gone.
+    pub all_removed: bool,
+    /// Done in the business cluster.
+    pub work: Vec<ExtensionWork>,
+    /// Where that is done.
+    pub servers: Vec<String>,
+    /// The state of each.
+    pub statuses: Vec<ExtensionStatus>,
+    /// What is wrong with what the cluster says of them.
+    pub refused: Option<String>,
+    /// When to look again.
+    pub next: Option<Timestamp>,
+}
+
+/// Says what to do next with the extensions: those of `package`, or of the one that the cluster still has while it changes.
+pub(in super::super) fn choose(
+    seen: &Observed,
+    package: Option<(&str, &fleetwright_api::ClusterPackageVersionSpec)>,
+    now: Timestamp,
+) -> ExtensionDecision {
+    let live = seen.object(Kind::ConfigMap, INVENTORY);
+    let mut held = inventory::read(live.as_ref());
+    let Some(package) = package else {
+        return ExtensionDecision { statuses: seen.status.extensions.clone(), ..ExtensionDecision::default() };
+    };
+    add_strays(seen, &mut held);
+    if package.1.extensions.is_empty() && seen.spec.extensions.is_empty() && held.is_empty() {
+        return ExtensionDecision { all_removed: true, ..ExtensionDecision::default() };
+    }
+    let known = &seen.extensions;
+    let given = ExtensionInputs {
+        names: &seen.names,
+        labels: &known.labels,
+        spec: &seen.spec,
+        package,
+        server: seen.endpoint.as_deref(),
+        ca_bundle: known.ca_bundle.as_deref(),
+    };
+    let all = render(&given);
+    let mut choosing = Choosing { seen, now, choice: ExtensionDecision::default(), held, wanted: Vec::new() };
+    choosing.choice.servers = servers(seen);
+    choosing.wanted = all
+        .iter()
+        .flatten()
+        .flat_map(|one| one.objects.iter().map(|object| (one.placement, ObjectRef::of(object))))
+        .collect();
+    choosing.install_extensions(&all);
+    choosing.remove_extensions(&all);
+    let in_cluster = choosing.held.keys().map(|name| choosing.orphaned_objects(name, ExtensionPlacement::Cluster));
+    choosing.choice.all_removed = in_cluster.flatten().next().is_none();
+    let Choosing { mut choice, held, .. } = choosing;
+    let written = inventory::object(&seen.names, &held);
+    // An entry that is gone is no difference by what is contained alone.
+    if inventory::read(live.as_ref()) != held
+        || live.as_ref().is_none_or(|live| difference(live, &written.body).is_some())
+    {
+        choice.inventory = Some(written);
+    }
+    choice
+}
+
+/// Adds what extensions have in the meta cluster and the inventory does not name: an operator that was behind applied it after the one that leads had
+/// deleted it and written that down.
+fn add_strays(seen: &Observed, held: &mut Inventory) {
+    for (extension, kind, name, live) in seen.objects.of_extensions() {
+        let known = held.get(extension);
+        let is_other = |known: &InventoryEntry| known.placement != ExtensionPlacement::Meta;
+        let has =
+            |known: &InventoryEntry| known.objects.iter().any(|one| one.kind == kind.as_str() && one.name == name);
+        if known.is_some_and(|known| is_other(known) || has(known)) {
+            continue;
+        }
+        let none = InventoryEntry { order: 0, placement: ExtensionPlacement::Meta, objects: Vec::new() };
+        held.entry(extension.to_owned()).or_insert(none).objects.push(ObjectRef::of(&live.value()));
+    }
+}
+
+/// The addresses of API servers that are proven to work.
+pub(in super::super) fn servers(seen: &Observed) -> Vec<String> {
+    let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return Vec::new() };
+    let here = workload.replicas.iter().filter(|replica| replica.ready && !replica.ending);
+    here.filter(|replica| proven_at(seen, replica).is_some()).filter_map(|replica| replica.ip.clone()).collect()
+}
+
+struct Choosing<'a> {
+    seen: &'a Observed,
+    now: Timestamp,
+    choice: ExtensionDecision,
+    held: Inventory,
+    wanted: Vec<(ExtensionPlacement, ObjectRef)>,
+}
+
+impl Choosing<'_> {
+    /// Those that the cluster should have: each number when those before it work.
+    fn install_extensions(&mut self, all: &[Result<RenderedExtension, ExtensionError>]) {
+        let mut blocked: Option<(u32, String)> = None;
+        for one in all {
+            let status = match one {
+                Err(mistake) => {
+                    if mistake.chosen && self.choice.refused.is_none() {
+                        self.choice.refused = Some(mistake.to_string());
+                    }
+                    let applied = self.before(&mistake.extension).and_then(|before| before.applied.clone());
+                    let message = format!("{}: {}", mistake.place, mistake.message);
+                    extension_status(
+                        &mistake.extension,
+                        Status::False,
+                        names::reasons::INVALID_EXTENSION,
+                        message,
+                        applied,
+                    )
+                }
+                Ok(extension) => {
+                    self.record_inventory(extension);
+                    let held_back = blocked.as_ref().filter(|(order, _)| *order < extension.order);
+                    let held_back = held_back.map(|(_, name)| name.clone());
+                    match extension.placement {
+                        ExtensionPlacement::Cluster => self.in_cluster(extension, held_back.as_deref()),
+                        ExtensionPlacement::Meta => self.in_meta(extension, held_back.as_deref()),
+                    }
+                }
+            };
+            // What it no longer has stands in no way of those after it.
+            let stands = status.ready != Status::True && status.reason != names::reasons::REMOVING;
+            if stands && blocked.is_none() {
+                let order = one.as_ref().map_or_else(|mistake| self.order(&mistake.extension), |one| one.order);
+                blocked = Some((order, status.name.clone()));
+            }
+            self.choice.statuses.push(status);
+        }
+    }
+
+    /// One that cannot be rendered holds back those after it; one that does not exist nobody.
+    fn order(&self, name: &str) -> u32 {
+        let package = self.seen.target().1;
+        package.extensions.iter().find(|one| one.name == name).map_or(u32::MAX, |one| one.order)
+    }
+
+    fn before(&self, name: &str) -> Option<&ExtensionStatus> {
+        self.seen.status.extensions.iter().find(|one| one.name == name)
+    }
+
+    fn report(&self, name: &str) -> Option<&ExtensionReport> {
+        self.seen.extensions.reports.get(name)
+    }
+
+    fn record_inventory(&mut self, extension: &RenderedExtension) {
+        let pruned = self.report(&extension.name).map(|report| report.pruned.clone()).unwrap_or_default();
+        let held = self.held.entry(extension.name.clone()).or_default();
+        // What moved to the other side is taken away there first.
+        if held.placement != extension.placement && !held.objects.is_empty() {
+            return;
+        }
+        let wanted: Vec<_> = extension.objects.iter().map(ObjectRef::of).collect();
+        let mut objects = wanted.clone();
+        let old = held.objects.iter().filter(|old| !pruned.iter().any(|gone| gone.is(old)));
+        objects.extend(old.filter(|old| !wanted.iter().any(|new| new.is(old))).cloned());
+        *held = InventoryEntry { order: extension.order, placement: extension.placement, objects };
+    }
+
+    /// What that extension brought and nobody has any more.
+    fn orphaned_objects(&self, name: &str, placement: ExtensionPlacement) -> Vec<ObjectRef> {
+        let held = self.held.get(name).filter(|held| held.placement == placement);
+        let objects = held.into_iter().flat_map(|held| &held.objects);
+        let wanted = |old: &&ObjectRef| self.wanted.iter().any(|(at, new)| *at == placement && new.is(old));
+        objects.filter(|old| !wanted(old)).cloned().collect()
+    }
+
+    /// Of what was found there, what is deleted next: what somebody wants again by now stays.
+    fn removal(&self, name: &str, report: &ExtensionReport) -> Option<Removal> {
+        let surplus = self.orphaned_objects(name, ExtensionPlacement::Cluster);
+        let left = report.surplus.iter().filter(|one| surplus.iter().any(|old| old.is(&one.object)));
+        let objects: Vec<_> = left.take(BATCH).cloned().collect();
+        (!objects.is_empty()).then(|| Removal { extension: name.to_owned(), objects })
+    }
+
+    fn in_cluster(&mut self, extension: &RenderedExtension, held_back: Option<&str>) -> ExtensionStatus {
+        let name = &extension.name;
+        let report = self.report(name).filter(|report| report.digest == extension.digest).cloned();
+        // What it has now is in place before what it had goes.
+        let removal = report.as_ref().filter(|report| !matches!(report.outcome, ExtensionOutcome::Failed(_)));
+        let removal = removal.and_then(|report| self.removal(name, report));
+        let before = self.before(name).filter(|before| before.applied.as_ref() == Some(&extension.digest)).cloned();
+        let applied = Some(extension.digest.clone());
+        let (status, due) = match (&report, before) {
+            (Some(report), _) => self.status_from_report(extension, report),
+            // Put in place by a process before us: looked at in its time, and no longer than that.
+            (None, Some(before)) if before.ready == Status::True => {
+                let since = self.seen.extensions.since.unwrap_or(self.now);
+                (before, after(since, self.seen.extensions.every.mul_f64(start_offset(&self.seen.names.namespace))))
+            }
+            (None, before) if held_back.is_some() && before.is_none() => {
+                let message = format!("waiting for extension {}", held_back.unwrap_or_default());
+                let applied = self.before(name).and_then(|before| before.applied.clone());
+                return extension_status(name, Status::False, names::reasons::APPLYING, message, applied);
+            }
+            (None, _) if self.choice.servers.is_empty() => {
+                let message = "no API server is verified".to_owned();
+                let applied = self.before(name).and_then(|before| before.applied.clone());
+                return extension_status(name, Status::False, names::reasons::APPLYING, message, applied);
+            }
+            (None, _) => {
+                let message = "applying objects".to_owned();
+                (extension_status(name, Status::False, names::reasons::APPLYING, message, None), self.now)
+            }
+        };
+        if due > self.now {
+            self.requeue_at(due);
+        } else if !self.choice.servers.is_empty() {
+            // While it is only waited for, it is not written again and again.
+            let waits = report.as_ref().filter(|report| matches!(report.outcome, ExtensionOutcome::Waits(_)));
+            let young = waits.is_some_and(|report| self.now < after(report.since, extension.health.within.0));
+            let surplus = self.orphaned_objects(name, ExtensionPlacement::Cluster);
+            let objects = if young { Vec::new() } else { extension.objects.clone() };
+            self.choice.work.push(ExtensionWork {
+                extension: name.clone(),
+                digest: extension.digest.clone(),
+                objects,
+                again: report.is_some() || status.ready == Status::True,
+                surplus,
+                checks: extension.health.checks.clone(),
+            });
+        }
+        let status = ExtensionStatus {
+            applied: status.applied.clone().or_else(|| applied.filter(|_| report.is_some())),
+            ..status
+        };
+        let left = report.as_ref().map(|report| report.surplus.len()).unwrap_or_default();
+        let failed = report.as_ref().is_some_and(|report| report.look_at.is_some());
+        let (Some(report), true) = (&report, removal.is_some() || failed) else { return status };
+        if let Some(removal) = removal {
+            self.choice.remove.get_or_insert(removal);
+        }
+        if status.ready != Status::True {
+            return status;
+        }
+        let why = orphans_message(report, left);
+        extension_status(name, Status::False, names::reasons::REMOVING, why, status.applied)
+    }
+
+    /// What a report says, and when it is looked at again.
+    fn status_from_report(
+        &self,
+        extension: &RenderedExtension,
+        report: &ExtensionReport,
+    ) -> (ExtensionStatus, Timestamp) {
+        let (name, applied) = (&extension.name, Some(extension.digest.clone()));
+        let elapsed = Duration::try_from(report.at.duration_since(report.since)).unwrap_or_default();
+        // The longer it does not come, the less often it is looked at; at last as often as everything.
+        let patience = (elapsed / 8).clamp(RECHECK_AFTER, self.seen.extensions.every.max(RECHECK_AFTER));
+        let (status, due) = match &report.outcome {
+            ExtensionOutcome::Healthy => {
+                let message = "objects are applied and health checks pass".to_owned();
+                let spread = 1.0 + start_offset(&self.seen.names.namespace) / 3.0;
+                let due = after(report.at, self.seen.extensions.every.mul_f64(spread));
+                (extension_status(name, Status::True, names::reasons::HEALTHY, message, applied), due)
+            }
+            ExtensionOutcome::Waits(why) => {
+                let late = self.now >= after(report.since, extension.health.within.0);
+                let reason = if late { names::reasons::UNHEALTHY } else { names::reasons::APPLYING };
+                (extension_status(name, Status::False, reason, why.clone(), applied), after(report.at, patience))
+            }
+            ExtensionOutcome::Failed(why) => {
+                let applied = self.before(name).and_then(|before| before.applied.clone());
+                let status = extension_status(name, Status::False, names::reasons::APPLY_FAILED, why.clone(), applied);
+                (status, after(report.at, patience))
+            }
+        };
+        (status, report.look_at.map_or(due, |at| at.min(due)))
+    }
+
+    fn in_meta(&mut self, extension: &RenderedExtension, held_back: Option<&str>) -> ExtensionStatus {
+        let name = &extension.name;
+        let before = self.before(name).and_then(|before| before.applied.clone());
+        let applied = before.as_ref() == Some(&extension.digest);
+        let not_yet =
+            |why: String| extension_status(name, Status::False, names::reasons::APPLYING, why, before.clone());
+        if let Some(other) = held_back.filter(|_| !applied) {
+            return not_yet(format!("waiting for extension {other}"));
+        }
+        let mut trouble = None;
+        for body in &extension.objects {
+            let this = ObjectRef::of(body);
+            let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.as_str() == this.kind) else { continue };
+            let live = self.seen.object(kind, &this.name);
+            if let Some(live) = live.as_ref().filter(|live| live["metadata"]["labels"][EXTENSION].is_null()) {
+                let owner = live["metadata"]["labels"][names::COMPONENT].as_str().unwrap_or("another owner");
+                let why = format!("{this} already exists and belongs to {owner}; choose another name");
+                return extension_status(name, Status::False, names::reasons::APPLY_FAILED, why, before);
+            }
+            let place = live.as_ref().and_then(|live| difference(live, body));
+            if live.is_none() || place.is_some() {
+                trouble.get_or_insert_with(|| format!("applying {this}"));
+                let object = Object { kind, name: this.name, body: body.clone() };
+                self.choice.apply.push((object, place.filter(|_| applied)));
+            }
+        }
+        for gone in self.orphaned_objects(name, ExtensionPlacement::Meta) {
+            self.take_away(name, &gone);
+        }
+        if let Some(why) = trouble {
+            return not_yet(why);
+        }
+        let now = Some(extension.digest.clone());
+        let checks = extension.health.checks.iter().filter_map(health::subject);
+        let trouble = checks.into_iter().find_map(|(what, _, checked)| {
+            let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == what.kind().1);
+            let Some(kind) = kind else {
+                return Some(format!(
+                    "{} {checked} is not supported in the meta cluster; remove this health check",
+                    what.kind().1
+                ));
+            };
+            health::health_problem(what, checked, self.seen.object(kind, checked).as_ref())
+        });
+        match trouble {
+            None => {
+                let message = "objects are applied and health checks pass".to_owned();
+                extension_status(name, Status::True, names::reasons::HEALTHY, message, now)
+            }
+            Some(why) => {
+                let old = found(&self.seen.status.conditions, names::EXTENSIONS_READY);
+                let since =
+                    old.filter(|old| old.status == Status::False).map_or(self.now, |old| old.last_transition_time);
+                let end = after(since, extension.health.within.0);
+                if end > self.now {
+                    self.requeue_at(end);
+                    return extension_status(name, Status::False, names::reasons::APPLYING, why, now);
+                }
+                extension_status(name, Status::False, names::reasons::UNHEALTHY, why, now)
+            }
+        }
+    }
+
+    /// Takes an object away in the meta cluster; it is forgotten when it is gone, or not ours.
+    fn take_away(&mut self, extension: &str, gone: &ObjectRef) {
+        let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == gone.kind);
+        let live = kind.and_then(|kind| self.seen.object(kind, &gone.name));
+        let ours = live.filter(|live| live["metadata"]["labels"][EXTENSION] == *extension);
+        match (kind, ours) {
+            (Some(kind), Some(live)) => {
+                let uid = live["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+                self.choice.prune.push((kind, gone.name.clone(), uid));
+            }
+            _ => {
+                if let Some(held) = self.held.get_mut(extension) {
+                    held.objects.retain(|one| one != gone);
+                }
+            }
+        }
+    }
+
+    /// Those that the cluster should no longer have: the last ones first.
+    fn remove_extensions(&mut self, all: &[Result<RenderedExtension, ExtensionError>]) {
+        let stays = |name: &str, placement: ExtensionPlacement| {
+            all.iter().any(|one| match one {
+                Ok(one) => one.name == name && one.placement == placement,
+                Err(mistake) => mistake.extension == name,
+            })
+        };
+        let leaving: Vec<_> = self
+            .held
+            .iter()
+            .filter(|(name, held)| !stays(name, held.placement))
+            .map(|(name, held)| (name.clone(), held.clone()))
+            .collect();
+        let Some(last) = leaving.iter().map(|(_, held)| held.order).max() else { return };
+        for (name, held) in leaving {
+            if held.order == last {
+                self.leave(&name, held.placement);
+            }
+            let left = self.held.get(&name).map(|held| held.objects.clone()).unwrap_or_default();
+            let Some(next) = left.first() else {
+                self.held.remove(&name);
+                continue;
+            };
+            if self.choice.statuses.iter().all(|status| status.name != name) {
+                let report = self.report(&name).filter(|report| report.digest.is_empty());
+                let why = match report.map(|report| (&report.outcome, &report.waits)) {
+                    Some((ExtensionOutcome::Failed(why), _) | (_, Some(why))) => {
+                        format!("deleting {}: {why}", with_others(next, left.len()))
+                    }
+                    _ => format!("deleting {}", with_others(next, left.len())),
+                };
+                self.choice.statuses.push(extension_status(&name, Status::False, names::reasons::REMOVING, why, None));
+            }
+        }
+    }
+
+    fn leave(&mut self, name: &str, placement: ExtensionPlacement) {
+        let surplus = self.orphaned_objects(name, placement);
+        if let Some(held) = self.held.get_mut(name) {
+            // What another extension has now is no longer its own.
+            held.objects.retain(|one| surplus.contains(one));
+        }
+        match placement {
+            ExtensionPlacement::Meta => surplus.iter().for_each(|gone| self.take_away(name, gone)),
+            ExtensionPlacement::Cluster => {
+                let report = self.report(name).filter(|report| report.digest.is_empty()).cloned();
+                let gone = |one: &ObjectRef| report.iter().flat_map(|report| &report.pruned).any(|gone| gone.is(one));
+                if let Some(held) = self.held.get_mut(name) {
+                    held.objects.retain(|one| !gone(one));
+                }
+                let left: Vec<_> = surplus.into_iter().filter(|one| !gone(one)).collect();
+                if left.is_empty() || self.choice.servers.is_empty() {
+                    return;
+                }
+                if let Some(removal) = report.as_ref().and_then(|report| self.removal(name, report)) {
+                    self.choice.remove.get_or_insert(removal);
+                    return;
+                }
+                let due =
+                    report.map_or(self.now, |report| report.look_at.unwrap_or_else(|| after(report.at, RECHECK_AFTER)));
+                if due > self.now {
+                    return self.requeue_at(due);
+                }
+                self.choice.work.push(ExtensionWork {
+                    extension: name.to_owned(),
+                    digest: String::new(),
+                    objects: Vec::new(),
+                    again: false,
+                    surplus: left,
+                    checks: Vec::new(),
+                });
+            }
+        }
+    }
+
+    fn requeue_at(&mut self, at: Timestamp) {
+        self.choice.next = Some(self.choice.next.map_or(at, |next| next.min(at)));
+    }
+}
+
+fn extension_status(
+    name: &str,
+    ready: Status,
+    reason: &str,
+    message: String,
+    applied: Option<String>,
+) -> ExtensionStatus {
+    let message = message.chars().filter(|one| !one.is_control()).take(1000).collect();
+    ExtensionStatus { name: name.to_owned(), ready, reason: reason.to_owned(), message, applied }
+}
+
+/// What is said of objects that an extension no longer has and that are still there.
+fn orphans_message(report: &ExtensionReport, left: usize) -> String {
+    let what = match report.surplus.first() {
+        Some(first) => {
+            format!("objects are applied; deleting {} that it no longer has", with_others(&first.object, left))
+        }
+        None => "objects are applied; deleting objects that it no longer has".to_owned(),
+    };
+    report.waits.as_ref().map_or_else(|| what.clone(), |why| format!("{what}: {why}"))
+}
+
+/// The first of some objects, with the number of the others.
+fn with_others(first: &ObjectRef, count: usize) -> String {
+    match count.saturating_sub(1) {
+        0 => first.to_string(),
+        others => format!("{first} and {}", counted(others, "other object")),
+    }
+}
+
+fn after(at: Timestamp, wait: Duration) -> Timestamp {
+    at.checked_add(SignedDuration::try_from(wait).unwrap_or_default()).unwrap_or(at)
+}
+
+/// From 0 to 1: clusters of a fleet that began together do not stay together. Extensions of one cluster do, and share a connection.
+fn start_offset(text: &str) -> f64 {
+    let sum = text.bytes().fold(7_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+    f64::from(sum % 1000) / 1000.0
+}
+
+/// What the condition says of them: whether, a reason, and a sentence that names the first that is not.
+pub(in super::super) fn condition(choice: &ExtensionDecision) -> (Status, String, String) {
+    let count = choice.statuses.len();
+    // What a person must mend comes before what time mends.
+    let worst = [names::reasons::INVALID_EXTENSION, names::reasons::APPLY_FAILED, names::reasons::UNHEALTHY];
+    let not: Vec<_> = choice.statuses.iter().filter(|one| one.ready != Status::True).collect();
+    let first = worst.iter().find_map(|reason| not.iter().find(|one| one.reason == *reason)).or(not.first());
+    match first {
+        None if count == 0 => (Status::True, names::reasons::ALL_READY.to_owned(), "no extensions".to_owned()),
+        None => (Status::True, names::reasons::ALL_READY.to_owned(), format!("{} ready", counted(count, "extension"))),
+        Some(one) => {
+            let more = match not.len() - 1 {
+                0 => String::new(),
+                others => format!("; {} not ready", counted(others, "other extension")),
+            };
+            (Status::False, one.reason.clone(), format!("{}: {}{more}", one.name, one.message))
+        }
+    }
+}

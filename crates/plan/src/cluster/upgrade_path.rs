@@ -1,0 +1,197 @@
+//! Which package versions lead to which, before anything is asked of a cluster.
+
+use fleetwright_api::ClusterPackageVersionSpec;
+
+/// A package version, as far as the ways to it and from it are concerned.
+#[derive(Clone, Copy, Debug)]
+pub struct VersionNode<'a> {
+    /// What it is called.
+    pub name: &'a str,
+    /// Its version of Kubernetes.
+    pub kubernetes: &'a str,
+    /// What a cluster may come from; the same minor and the one below if empty.
+    pub reachable_from: &'a [String],
+    /// What a cluster may go back to; the same minor and, while it is emulated, the one below if empty.
+    pub back_to: &'a [String],
+}
+
+impl<'a> VersionNode<'a> {
+    /// The package version of that name.
+    pub fn of(name: &'a str, spec: &'a ClusterPackageVersionSpec) -> Self {
+        let ClusterPackageVersionSpec { kubernetes, reachable_from, back_to, .. } = spec;
+        Self { name, kubernetes, reachable_from, back_to }
+    }
+
+    /// One that is gone, of which only the version is known.
+    pub fn gone(name: &'a str, kubernetes: &'a str) -> Self {
+        Self { name, kubernetes, reachable_from: &[], back_to: &[] }
+    }
+
+    /// Its minor, such as `1.36`.
+    pub fn minor(&self) -> &'a str {
+        let second = self.kubernetes.match_indices('.').nth(1).map_or(self.kubernetes.len(), |(at, _)| at);
+        &self.kubernetes[..second]
+    }
+
+    /// Its version as numbers.
+    fn numbers(&self) -> [u32; 3] {
+        let mut numbers = self.kubernetes.split('.').map(|number| number.parse().unwrap_or(0));
+        [(); 3].map(|()| numbers.next().unwrap_or(0))
+    }
+
+    /// Whether it is of an older version of Kubernetes than the other.
+    pub fn is_older_than(&self, other: &Self) -> bool {
+        self.numbers() < other.numbers()
+    }
+
+    /// Whether a list names it, or its minor.
+    fn is_in(&self, list: &[String]) -> bool {
+        list.iter().any(|entry| entry == self.name || entry == self.minor())
+    }
+}
+
+/// There is no way from one package version to another.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct NoUpgradePath {
+    /// What kind of obstacle it is.
+    pub why: NoUpgradePathReason,
+    /// What it is and what would lead there, for people.
+    pub message: String,
+}
+
+/// Why there is no way from one package version to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoUpgradePathReason {
+    /// Forward leads only to what is not older.
+    Older,
+    /// Back leads only to what is not newer.
+    Newer,
+    /// More than one minor at a time.
+    TooFar,
+    /// One of the two does not allow it.
+    NotAllowed,
+    /// The older minor is emulated no more.
+    NotEmulated,
+}
+
+fn no_way(why: NoUpgradePathReason, message: String) -> Result<(), NoUpgradePath> {
+    Err(NoUpgradePath { why, message })
+}
+
+/// Whether an upgrade leads from one to the other.
+///
+/// # Errors
+/// It does not; says why, and what would.
+pub fn forward(from: &VersionNode<'_>, to: &VersionNode<'_>) -> Result<(), NoUpgradePath> {
+    let (is, asked) = (from.numbers(), to.numbers());
+    let about = about(from, to);
+    if to.is_older_than(from) {
+        return no_way(NoUpgradePathReason::Older, format!("{about}: the target is older, so this is a rollback"));
+    }
+    if is[0] != asked[0] || asked[1] - is[1] > 1 {
+        let next = format!("{}.{}", is[0], is[1] + 1);
+        return no_way(
+            NoUpgradePathReason::TooFar,
+            format!(
+                "{about}: a control plane is upgraded by one minor at a time; upgrade to a package version of {next} first"
+            ),
+        );
+    }
+    if !to.reachable_from.is_empty() && !from.is_in(to.reachable_from) {
+        let (to, allowed) = (to.name, to.reachable_from.join(", "));
+        return no_way(
+            NoUpgradePathReason::NotAllowed,
+            format!(
+                "{about}: spec.reachableFrom of {to} allows {allowed}; upgrade to one of these first, or create a package version that allows {}",
+                from.name
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// Whether a rollback leads from one to the other, keeping every write. `emulates` is the older minor that the cluster keeps to.
+///
+/// # Errors
+/// It does not; says why.
+pub fn back(from: &VersionNode<'_>, to: &VersionNode<'_>, emulates: Option<&str>) -> Result<(), NoUpgradePath> {
+    let (is, asked) = (from.numbers(), to.numbers());
+    let about = about(from, to);
+    if from.is_older_than(to) {
+        return no_way(NoUpgradePathReason::Newer, format!("{about}: the target is newer, so this is an upgrade"));
+    }
+    if is[0] != asked[0] || is[1] - asked[1] > 1 {
+        return no_way(
+            NoUpgradePathReason::TooFar,
+            format!("{about}: a control plane is rolled back by one minor at most, to the minor that it emulates"),
+        );
+    }
+    if !from.back_to.is_empty() && !to.is_in(from.back_to) {
+        let (from, allowed) = (from.name, from.back_to.join(", "));
+        return no_way(
+            NoUpgradePathReason::NotAllowed,
+            format!("{about}: spec.backTo of {from} allows {allowed}; roll back to one of these"),
+        );
+    }
+    if is[1] != asked[1] && emulates != Some(to.minor()) {
+        let minor = to.minor();
+        return no_way(
+            NoUpgradePathReason::NotEmulated,
+            format!(
+                "{about}: the cluster no longer emulates {minor}, so its datastore may hold data that {minor} cannot read, and a rollback could lose it"
+            ),
+        );
+    }
+    Ok(())
+}
+
+fn about(from: &VersionNode<'_>, to: &VersionNode<'_>) -> String {
+    format!(
+        "ClusterPackageVersion {} is Kubernetes {}, the cluster runs {} ({})",
+        to.name, to.kubernetes, from.kubernetes, from.name
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(|&word| word.to_owned()).collect()
+    }
+
+    #[test]
+    fn an_upgrade_goes_by_one_minor_at_a_time_and_only_from_where_it_may() {
+        let from = VersionNode::gone("k8s-1.36.4-r1", "1.36.4");
+        for (kubernetes, well) in
+            [("1.36.4", true), ("1.36.10", true), ("1.37.0", true), ("1.38.0", false), ("2.0.0", false)]
+        {
+            assert_eq!(forward(&from, &VersionNode::gone("to", kubernetes)).is_ok(), well, "{kubernetes}");
+        }
+        for (list, well) in [(&["1.36"][..], true), (&["k8s-1.36.4-r1"], true), (&["1.35", "k8s-1.36.4"], false)] {
+            let list = words(list);
+            let to = VersionNode { reachable_from: &list, ..VersionNode::gone("to", "1.37.0") };
+            assert_eq!(forward(&from, &to).is_ok(), well, "{list:?}");
+        }
+        let far = forward(&from, &VersionNode::gone("k8s-1.38.0", "1.38.0")).unwrap_err().to_string();
+        assert!(far.contains("1.37 first"), "{far}");
+        assert_eq!(forward(&from, &VersionNode::gone("old", "1.36.3")).unwrap_err().why, NoUpgradePathReason::Older);
+    }
+
+    #[test]
+    fn going_back_across_a_minor_needs_its_emulation() {
+        let from = VersionNode::gone("new", "1.37.1");
+        let back_to = |kubernetes, emulates| back(&from, &VersionNode::gone("old", kubernetes), emulates);
+        assert_eq!(back_to("1.37.0", None), Ok(()));
+        assert_eq!(back_to("1.37.1", None), Ok(()), "another package of the same version");
+        assert_eq!(back_to("1.36.4", Some("1.36")), Ok(()));
+        assert_eq!(back_to("1.36.4", None).unwrap_err().why, NoUpgradePathReason::NotEmulated);
+        assert_eq!(back_to("1.35.9", Some("1.36")).unwrap_err().why, NoUpgradePathReason::TooFar);
+        assert_eq!(back_to("1.37.2", None).unwrap_err().why, NoUpgradePathReason::Newer);
+        let list = words(&["1.37"]);
+        let from = VersionNode { back_to: &list, ..from };
+        let refused = back(&from, &VersionNode::gone("old", "1.36.4"), Some("1.36")).unwrap_err().to_string();
+        assert!(refused.contains("spec.backTo of new") && refused.contains("allows 1.37"), "{refused}");
+    }
+}

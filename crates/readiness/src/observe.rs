@@ -1,0 +1,308 @@
+//! Everything that a verdict depends on, gathered from the caches.
+
+use std::sync::Arc;
+
+use fleetwright_api::{Condition, Status, TaintEffect, names};
+use fleetwright_kit::{Cache, Key};
+use fleetwright_plan::readiness::reports::{CopiedConditions, RefusedReport, copy};
+use fleetwright_plan::readiness::safety_net::{FullNet, NetMembership};
+use fleetwright_plan::readiness::verdict::{
+    Decision, ForeignTaint, GateVerdict, MachineObservation, ManualChange, Node, NodeAction, NodeObservation, judge,
+};
+use fleetwright_plan::readiness::{ObservedCondition, cut, stamp};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::view::{ConditionView, GatesView, LastWriter, MachineView, NodeView, ReportView, intern};
+
+/// Name of the index of machines by the name of their Node.
+pub const BY_NODE: &str = "node";
+/// Name of the index of reports by the machine that their label names.
+pub const BY_MACHINE: &str = "machine";
+/// Name of the index of gates under which all are found.
+pub const ALL: &str = "all";
+
+/// So many broken reports are told of in a condition.
+const MAX_LISTED_REPORTS: usize = 5;
+
+/// The caches.
+#[derive(Clone, Debug)]
+pub struct Caches {
+    /// Machines, with [`BY_NODE`].
+    pub machines: Cache<MachineView>,
+    /// Nodes.
+    pub nodes: Cache<NodeView>,
+    /// ReadinessGates, with [`ALL`].
+    pub gates: Cache<GatesView>,
+    /// Reports, with [`BY_MACHINE`].
+    pub reports: Cache<ReportView>,
+}
+
+/// What is seen of a machine's Node.
+#[derive(Clone, Debug)]
+pub enum ObservedNode {
+    /// There is none of that name.
+    Missing,
+    /// It is bound to another machine.
+    Taken(Arc<str>),
+    /// It exists and is bound to no machine.
+    NotBound,
+    /// It exists and is bound to this machine, by uid.
+    Found(Arc<NodeView>),
+}
+
+/// Everything that the verdict on one machine depends on.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The machine's name.
+    pub name: Arc<str>,
+    /// The machine.
+    pub machine: Arc<MachineView>,
+    /// Its Node.
+    pub node: ObservedNode,
+    /// The ReadinessGates that select it, with their names.
+    pub gates: Vec<(Arc<str>, Arc<GatesView>)>,
+    /// The reports on it, with their names.
+    pub reports: Vec<(Arc<str>, Arc<ReportView>)>,
+}
+
+/// What follows for the API.
+#[derive(Clone, Debug)]
+pub struct NodeDecision {
+    /// What to do and to say.
+    pub decision: Decision,
+    /// The conditions that this operator keeps on the machine, by type.
+    pub conditions: Vec<Condition>,
+    /// Reports that do not count.
+    pub refused: Vec<RefusedReport>,
+    /// Whether the Node has our taint after the decision is carried out.
+    pub closed: bool,
+}
+
+impl Caches {
+    /// Looks at a machine; none if there is none.
+    pub fn look(&self, key: &Key) -> Option<Observed> {
+        let machine = self.machines.get(key)?;
+        let node = match self.nodes.get(&Key::cluster(&machine.node)) {
+            None => ObservedNode::Missing,
+            Some(node) => match self.owner(&machine.node, &node.uid) {
+                Some(owner) if owner != key.name => ObservedNode::Taken(owner),
+                Some(_) => ObservedNode::Found(node),
+                None => ObservedNode::NotBound,
+            },
+        };
+        let gates = self.gates.by(ALL, ALL).into_iter().filter(|(_, gates)| gates.selects(&machine));
+        let gates = gates.map(|(key, gates)| (key.name, gates)).collect();
+        let reports =
+            self.reports.by(BY_MACHINE, &key.name).into_iter().map(|(key, report)| (key.name, report)).collect();
+        Some(Observed { name: Arc::clone(&key.name), machine, node, gates, reports })
+    }
+
+    /// The machine that the Node is bound to. Of several that a person bound it to, the oldest has it.
+    fn owner(&self, node: &str, uid: &str) -> Option<Arc<str>> {
+        let mut claims = self.machines.by(BY_NODE, node);
+        claims.retain(|(_, machine)| machine.bound.as_deref() == Some(uid));
+        claims.sort_by(|a, b| (a.1.created, &a.0.name).cmp(&(b.1.created, &b.0.name)));
+        claims.into_iter().next().map(|(key, _)| key.name)
+    }
+}
+
+impl Observed {
+    /// Judges the machine and hands everything to `f`.
+    pub fn judge<R>(
+        &self,
+        now: Timestamp,
+        f: impl FnOnce(&MachineObservation<'_>, &CopiedConditions<'_>, &GateVerdict<'_>) -> R,
+    ) -> R {
+        let machine = &*self.machine;
+        let seen = MachineObservation {
+            created: machine.created,
+            changed: machine.changed,
+            paused: machine.paused,
+            bootstrapped: machine.bootstrapped.as_ref().map(|first| (first.at, first.node_uid.as_str())),
+            conditions: machine.conditions.iter().map(ConditionView::fact).collect(),
+            node: match &self.node {
+                ObservedNode::Missing => NodeObservation::Missing(&machine.node),
+                ObservedNode::Taken(by) => NodeObservation::Taken { node: &machine.node, by },
+                ObservedNode::NotBound => NodeObservation::NotBound { node: &machine.node, machine: &self.name },
+                ObservedNode::Found(node) => NodeObservation::Found(seen_node(machine, node)),
+            },
+            gates: self.gates.iter().map(|(name, gates)| gates.gates(name)).collect(),
+        };
+        let filed: Vec<_> = self.reports.iter().map(|(name, report)| report.filed(name)).collect();
+        let copies = copy(&seen.conditions, &filed, &seen.gates, now);
+        let judgement = judge(&seen, &copies, now);
+        f(&seen, &copies, &judgement)
+    }
+
+    /// The nets that the machine is in.
+    pub fn places(&self) -> Vec<NetMembership> {
+        self.gates
+            .iter()
+            .map(|(name, gates)| {
+                let value = gates.spec.safety_net.by.as_deref().and_then(|by| self.machine.label(by));
+                NetMembership { gates: Arc::clone(name), scope: intern(value.unwrap_or_default()) }
+            })
+            .collect()
+    }
+
+    /// What to write, for what was judged and what the nets say.
+    pub fn outcome(
+        &self,
+        seen: &MachineObservation<'_>,
+        copies: &CopiedConditions<'_>,
+        judgement: &GateVerdict<'_>,
+        full: &[FullNet],
+        now: Timestamp,
+    ) -> NodeDecision {
+        let decision = judgement.decide(seen, full, now);
+        let mut conditions: Vec<Condition> = copies.copied.iter().map(|copy| copy.condition.clone()).collect();
+        conditions.push(self.condition(
+            names::SCHEDULABLE,
+            decision.status,
+            decision.reason,
+            decision.message.clone(),
+            now,
+        ));
+        if !self.reports.is_empty() {
+            let (status, reason, message) = reports_valid(&copies.refused);
+            conditions.push(self.condition(names::REPORTS_VALID, status, reason, message, now));
+        }
+        conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+        let closed = match (decision.turn, &seen.node) {
+            (Some(turn), _) => turn == NodeAction::Close,
+            (None, NodeObservation::Found(node)) => node.closed,
+            (None, _) => false,
+        };
+        NodeDecision { decision, conditions, refused: copies.refused.clone(), closed }
+    }
+
+    /// A condition of ours, with the time at which its status changed.
+    pub fn condition(&self, type_: &str, status: Status, reason: &str, message: String, now: Timestamp) -> Condition {
+        let before = self.machine.condition(type_).filter(|kept| kept.status == status);
+        Condition {
+            type_: type_.to_owned(),
+            status,
+            reason: reason.to_owned(),
+            message,
+            last_transition_time: before.map_or(now, |kept| kept.since),
+            observed_generation: Some(self.machine.generation),
+            reporter: None,
+        }
+    }
+
+    /// What we own of the machine's status, as it is now.
+    pub fn current_status(&self) -> Value {
+        let mut ours: Vec<&ConditionView> = self.machine.conditions.iter().filter(|kept| kept.ours).collect();
+        ours.sort_by(|a, b| a.type_.cmp(&b.type_));
+        let conditions: Vec<Value> = ours
+            .into_iter()
+            .map(|kept| {
+                json!({
+                    "type": &*kept.type_,
+                    "status": kept.status.as_str(),
+                    "reason": &*kept.reason,
+                    "message": &*kept.message,
+                    "lastTransitionTime": kept.since,
+                    "observedGeneration": kept.observed_generation,
+                    "reporter": kept.reporter.as_deref(),
+                })
+            })
+            .collect();
+        status(json!(conditions), json!(self.machine.bootstrapped))
+    }
+
+    /// What it should be.
+    pub fn desired_status(outcome: &NodeDecision) -> Value {
+        status(json!(outcome.conditions), json!(outcome.decision.bootstrapped))
+    }
+
+    /// The patch that opens or closes the Node, whoever else writes it meanwhile.
+    pub fn patch(&self, turn: NodeAction, now: Timestamp) -> Option<Value> {
+        let ObservedNode::Found(node) = &self.node else { return None };
+        let mut patch = vec![json!({ "op": "test", "path": "/metadata/uid", "value": &*node.uid })];
+        match &node.taints {
+            Some(taints) => patch.push(json!({ "op": "test", "path": "/spec/taints", "value": taints })),
+            // There is no test for what is not there.
+            None => patch.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": &*node.version })),
+        }
+        match turn {
+            NodeAction::Close => {
+                // When it was closed is kept with the taint: the safety net counts by it, also after a restart.
+                let taint = json!({ "key": names::UNREADY_TAINT, "effect": "NoSchedule", "timeAdded": stamp(now) });
+                match &node.taints {
+                    Some(_) => patch.push(json!({ "op": "add", "path": "/spec/taints/-", "value": taint })),
+                    None => patch.push(json!({ "op": "add", "path": "/spec/taints", "value": [taint] })),
+                }
+            }
+            NodeAction::Open => {
+                let ours: Vec<usize> = node
+                    .taints()
+                    .enumerate()
+                    .filter(|(_, taint)| is_ours(taint.key, taint.effect))
+                    .map(|(n, _)| n)
+                    .collect();
+                for index in ours.into_iter().rev() {
+                    patch.push(json!({ "op": "remove", "path": format!("/spec/taints/{index}") }));
+                }
+            }
+        }
+        Some(Value::Array(patch))
+    }
+}
+
+fn status(conditions: Value, bootstrapped: Value) -> Value {
+    let mut status = json!({ "conditions": conditions });
+    if !bootstrapped.is_null() {
+        status["bootstrapped"] = bootstrapped;
+    }
+    status
+}
+
+fn is_ours(key: &str, effect: Option<TaintEffect>) -> bool {
+    key == names::UNREADY_TAINT && effect == Some(TaintEffect::NoSchedule)
+}
+
+fn seen_node<'a>(machine: &'a MachineView, node: &'a NodeView) -> Node<'a> {
+    let hand = |touch: &'a Option<LastWriter>| {
+        touch.as_ref().map(|touch| ManualChange { manager: &touch.manager, at: touch.at })
+    };
+    let mut closed = None;
+    let mut foreign = Vec::new();
+    for taint in node.taints() {
+        let Some(effect) = taint.effect.filter(|effect| *effect != TaintEffect::PreferNoSchedule) else { continue };
+        if is_ours(taint.key, Some(effect)) {
+            closed = Some(taint.added);
+        } else if !(is_declared(machine, taint.key, effect)
+            || node.cordoned && taint.key == "node.kubernetes.io/unschedulable")
+        {
+            foreign.push(ForeignTaint { key: taint.key, effect });
+        }
+    }
+    Node {
+        name: &machine.node,
+        uid: &node.uid,
+        created: node.created,
+        closed: closed.is_some(),
+        closed_at: closed.flatten(),
+        cordoned: node.cordoned,
+        cordoned_by: hand(&node.cordoned_by),
+        foreign,
+        tainted_by: hand(&node.tainted_by),
+        conditions: node.conditions.iter().map(|kept| ObservedCondition { reporter: None, ..kept.fact() }).collect(),
+    }
+}
+
+fn is_declared(machine: &MachineView, key: &str, effect: TaintEffect) -> bool {
+    machine.taints.iter().any(|(other, its)| &**other == key && *its == effect)
+}
+
+fn reports_valid(refused: &[RefusedReport]) -> (Status, &'static str, String) {
+    if refused.is_empty() {
+        return (Status::True, "AllValid", "all reports on the Machine are valid".to_owned());
+    }
+    let told: Vec<String> = refused.iter().take(MAX_LISTED_REPORTS).map(|refused| cut(&refused.why, 400)).collect();
+    let more = refused.len().saturating_sub(MAX_LISTED_REPORTS);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    (Status::False, "ReportInvalid", format!("{}{more}", told.join("; ")))
+}

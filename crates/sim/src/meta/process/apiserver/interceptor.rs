@@ -1,0 +1,86 @@
+//! What stands between an API server's clients and its objects: the way to etcd, and what is wrong with its version.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleetwright_apiserver::{HealthCheck, InterceptAction, InterceptedRequest, Interceptor, Removal};
+use fleetwright_kit::Clock;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::super::{Removals, VersionDefect};
+use super::etcd_connection::EtcdConnection;
+
+/// How long a request waits for etcd.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Lets requests through while etcd answers.
+pub(super) struct EtcdInterceptor {
+    pub(super) etcd_connection: Arc<EtcdConnection>,
+    pub(super) clock: Clock,
+    pub(super) bad: Option<VersionDefect>,
+    pub(super) removals: Removals,
+}
+
+impl EtcdInterceptor {
+    /// Whether etcd answers, after a wait if need be.
+    async fn open(&self) -> bool {
+        if self.etcd_connection.state(self.clock.now()).is_ok() {
+            return true;
+        }
+        let mut patience = std::pin::pin!(self.clock.sleep(PATIENCE));
+        let mut member_events = self.etcd_connection.member_events();
+        let mut changed = self.etcd_connection.bound.get().map(|cluster| cluster.watch());
+        loop {
+            let cluster = async {
+                match &mut changed {
+                    Some(changed) => changed.changed().await.is_ok(),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = &mut patience => return false,
+                () = member_events.next() => {}
+                _ = cluster => {}
+            }
+            if self.etcd_connection.state(self.clock.now()).is_ok() {
+                return true;
+            }
+        }
+    }
+}
+
+impl Interceptor for EtcdInterceptor {
+    fn intercept<'a>(&'a self, _: InterceptedRequest<'a>) -> BoxFuture<'a, InterceptAction> {
+        async {
+            if let Some(VersionDefect::Slow(time)) = self.bad {
+                self.clock.sleep(time).await;
+            }
+            if !self.open().await {
+                return InterceptAction::Refuse(500, "etcdserver: request timed out".to_owned());
+            }
+            if self.bad == Some(VersionDefect::WrongAnswers) {
+                InterceptAction::Pretend
+            } else {
+                InterceptAction::Continue
+            }
+        }
+        .boxed()
+    }
+
+    fn checks(&self) -> Vec<HealthCheck> {
+        let passed = self.etcd_connection.state(self.clock.now()).is_ok();
+        let mut checks = vec![
+            HealthCheck { name: "etcd", live: true, passed },
+            HealthCheck { name: "etcd-readiness", live: false, passed },
+        ];
+        if self.bad == Some(VersionDefect::NeverReady) {
+            checks.push(HealthCheck { name: "poststarthook/rbac/bootstrap-roles", live: false, passed: false });
+        }
+        checks
+    }
+
+    fn removals(&self) -> Vec<Removal> {
+        self.removals.all()
+    }
+}
