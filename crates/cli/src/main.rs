@@ -1,5 +1,8 @@
 //! `fleetwright`: everything a person types.
 
+// Without the feature `embedded` some helpers have no user left.
+#![cfg_attr(not(feature = "embedded"), allow(dead_code, unused_imports))]
+
 #[cfg(feature = "embedded")]
 mod apiserver;
 mod cluster;
