@@ -30,7 +30,9 @@ pub(crate) fn text(explanation: &Explanation, now: Timestamp) -> String {
         let checks: Vec<_> = explanation.group(group).collect();
         if !checks.is_empty() {
             let rows: Vec<_> = checks.iter().map(|check| row(check, now)).collect();
-            let _ = write!(out, "\n{}:\n{}", title(group), table(&rows));
+            let name = checks.iter().find_map(|check| check.rule.as_deref()).filter(|_| group == Group::Node);
+            let title = name.map_or_else(|| title(group).to_owned(), |name| line(&name.replace('/', " ")));
+            let _ = write!(out, "\n{title}:\n{}", table(&rows));
         }
     }
     if !explanation.actions.is_empty() {

@@ -162,6 +162,9 @@ fn node_checks(node: &Node<'_>, judgement: &GateVerdict<'_>) -> Vec<Check> {
         },
         _ => Check { value: "no".to_owned(), ..Check::new(Group::Node, "ready before", State::Waiting) },
     });
+    for check in &mut checks {
+        check.rule = Some(format!("Node/{}", node.name));
+    }
     checks
 }
 

@@ -221,3 +221,139 @@ impl Explanation {
         self.actions.retain(|action| known.insert(action.clone()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Value, json};
+
+    use super::plan::{ClusterDetails, Deviation, MachineDetails, Plan, Step};
+    use super::*;
+    use crate::cluster::cluster_plan::{CertificatePlan, ObjectChange, PlannedVersion, RestorePlan, RollbackPlan};
+    use crate::machine::InputChange;
+
+    /// Every field has a value.
+    fn full_check() -> Check {
+        let text = || Some("x".to_owned());
+        Check {
+            rule: text(),
+            owner: text(),
+            value: "x".to_owned(),
+            limit: text(),
+            reason: "x".to_owned(),
+            message: "x".to_owned(),
+            since: Some(Timestamp::UNIX_EPOCH),
+            until: Some(Timestamp::UNIX_EPOCH),
+            ..Check::new(Group::Gates, "x", State::Failing)
+        }
+    }
+
+    fn subject() -> Subject {
+        Subject { kind: "Cluster", namespace: "fleet".to_owned(), name: "blue".to_owned() }
+    }
+
+    fn keys(value: &Value, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => fields.iter().for_each(|(key, value)| {
+                found.insert(key.clone());
+                keys(value, found);
+            }),
+            Value::Array(items) => items.iter().for_each(|item| keys(item, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_field_of_the_json_is_in_the_reference() {
+        let condition: Condition = serde_json::from_value(json!({
+            "type": "Ready", "status": "True", "reason": "Verified", "message": "m", "lastTransitionTime": "2026-11-16T08:00:00Z",
+        }))
+        .expect("a condition");
+        let verdict = Verdict {
+            condition: "Ready",
+            status: Status::True,
+            reason: "x".to_owned(),
+            message: "x".to_owned(),
+            since: Some(Timestamp::UNIX_EPOCH),
+            recorded: false,
+            last_recorded: Some(condition),
+        };
+        let mut explanation = Explanation::new(subject(), Some("Ready".to_owned()), false, verdict);
+        explanation.checks.push(full_check());
+        explanation.act([Action::run("x", "x")]);
+        let mut json = json!(explanation);
+        json["verdict"]["lastRecorded"] = Value::Null;
+
+        let (text, time) = (|| Some("x".to_owned()), Timestamp::UNIX_EPOCH);
+        let version = || PlannedVersion { package: "x".to_owned(), kubernetes: "1".to_owned() };
+        let plan = Plan {
+            api_version: "x".to_owned(),
+            kind: "Plan",
+            object: subject(),
+            paused: false,
+            steps: Some(vec![Step {
+                action: "upgrade".to_owned(),
+                component: "etcd".to_owned(),
+                from: text(),
+                to: text(),
+                disruption: fleetwright_api::Disruption::Restart,
+                restarts: Some(1),
+                message: "x".to_owned(),
+                risk: text(),
+                changes: vec![InputChange { what: "x".to_owned(), from: text(), to: text() }],
+                objects: vec![ObjectChange { kind: "Service", name: "x".to_owned(), diff: "x".to_owned() }],
+            }]),
+            error: text(),
+            blockers: vec![full_check()],
+            machine: Some(MachineDetails {
+                node: text(),
+                evicted_pods: vec!["x".to_owned()],
+                pods_error: text(),
+                deviations: vec![Deviation { component: "x".to_owned(), message: "x".to_owned() }],
+                not_compared: vec!["x".to_owned()],
+                compared_by_version: vec!["x".to_owned()],
+            }),
+            cluster: Some(ClusterDetails {
+                from: Some(version()),
+                to: version(),
+                checked_later: vec!["x".to_owned()],
+                extensions: vec!["x".to_owned()],
+                rollback: RollbackPlan { keeps_writes: true, message: "x".to_owned() },
+                restore: Some(RestorePlan {
+                    snapshot: "x".to_owned(),
+                    data_of: time,
+                    checked: true,
+                    patch: Value::Null,
+                }),
+                certificates: vec![CertificatePlan { name: "x".to_owned(), not_after: time, replaced: time }],
+            }),
+        };
+        let mut found = BTreeSet::new();
+        keys(&json, &mut found);
+        keys(&json!(plan), &mut found);
+        let reference = include_str!("../../../../docs/reference/json.md");
+        let missing: Vec<_> = found.iter().filter(|key| !reference.contains(&format!("`{key}"))).collect();
+        assert!(missing.is_empty(), "docs/reference/json.md lacks {missing:?}");
+        for word in ["Gates", "Failing", "Waiting", "Passing"] {
+            assert!(reference.contains(&format!("`{word}`")), "docs/reference/json.md lacks {word}");
+        }
+    }
+
+    #[test]
+    fn an_action_is_named_once() {
+        let verdict = Verdict {
+            condition: "Ready",
+            status: Status::Unknown,
+            reason: String::new(),
+            message: String::new(),
+            since: None,
+            recorded: false,
+            last_recorded: None,
+        };
+        let mut explanation = Explanation::new(subject(), None, false, verdict);
+        explanation.act([Action::run("a", "x"), Action::text("b")]);
+        explanation.act([Action::run("a", "x"), Action::run("a", "y")]);
+        assert_eq!(explanation.actions, [Action::run("a", "x"), Action::text("b"), Action::run("a", "y")]);
+    }
+}
