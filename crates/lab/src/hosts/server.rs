@@ -178,7 +178,7 @@ async fn answer(request: &Request<Incoming>, folder: &Path, shared: &Mutex<Share
     };
     match how {
         Some(Misbehaviour::Fail(status)) => {
-            return text(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), "told to fail\n");
+            return text(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), "failing on request\n");
         }
         Some(Misbehaviour::Hang) => std::future::pending().await,
         _ => {}
