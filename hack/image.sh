@@ -9,25 +9,34 @@ cd "$(dirname "$0")/.."
 
 target=${CARGO_TARGET_DIR:-$PWD/target}
 image=$target/image
+hack/helper.sh
+# The all-in-one program of an earlier build comes back, whatever happens here.
+program=
+restore() { [ -z "$program" ] || [ ! -e "$program.all" ] || mv -f "$program.all" "$program"; }
+trap restore EXIT
+keep() { [ ! -e "$program" ] || ln -f "$program" "$program.all"; }
 case ${1:-release} in
 release)
   echo "image: building the operators (some minutes the first time)"
+  program=$target/release/fleetwright
+  keep
   cargo build --release --locked -p fleetwright-cli --no-default-features
-  built=$target/release/fleetwright
   ;;
 dev)
+  echo "image: building the operators as tests use them (some minutes the first time)"
+  program=$target/debug/fleetwright
+  keep
   # The same features of dependencies as for all tests, so that only the program itself is built again.
   cargo test --workspace --locked --no-default-features --test cli --no-run --quiet
-  built=$target/debug/fleetwright
   ;;
 *)
   echo "image: ${1} is neither release nor dev" >&2
   exit 2
   ;;
 esac
-hack/helper.sh
 mkdir -p "$image"
-strip -o "$image/.fleetwright" "$built"
+strip -o "$image/.fleetwright" "$program"
+restore
 # Left alone if it is the same: what is made of it is then the same, too.
 cmp -s "$image/.fleetwright" "$image/fleetwright" || mv "$image/.fleetwright" "$image/fleetwright"
 rm -f "$image/.fleetwright"

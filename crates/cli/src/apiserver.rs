@@ -40,7 +40,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             ..Config::default()
         };
         let server = Server::start(config).await?;
-        // Written last and by a rename: who finds the file finds a server that answers.
+        // Written last and by a rename: when the file exists, the server answers.
         fleetwright_pki::write_private(&args.kubeconfig, server.admin_kubeconfig()?)
             .with_context(|| format!("cannot write the kubeconfig to {}", args.kubeconfig.display()))?;
         println!("serving on {}, kubeconfig in {}", server.url(), args.kubeconfig.display());
@@ -48,7 +48,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         server.stop().await;
         Ok(())
     });
-    // The end of the process does not wait for a task that never yields.
+    // The exit of the process does not wait for a task that never yields.
     runtime.shutdown_background();
     served
 }

@@ -1,4 +1,4 @@
-//! The cluster that a command talks to, and what is said when it does not answer.
+//! The cluster that a command connects to, and the messages when it does not answer.
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use kube::{Client, Config};
 
 use crate::door::Door;
 
-/// How long the first answer may take.
+/// The timeout of the first answer.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// Which cluster, as kubectl has it.
@@ -29,32 +29,32 @@ pub(crate) struct ClusterArgs {
 #[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) client: Client,
-    /// Where it is, for messages.
+    /// The URL, for messages.
     pub(crate) url: String,
     /// The namespace of the context, or `default`.
     pub(crate) namespace: String,
-    /// The way to its hosts, if they are simulated.
+    /// The access to its hosts, if they are simulated.
     pub(crate) door: Option<Door>,
 }
 
 impl ClusterArgs {
-    /// A client for commands that a person waits for: a server that does not answer is given up.
+    /// A client for interactive commands, with timeouts.
     ///
     /// # Errors
-    /// No cluster is named, or it does not answer.
+    /// No cluster is configured, or it does not answer.
     pub(crate) async fn connect(&self) -> anyhow::Result<Cluster> {
         self.connect_with(|config| config.read_timeout = Some(Duration::from_secs(30))).await
     }
 
-    /// A client for a process that stays: watches may be quiet for long, and the kit decides on every retry.
+    /// A client for a long-running process: watches may be quiet for long, and the kit decides on every retry.
     ///
     /// # Errors
-    /// No cluster is named, or it does not answer.
+    /// No cluster is configured, or it does not answer.
     pub(crate) async fn connect_to_stay(&self) -> anyhow::Result<Cluster> {
         self.connect_with(stay).await
     }
 
-    /// The file that was named.
+    /// The path of the kubeconfig flag.
     pub(crate) fn kubeconfig(&self) -> Option<&Path> {
         self.kubeconfig.as_deref()
     }
@@ -66,7 +66,7 @@ impl ClusterArgs {
         Cluster::at(config, door).await
     }
 
-    /// The kubeconfig file, as far as a person named it.
+    /// The kubeconfig file, if a flag or variable names one.
     fn path(&self) -> Option<PathBuf> {
         let first =
             || std::env::split_paths(&std::env::var_os("KUBECONFIG")?).find(|path| !path.as_os_str().is_empty());
@@ -97,16 +97,16 @@ impl ClusterArgs {
     }
 }
 
-/// As a process that stays wants its client.
+/// Configures a client for a long-running process.
 fn stay(config: &mut Config) {
     config.default_retry = false;
 }
 
 impl Cluster {
-    /// The cluster of a kubeconfig, for a process that stays.
+    /// The cluster of a kubeconfig, for a long-running process.
     ///
     /// # Errors
-    /// It cannot be used, or the cluster does not answer.
+    /// The kubeconfig cannot be used, or the cluster does not answer.
     pub(crate) async fn of(kubeconfig: Kubeconfig) -> anyhow::Result<Self> {
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         stay(&mut config);
@@ -127,8 +127,8 @@ impl Cluster {
         }
     }
 
-    /// The namespace to look in when none is named: the context's, else that of the fleet. A context that names `default` cannot be
-    /// told from one that names none.
+    /// The default namespace: the context's, else that of the fleet. A context with the namespace `default` cannot be
+    /// distinguished from one without a namespace.
     pub(crate) fn namespace_or<'a>(&'a self, named: Option<&'a str>) -> &'a str {
         match (named, self.namespace.as_str()) {
             (Some(named), _) => named,
@@ -137,7 +137,7 @@ impl Cluster {
         }
     }
 
-    /// An error of a call, in words for a person.
+    /// Turns an error of a call into a message for people.
     pub(crate) fn explain(&self, error: kube::Error) -> anyhow::Error {
         match error {
             kube::Error::Api(status) => anyhow!(words(&status)),
@@ -154,7 +154,7 @@ impl Cluster {
     }
 }
 
-/// What the server said, and what to do about it where that is known.
+/// The server's message, with a remedy where one is known.
 pub(crate) fn words(status: &kube::core::Status) -> String {
     let said = if status.message.is_empty() { &status.reason } else { &status.message };
     match status.code {
@@ -164,7 +164,7 @@ pub(crate) fn words(status: &kube::core::Status) -> String {
     }
 }
 
-/// The cause of the causes: the layers of an HTTP client say little.
+/// The innermost cause: the outer layers of an HTTP client say little.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -173,12 +173,12 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// Whether the server said that there is such a thing already.
+/// Whether the error is AlreadyExists.
 pub(crate) fn is_already_there(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_already_exists())
 }
 
-/// Whether the server said that there is no such thing.
+/// Whether the error is NotFound.
 pub(crate) fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }

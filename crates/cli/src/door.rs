@@ -1,6 +1,6 @@
 //! Access to simulated hosts from other processes: a Unix socket in the folder of the kubeconfig that `fleetwright up` writes. Real hosts are reached by SSH.
 //!
-//! A client sends an address in one line, reads whether there is such a host, and then speaks to its helper as over SSH.
+//! A client sends an address in one line, reads whether the host exists, and then speaks to its helper as over SSH.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,13 +20,13 @@ pub(crate) const SOCKET: &str = "hosts.sock";
 pub(crate) struct Door(PathBuf);
 
 impl Door {
-    /// The door beside a kubeconfig, if there is one.
+    /// The socket beside a kubeconfig, if it exists.
     pub(crate) fn beside(kubeconfig: &Path) -> Option<Self> {
         let path = kubeconfig.parent()?.join(SOCKET);
         path.exists().then_some(Self(path))
     }
 
-    /// A link to a simulated host; none if it is not simulated, or nobody is at home.
+    /// A link to a simulated host; none if the host is not simulated, or no process listens.
     pub(crate) async fn connect(&self, route: &Route) -> Option<Box<dyn Link>> {
         let (read, mut write) = UnixStream::connect(&self.0).await.ok()?.into_split();
         let mut lines = BufReader::new(read).lines();

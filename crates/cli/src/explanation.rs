@@ -8,12 +8,12 @@ use jiff::Timestamp;
 
 use crate::terminal_text::{ago, cut, line, table};
 
-/// Actions that are listed.
+/// The maximum number of listed actions.
 const MAX_ACTIONS: usize = 12;
-/// Characters of a message.
+/// The maximum length of a message in characters.
 const MAX_MESSAGE: usize = 600;
 
-/// The explanation for a person, on one screen: the answer first, then what fails, then what to do.
+/// The explanation as text that fits a screen: the answer first, then the failing checks, then what to do.
 pub(crate) fn text(explanation: &Explanation, now: Timestamp) -> String {
     let mut out = headline(explanation, now);
     for group in [
@@ -39,6 +39,9 @@ pub(crate) fn text(explanation: &Explanation, now: Timestamp) -> String {
         out.push_str("\nWhat to do:\n");
         for action in explanation.actions.iter().take(MAX_ACTIONS) {
             let _ = writeln!(out, "  {}", action_line(action));
+        }
+        if explanation.actions.len() > MAX_ACTIONS {
+            let _ = writeln!(out, "  … and {} more: -o json", explanation.actions.len() - MAX_ACTIONS);
         }
     }
     out
@@ -66,6 +69,9 @@ fn headline(explanation: &Explanation, now: Timestamp) -> String {
         }
         (None, false) => out.push_str("  The operator has not written the condition yet: check that it is running\n"),
         (None, true) => {}
+    }
+    if let Some(phase) = explanation.phase.as_ref().filter(|phase| *phase != "Ready") {
+        let _ = writeln!(out, "  Phase {phase}");
     }
     if explanation.paused {
         out.push_str("  spec.paused is true: the operator changes nothing\n");
@@ -105,7 +111,7 @@ fn row(check: &Check, now: Timestamp) -> Vec<String> {
         _ => {}
     }
     if check.group == Group::Conditions || check.group == Group::Host {
-        // Each of them is False.
+        // All listed checks are False.
         columns.push(line(&check.reason));
         columns.extend(check.since.map(|since| format!("for {}", ago(since, now))));
     } else {

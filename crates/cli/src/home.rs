@@ -1,4 +1,4 @@
-//! The folder in which one Fleetwright keeps all it has.
+//! The folder with all files of one Fleetwright.
 
 use std::fs::{self, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -8,22 +8,21 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use fleetwright_pki::{Authority, ServiceAccountKey, write_private};
 
-/// The folder, held by this process as long as this value lives.
+/// The folder, locked by this process while this value exists.
 pub(crate) struct Home {
     path: PathBuf,
     _lock: File,
 }
 
-/// What was found in the folder.
 pub(crate) enum OpenedHome {
-    /// It is ours now.
+    /// This process holds the lock.
     Ours(Home),
-    /// Another process runs on it.
+    /// Another process holds the lock.
     Running,
 }
 
 impl Home {
-    /// The folder that is used when none is named.
+    /// The default folder.
     pub(crate) fn default_path() -> anyhow::Result<PathBuf> {
         match std::env::var_os("HOME") {
             Some(home) if !home.is_empty() => Ok(PathBuf::from(home).join(".fleetwright")),
@@ -31,7 +30,7 @@ impl Home {
         }
     }
 
-    /// Opens the folder, makes it if needed (mode 0700), and takes its lock.
+    /// Opens the folder, creates it if needed (mode 0700), and takes its lock.
     pub(crate) fn open(path: &Path) -> anyhow::Result<OpenedHome> {
         fs::DirBuilder::new()
             .recursive(true)
@@ -48,12 +47,12 @@ impl Home {
         }
     }
 
-    /// Where the kubeconfig is.
+    /// The path of the kubeconfig.
     pub(crate) fn kubeconfig(path: &Path) -> PathBuf {
         path.join("kubeconfig")
     }
 
-    /// The authority, made once and read from then on, so that a kubeconfig outlives a restart.
+    /// The authority, created once and loaded from then on, so that a kubeconfig stays valid after a restart.
     pub(crate) fn authority(&self) -> anyhow::Result<Arc<Authority>> {
         let (cert, key) = (self.path.join("ca.crt"), self.path.join("ca.key"));
         if cert.exists() && key.exists() {
@@ -69,7 +68,7 @@ impl Home {
         Ok(Arc::new(authority))
     }
 
-    /// The key that signs service-account tokens, made once.
+    /// The signing key of service-account tokens, created once.
     pub(crate) fn service_account_key(&self) -> anyhow::Result<Arc<ServiceAccountKey>> {
         let path = self.path.join("sa.key");
         if path.exists() {

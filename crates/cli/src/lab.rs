@@ -1,4 +1,4 @@
-//! `fleetwright lab`: a real fleet on this machine, for a person to try things on.
+//! `fleetwright lab`: a real fleet on this machine, for experiments.
 
 mod workers;
 
@@ -20,11 +20,11 @@ use serde_json::Value;
 use crate::home::{Home, OpenedHome};
 use crate::{FLEET_NAMESPACE, install};
 
-/// The first time, Debian and Kubernetes' packages are fetched and built.
+/// The start timeout. The first start fetches and builds Debian's and Kubernetes' packages.
 const START: Duration = Duration::from_secs(30 * 60);
 const STOP: Duration = Duration::from_secs(120);
 
-/// A Cluster to begin with: small, and reached from this machine.
+/// An example Cluster: small, and reachable from this machine.
 const EXAMPLE: &str = "cluster.yaml";
 const CLUSTER: &str = "apiVersion: fleetwright.io/v1alpha1
 kind: Cluster
@@ -104,7 +104,7 @@ struct Up {
     place: LabFolder,
 }
 
-/// What is known of a lab that is up.
+/// The recorded state of a running lab.
 #[derive(Debug, Serialize, Deserialize)]
 struct State {
     process: u32,
@@ -117,7 +117,7 @@ struct State {
     kernel: Option<String>,
 }
 
-/// What is known of a meta cluster.
+/// The recorded state of a meta cluster.
 #[derive(Debug, Serialize, Deserialize)]
 struct MetaState {
     node: String,
@@ -149,7 +149,7 @@ impl Up {
     }
 }
 
-/// Starts another process that stays, and shows what it says until the lab is up.
+/// Starts the lab as a background process, and shows its output until the lab is up.
 fn up(args: &Up, log: &str) -> Result<()> {
     hosts::require()?;
     let path = args.place.path()?;
@@ -175,7 +175,7 @@ fn up(args: &Up, log: &str) -> Result<()> {
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
-        // Ctrl-C here is not meant for the lab.
+        // In its own process group: Ctrl-C here must not end the lab.
         .process_group(0)
         .spawn()
         .context("cannot start the lab")?;
@@ -199,7 +199,7 @@ fn up(args: &Up, log: &str) -> Result<()> {
     }
 }
 
-/// A file that somebody else writes.
+/// Follows a file that another process writes.
 struct LogFollower {
     file: File,
     at: u64,
@@ -209,7 +209,7 @@ impl LogFollower {
     fn show(&mut self) -> Result<()> {
         let mut text = String::new();
         self.file.seek(SeekFrom::Start(self.at))?;
-        // What is not whole yet is shown the next time.
+        // An incomplete line is shown the next time.
         if self.file.read_to_string(&mut text).is_ok()
             && let Some(end) = text.rfind('\n')
         {
@@ -277,7 +277,7 @@ fn status(path: &Path) -> Result<()> {
 fn down(path: &Path) -> Result<()> {
     if let OpenedHome::Running = Home::open(path)? {
         let state = running(path)?.context("the lab is starting; wait until it is up, or stop its process")?;
-        // Who holds the lock is who wrote the number.
+        // The holder of the lock wrote this process id.
         let told = Command::new("kill").args(["-TERM", &state.process.to_string()]).status()?;
         if !told.success() {
             bail!("cannot stop process {}; run the command as its owner", state.process);
@@ -296,7 +296,7 @@ fn down(path: &Path) -> Result<()> {
     fs::remove_dir_all(path).with_context(|| format!("cannot remove {}", path.display()))
 }
 
-/// The lab that runs with that folder, once it is up.
+/// The lab that runs with this folder, once it is up.
 fn running(path: &Path) -> Result<Option<State>> {
     if !path.exists() || matches!(Home::open(path)?, OpenedHome::Ours(_)) {
         return Ok(None);
@@ -307,7 +307,7 @@ fn running(path: &Path) -> Result<Option<State>> {
     }
 }
 
-/// The lab itself, until it is told to end.
+/// Runs the lab until it gets a signal.
 async fn stay(args: &Up, log: &str) -> Result<()> {
     let path = args.place.path()?;
     let OpenedHome::Ours(_home) = Home::open(&path)? else { bail!("another lab uses {}", path.display()) };
@@ -320,12 +320,12 @@ async fn stay(args: &Up, log: &str) -> Result<()> {
     stop.await;
     println!("stopping");
     let _ = fs::remove_file(path.join("state.json"));
-    // Ending hosts blocks, and there is nobody else to wait for.
+    // Ending hosts blocks, and no other task is waiting.
     drop(started);
     Ok(())
 }
 
-/// All that is dropped when the lab ends: operators first, then hosts, then what they stand on.
+/// The parts in the order of their drops: operators first, then hosts, then their base.
 struct RunningLab {
     _operators: Option<Process>,
     _hosts: Vec<Host>,
@@ -334,7 +334,7 @@ struct RunningLab {
     _ground: LabBase,
 }
 
-/// What hosts stand on.
+/// The environment of the hosts.
 enum LabBase {
     Site(Box<Site>),
     Meta(Box<Meta>),
@@ -412,7 +412,7 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<RunningLab> {
     let mut machines: Vec<Value> = Vec::new();
     let mut known = Vec::new();
     for (number, host) in (0..).zip(&booted) {
-        // A meta cluster's own nodes run control planes; these are for what runs on those.
+        // The node of a meta cluster runs control planes; these hosts are for business clusters.
         if !args.meta {
             machines.push(HostDescription::host(host, number).machine(FLEET_NAMESPACE, &worker));
         }
@@ -459,7 +459,7 @@ async fn start(args: &Up, path: &Path, log: &str) -> Result<RunningLab> {
         machines: known,
         kernel,
     };
-    // Renamed: whoever waits for it finds all of it.
+    // Written by a rename: a reader never sees a partial file.
     fs::write(path.join("state.tmp"), serde_json::to_vec_pretty(&state)?)?;
     fs::rename(path.join("state.tmp"), path.join("state.json"))?;
     println!("up");

@@ -1,6 +1,6 @@
-//! `fleetwright`: everything a person types.
+//! `fleetwright`: the command line.
 
-// Without the feature `embedded` some helpers have no user left.
+// Without the feature `embedded` some helpers are unused.
 #![cfg_attr(not(feature = "embedded"), allow(dead_code, unused_imports))]
 
 #[cfg(feature = "embedded")]
@@ -45,7 +45,7 @@ use fleetwright_kit::telemetry::{self, Logging};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The namespace that a fleet lives in when nobody names another.
+/// The default namespace of a fleet.
 pub(crate) const FLEET_NAMESPACE: &str = "fleet";
 
 /// Run Kubernetes on Kubernetes: fleets of clusters and their machines, declared as a few objects.
@@ -124,7 +124,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
-    // The operators have formats and traces of their own.
+    // The operators set up their own log formats and traces.
     if !matches!(cli.command, Command::Operators(_)) {
         let logging = Logging { filter: cli.log.clone(), color: std::io::stderr().is_terminal(), ..Logging::default() };
         telemetry::init(&logging, None, &Metrics::new())?;
@@ -157,7 +157,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-/// Resolves at Ctrl-C or a termination signal. The signals are caught from now on.
+/// Resolves at Ctrl-C or a termination signal. The signal handlers are installed at once.
 fn stop_signal() -> anyhow::Result<impl Future<Output = ()> + Send> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -169,7 +169,7 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()> + Send> {
     })
 }
 
-/// Prints a text that may be long. Who reads only its beginning (`| head`) makes no error.
+/// Prints a text that may be long. A closed pipe (`| head`) is not an error.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

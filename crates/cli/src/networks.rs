@@ -1,4 +1,4 @@
-//! The networks of the meta cluster, which control planes must not reach: given by flags, or found in the cluster.
+//! The networks of the meta cluster, which control planes must not reach: from flags, or discovered in the cluster.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,9 +9,9 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt};
 
-/// More networks of pods than this are taken as one that has them all.
+/// More pod networks than this are merged into one that contains them all.
 const MOST_OF_PODS: usize = 8;
-/// Where a pod finds its own namespace.
+/// The file with a pod's own namespace.
 const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
 /// How operators know the networks around them.
@@ -32,7 +32,7 @@ pub(crate) fn network(text: &str) -> Result<Network, String> {
 }
 
 impl NetworkArgs {
-    /// As the Cluster-Operator takes them: once for the life of the process.
+    /// The networks for the Cluster-Operator; leaked once for the life of the process.
     pub(crate) fn known(&self) -> &'static MetaNetworks {
         let namespace = std::fs::read_to_string(OWN_NAMESPACE).ok();
         let namespace = namespace.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -42,16 +42,16 @@ impl NetworkArgs {
     }
 }
 
-/// What a cluster says of its own networks.
+/// The networks that a cluster reports.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct DetectedNetworks {
-    /// Networks, the fewest that have all.
+    /// The smallest set of networks that covers all of them.
     pub(crate) networks: Vec<Network>,
-    /// What is not known, and what to do about it.
+    /// Unknown networks, with what to do about them.
     pub(crate) notes: Vec<String>,
 }
 
-/// Asks the cluster for its networks. What cannot be asked for is noted.
+/// Discovers the networks of the cluster. Failed requests are noted.
 pub(crate) async fn discover(client: &Client) -> DetectedNetworks {
     let mut notes = Vec::new();
     let services = ApiResource {
@@ -93,13 +93,13 @@ pub(crate) async fn discover(client: &Client) -> DetectedNetworks {
     DetectedNetworks { networks, notes }
 }
 
-/// The network of an address that others may reach.
+/// The single-address network of an address that other machines can reach.
 fn host(address: &str) -> Option<Network> {
     let address: IpAddr = address.parse().ok()?;
     (!address.is_loopback() && !address.is_unspecified()).then(|| Network::host(address))
 }
 
-/// The networks of pods and the addresses of nodes. Addresses are taken one by one: workers of business clusters may be in the same network.
+/// The pod networks and the addresses of nodes. Each address is its own entry: workers of business clusters may be in the same network.
 fn of_nodes(nodes: &[Node]) -> Vec<Network> {
     let specs = nodes.iter().filter_map(|node| node.spec.as_ref());
     let pods = specs.flat_map(|spec| spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr));
@@ -118,7 +118,7 @@ fn of_nodes(nodes: &[Node]) -> Vec<Network> {
     all
 }
 
-/// What to say if pods have addresses that no Node tells of.
+/// A warning if pods have addresses that no Node declares.
 fn strangers(pods: &[Pod], networks: &[Network]) -> Option<String> {
     let mut outside = BTreeSet::new();
     for pod in pods.iter().filter(|pod| pod.spec.as_ref().is_none_or(|spec| spec.host_network != Some(true))) {
@@ -168,7 +168,7 @@ mod tests {
         );
         let many = texts(of_nodes(&nodes(20)));
         assert!(many.contains(&"10.244.0.0/18".to_owned()), "{many:?}");
-        // A worker beside them is no part of the meta cluster.
+        // A worker in the same network is not part of the meta cluster.
         assert!(
             many.contains(&"192.168.7.2/32".to_owned()) && !many.contains(&"192.168.7.3/32".to_owned()),
             "{many:?}"

@@ -1,4 +1,4 @@
-//! `fleetwright operators`: the operators as a process of their own.
+//! `fleetwright operators`: the operators as a separate process.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -114,29 +114,29 @@ pub(crate) struct HostArgs {
 }
 
 impl HostArgs {
-    /// As the Machine-Operator takes them.
+    /// The options of the Machine-Operator.
     pub(crate) fn options(&self) -> fleetwright_machines::Options {
         let mut options = fleetwright_machines::Options { check_every: self.check_every.0, ..Default::default() };
         let overall = usize::try_from(self.concurrency).unwrap_or(usize::MAX);
         options.limits.overall = overall;
-        // No zone or rack takes all of it.
+        // At most half of the limit is used in one zone or rack.
         options.limits.zone = overall.div_ceil(2);
         options.limits.rack = overall.div_ceil(4);
         options
     }
 
-    /// The way to hosts: SSH. Without helpers, too: who serves no hosts by SSH needs none, and a machine that does says so.
+    /// The SSH transport. It works without helpers: a namespace without SSH hosts needs none, and a machine that needs one reports it.
     ///
     /// # Errors
-    /// The folder that was named holds no helper.
+    /// The configured folder contains no helper.
     pub(crate) fn transport(&self) -> anyhow::Result<Arc<dyn Transport>> {
         Ok(Arc::new(Ssh::new(self.helpers()?.unwrap_or_default())))
     }
 
-    /// As [`Self::transport`], and says it when there are no helpers.
+    /// Like [`Self::transport`], with a warning if there are no helpers.
     ///
     /// # Errors
-    /// The folder that was named holds no helper.
+    /// The configured folder contains no helper.
     fn transport_loudly(&self) -> anyhow::Result<Arc<dyn Transport>> {
         let helpers = self.helpers()?.unwrap_or_else(|| {
             tracing::warn!("host helpers not found: machines with spec.ssh cannot be managed; see --helpers");
@@ -153,8 +153,8 @@ impl HostArgs {
     }
 }
 
-/// The folder with helpers if no flag names one: the folder of this program, `helpers` in it, `helpers` beside it (where `make helper` puts
-/// them), or where an image keeps them.
+/// The default folder of helpers: the folder of this program, `helpers` in it, `helpers` beside it (where `make helper` puts
+/// them), or the folder in an image.
 pub(crate) fn helpers_folder() -> Option<PathBuf> {
     let own = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_owned));
     let near = own.map(|own| [own.clone(), own.join("helpers"), own.join("../helpers")]);
@@ -162,7 +162,7 @@ pub(crate) fn helpers_folder() -> Option<PathBuf> {
     folders.find(|folder| Helpers::find(folder).is_ok())
 }
 
-/// Where an image keeps the helpers.
+/// The folder of helpers in an image.
 const HELPERS: &str = "/usr/local/share/fleetwright";
 
 fn check_every(text: &str) -> Result<Span, String> {
@@ -193,7 +193,6 @@ enum LogFormat {
 }
 
 impl OperatorSelection {
-    /// All of them.
     pub(crate) const ALL: [Self; 3] = [Self::Readiness, Self::Machines, Self::Clusters];
 
     /// As `--only` names it.
@@ -205,8 +204,8 @@ impl OperatorSelection {
         }
     }
 
-    /// The name of its ServiceAccount, Deployment and Lease. Whoever runs the operator, alone or with others, holds the same Lease, in the namespace that it
-    /// serves: so no two processes lead the same operator.
+    /// The name of its ServiceAccount, Deployment and Lease. Every process that runs the operator, alone or with others, uses the same Lease in the
+    /// namespace that it serves: so no two processes lead the same operator.
     pub(crate) const fn object(self) -> &'static str {
         match self {
             Self::Readiness => "fleetwright-readiness",
@@ -215,7 +214,7 @@ impl OperatorSelection {
         }
     }
 
-    /// Those that are named; all if none is.
+    /// The selected operators; all if none is selected.
     fn wanted(only: &[Self]) -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(move |which| only.is_empty() || only.contains(which))
     }
@@ -238,7 +237,7 @@ fn lease_duration(text: &str) -> Result<Span, String> {
     }
 }
 
-/// Lives as long as the process.
+/// Leaked: the account lives as long as the process.
 fn account(text: &str) -> Result<Account, String> {
     let wrong =
         || "write a ServiceAccount as NAMESPACE/NAME, such as fleetwright-system/fleetwright-clusters".to_owned();
@@ -254,7 +253,7 @@ fn otlp_endpoint(text: &str) -> Result<String, String> {
     }
 }
 
-/// Runs them; `filter` says what is logged.
+/// Runs the operators; `filter` is the log filter.
 pub(crate) fn run(args: &Args, filter: &str) -> anyhow::Result<()> {
     crate::runtime()?.block_on(async {
         let mut stop = pin!(crate::stop_signal()?);
@@ -265,10 +264,10 @@ pub(crate) fn run(args: &Args, filter: &str) -> anyhow::Result<()> {
 
         let operators = tokio::select! {
             started = args.start(identity, metrics) => started?,
-            // A server that does not answer must not keep us from stopping.
+            // A server that does not answer must not delay the stop.
             () = &mut stop => return Ok(()),
         };
-        // The last spans are of the last passes: the exporter stops after the operators.
+        // The exporter of traces stops after the operators, so that the spans of the last passes are exported.
         let (ended, over) = oneshot::channel::<()>();
         let export = async {
             if let Some(exporter) = exporter {
@@ -284,7 +283,7 @@ pub(crate) fn run(args: &Args, filter: &str) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// Makes sure that they can run, and says where their probes are.
+    /// Checks the preconditions, and prints the addresses of the probes.
     async fn start(&self, identity: String, metrics: Metrics) -> anyhow::Result<Operators> {
         let cluster = self.cluster.connect_to_stay().await?;
         let hosts = (self.hosts.transport_loudly()?, self.hosts.options());
@@ -294,7 +293,7 @@ impl Args {
         Ok(operators)
     }
 
-    /// Makes sure that they can run in that cluster, with hosts that are reached that way.
+    /// Checks the preconditions in this cluster, and creates the operators with this transport.
     async fn start_with(
         &self,
         cluster: &Cluster,
@@ -318,10 +317,10 @@ impl Args {
         Operators::new(settings, &self.namespace, &self.only, self.account, listen, hosts, self.networks.known()).await
     }
 
-    /// Runs them in a simulated pod, with simulated hosts: all but the way to hosts is as in a real one.
+    /// Runs the operators in a simulated pod, with simulated hosts: except for the transport, like in a real one.
     ///
     /// # Errors
-    /// They cannot run there, or lost their lease.
+    /// The preconditions are not met, or the lease was lost.
     #[cfg(feature = "embedded")]
     pub(crate) async fn run_in(&self, container: &Container, hosts: Arc<dyn Transport>) -> anyhow::Result<()> {
         let path = self.cluster.kubeconfig().context("--kubeconfig is not given")?;
@@ -348,19 +347,19 @@ impl Args {
     fn lease(&self, identity: String) -> Option<Lease> {
         (!self.no_leader_election).then(|| Lease {
             namespace: self.lease_namespace.clone().unwrap_or_else(|| self.namespace.clone()),
-            // Each operator has one of its own name.
+            // Each operator uses its own name.
             name: String::new(),
             identity,
             duration: self.lease_duration.0,
         })
     }
 
-    /// What the operators will need, and where.
+    /// The required rules, with their scope.
     fn rules<'a>(&'a self, lease: Option<&'a Lease>) -> Vec<(Vec<PolicyRule>, Option<&'a str>)> {
         let keys = self.account.map_or(self.namespace.as_str(), |account| account.namespace);
         let mut rights = rights(&self.only, keys);
         if self.account.is_none() {
-            // Nobody is bound to a role: the rights are those that this kubeconfig has everywhere.
+            // Without an account, no role is bound: the kubeconfig needs these rights in the whole cluster.
             rights.cluster.retain(|rule| rule.api_groups.iter().flatten().all(|group| group != RBAC));
             add_rules(&mut rights.cluster, std::mem::take(&mut rights.control_plane));
         }
@@ -372,38 +371,38 @@ impl Args {
     }
 }
 
-/// Differs between any two processes: the name of a pod stays when its container is started anew, and the one before may not be
-/// quite gone.
+/// Unique for each process: the name of a pod stays when its container is restarted, and the old process may still
+/// be running.
 fn identity() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}_{}", host.trim(), uuid::Uuid::new_v4())
 }
 
-/// What operators may do: the least they need.
+/// The minimal rights of operators.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OperatorRules {
-    /// In the namespace of the machines.
+    /// The rules in the namespace of the machines.
     pub(crate) namespaced: Vec<PolicyRule>,
-    /// In the namespace of the lease, which may be another.
+    /// The rules in the namespace of the lease, which may differ.
     pub(crate) lease: Vec<PolicyRule>,
-    /// In kube-system, where bootstrap tokens are.
+    /// The rules in kube-system, where bootstrap tokens are.
     pub(crate) tokens: Vec<PolicyRule>,
-    /// In the namespace of the Cluster-Operator's account: the sealed copies of keys.
+    /// The rules in the namespace of the Cluster-Operator's account, for the sealed copies of keys.
     pub(crate) keys: Vec<PolicyRule>,
-    /// In each control plane's namespace, by a RoleBinding that the Cluster-Operator creates.
+    /// The rules in each control plane's namespace, by a RoleBinding that the Cluster-Operator creates.
     pub(crate) control_plane: Vec<PolicyRule>,
-    /// In the whole cluster.
+    /// The rules in the whole cluster.
     pub(crate) cluster: Vec<PolicyRule>,
 }
 
-/// The group of roles and bindings.
+/// The API group of roles and bindings.
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// What these operators may do, all of them if none is named, with accounts in that namespace.
+/// The rights of these operators, of all if none is named, with accounts in this namespace.
 pub(crate) fn rights(only: &[OperatorSelection], account_namespace: &str) -> OperatorRules {
     let wanted = |which| only.is_empty() || only.contains(&which);
     let readiness = fleetwright_readiness::rules();
-    // All leases need the same.
+    // All leases need the same rights.
     let mut rights = OperatorRules { lease: readiness.lease, ..OperatorRules::default() };
     if wanted(OperatorSelection::Readiness) {
         add_rules(&mut rights.namespaced, readiness.namespaced);
@@ -425,7 +424,7 @@ pub(crate) fn rights(only: &[OperatorSelection], account_namespace: &str) -> Ope
     rights
 }
 
-/// Adds rules; one resource has one rule, with the verbs of all.
+/// Merges rules: one rule per resource, with the verbs of all.
 fn add_rules(all: &mut Vec<PolicyRule>, more: Vec<PolicyRule>) {
     for rule in more {
         for resource in rule.resources.iter().flatten() {
@@ -448,27 +447,28 @@ fn add_rules(all: &mut Vec<PolicyRule>, more: Vec<PolicyRule>) {
     }
 }
 
-/// The image that this runs from, as the manifest tells it: pods that take snapshots are of the same.
+/// The image of this process, as the manifest passes it: pods that take snapshots use the same.
 fn image() -> &'static str {
     match std::env::var("FLEETWRIGHT_IMAGE") {
-        // Once for the life of the process.
+        // Leaked once for the life of the process.
         Ok(image) if !image.is_empty() => Box::leak(image.into_boxed_str()),
         _ => fleetwright_clusters::IMAGE,
     }
 }
 
-/// Operators that are about to run, and their probes.
+/// Configured operators with their probes.
 pub(crate) struct Operators {
-    /// Without leases one, with leases one for each lease.
+    /// One operator without leases, one per lease with leases.
     operators: Vec<Operator>,
     endpoint: Endpoint,
 }
 
 impl Operators {
-    /// Of these operators, or of all if none is named. Hosts are reached by the transport; networks are those that control planes must not reach. With a lease in the settings, each holds one of its own name.
+    /// Creates these operators, or all if none is named. `networks` are those that control planes must not reach.
+    /// With a lease in the settings, each operator has its own.
     ///
     /// # Errors
-    /// The address is taken.
+    /// The listen address is in use.
     pub(crate) async fn new(
         settings: Settings,
         namespace: &str,
@@ -508,21 +508,21 @@ impl Operators {
         Ok(Self { operators, endpoint })
     }
 
-    /// Whether all of them are well.
+    /// The combined health of all operators.
     pub(crate) fn health(&self) -> Health {
         let all = self.operators.iter().map(|operator| operator.health().clone());
         all.reduce(Health::with).unwrap_or_else(|| Health::new(Clock::system()))
     }
 
-    /// Where the metrics and probes are.
+    /// The address of the metrics and probes.
     pub(crate) fn address(&self) -> SocketAddr {
         self.endpoint.address()
     }
 
-    /// Runs until `stop` is ready. Probes are answered to the end.
+    /// Runs until `stop` is ready. Probes are answered until the end.
     ///
     /// # Errors
-    /// The lease was lost: the process must end.
+    /// The lease was lost: the process must exit.
     pub(crate) async fn run(self, stop: impl Future<Output = ()> + Send) -> anyhow::Result<()> {
         let health = self.health();
         let metrics = self.operators.first().map(|one| one.metrics().clone()).unwrap_or_default();
@@ -543,7 +543,7 @@ impl Operators {
                     () = &mut stop => drop(stopping.send_replace(true)),
                     ended = running.next() => match ended {
                         Some(ended) => {
-                            // When one lost its lease, the others give theirs back, and the process ends.
+                            // When one operator lost its lease, the others release theirs, and the process exits.
                             stopping.send_replace(true);
                             outcome = outcome.and(ended);
                         }
@@ -565,7 +565,7 @@ mod tests {
     use fleetwright_plan::cluster::extensions::{MACHINE_OPERATOR, shipped};
     use serde_json::{Value, json};
 
-    /// The rules that the shipped extension gives the Machine-Operator, by where they hold.
+    /// The rules that the shipped extension grants the Machine-Operator, by scope.
     fn given() -> Vec<(String, Value)> {
         let all = shipped(|name| format!("registry.example/{name}:v1")).unwrap();
         assert!(all.iter().any(|one| one.name == MACHINE_OPERATOR));

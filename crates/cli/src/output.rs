@@ -36,12 +36,12 @@ pub(crate) enum JsonOrYaml {
 }
 
 impl Format {
-    /// For programs, not for people.
+    /// Whether the output is for programs.
     pub(crate) fn is_machine_readable(self) -> bool {
         matches!(self, Self::Json | Self::Yaml)
     }
 
-    /// The objects, as a list or as documents.
+    /// The objects, as a List or as documents.
     pub(crate) fn objects<K: Serialize>(self, objects: &[K]) -> anyhow::Result<String> {
         let values: Vec<_> = objects.iter().map(|object| json!(object)).collect();
         self.values(&values)

@@ -1,4 +1,4 @@
-//! What operators need of a cluster, asked before they start: a wrong set-up is one clear sentence instead of errors for ever.
+//! Checks what operators need in a cluster before they start: a wrong set-up gives one clear error instead of endless ones.
 
 use anyhow::bail;
 use futures::StreamExt as _;
@@ -10,18 +10,18 @@ use serde_json::json;
 
 use crate::cluster::{Cluster, is_not_found};
 
-/// How many questions are asked at a time.
+/// The number of concurrent access reviews.
 const AT_ONCE: usize = 8;
 
-/// One thing that must be allowed.
+/// A required right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RequiredRight {
     group: String,
     resource: String,
     verb: String,
-    /// None means the whole cluster.
+    /// The namespace; none for the whole cluster.
     namespace: Option<String>,
-    /// None means all of them.
+    /// The object name; none for all objects.
     name: Option<String>,
 }
 
@@ -54,10 +54,10 @@ impl RequiredRight {
     }
 }
 
-/// The kinds must be there.
+/// Checks that the kinds exist.
 ///
 /// # Errors
-/// Names the missing ones and says what to do.
+/// Names the missing kinds and what to do.
 pub(crate) async fn kinds(cluster: &Cluster, clusters: bool) -> anyhow::Result<()> {
     let served = format!("{}/{}", fleetwright_api::GROUP, fleetwright_api::VERSION);
     let found = match cluster.client.list_api_group_resources(&served).await {
@@ -81,10 +81,10 @@ pub(crate) async fn kinds(cluster: &Cluster, clusters: bool) -> anyhow::Result<(
     Ok(())
 }
 
-/// We must be allowed everything that the rules say.
+/// Checks that all rules are granted.
 ///
 /// # Errors
-/// Names what is not allowed. A server that cannot be asked is taken as allowing it: the calls themselves will tell.
+/// Names the missing rights. If the server cannot be asked, the rights count as granted: the later calls will report errors.
 pub(crate) async fn rights(cluster: &Cluster, rules: &[(Vec<PolicyRule>, Option<&str>)]) -> anyhow::Result<()> {
     let needs: Vec<RequiredRight> = rules.iter().flat_map(|(rules, namespace)| needs(rules, *namespace)).collect();
     let api: Api<SelfSubjectAccessReview> = Api::all(cluster.client.clone());

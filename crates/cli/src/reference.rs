@@ -1,4 +1,4 @@
-//! Man pages and the Markdown reference, both made from the commands themselves.
+//! Man pages and the Markdown reference, both generated from the clap commands.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -14,9 +14,9 @@ pub(crate) fn man(command: Command, out: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The reference of all commands.
+/// The Markdown reference of all commands.
 pub(crate) fn markdown(mut command: Command) -> String {
-    // Without this the width of the terminal would show in a generated file.
+    // A fixed width, so that the generated file does not depend on the terminal.
     command = command.term_width(100);
     command.build();
     let mut out = String::from("# Command reference\n\nMade by `make generate` from the commands themselves.\n");

@@ -1,4 +1,4 @@
-//! `fleetwright resolve`: a person says what became of an operation whose outcome nobody else can know.
+//! `fleetwright resolve`: records the outcome of an Unknown operation, which only a person can find out.
 
 use anyhow::bail;
 use clap::ValueEnum;
@@ -68,7 +68,7 @@ impl Args {
         if let Some(present) = present.filter(|present| **present != outcome) {
             eprintln!("note: replacing the outcome recorded before: {present}");
         }
-        // The version makes sure that it is still Unknown when this is written.
+        // The resourceVersion ensures that the operation is still Unknown at the write.
         let patch = json!({"metadata": {
             "resourceVersion": operation.metadata.resource_version,
             "annotations": {names::OUTCOME: outcome, names::OUTCOME_REASON: self.reason},

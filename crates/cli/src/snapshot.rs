@@ -1,4 +1,4 @@
-//! `fleetwright snapshot`: the steps of pods that the Cluster-Operator makes for snapshots. Of these a person types `keys` alone.
+//! `fleetwright snapshot`: the steps of pods that the Cluster-Operator creates for snapshots. People use only `keys`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::Subcommand;
 use fleetwright_plan::cluster::snapshots::SnapshotReport;
 use fleetwright_snapshots::{Bucket, Encryption, EncryptionKeys, EtcdEndpoint, KeepOptions, SnapshotStore};
 
-/// Where the meta cluster looks for what a container has to say at its end.
+/// The termination message file of the container.
 const SAID: &str = "/dev/termination-log";
 
 #[derive(clap::Args)]
@@ -233,7 +233,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             }
             Step::Fetch(args) => {
                 let to = args.work.join(fleetwright_snapshots::FILE);
-                // What an attempt before made of it.
+                // Removes the data of an earlier attempt.
                 fleetwright_snapshots::clear(&args.work.join("scratch"))?;
                 let encryption = args.place.encryption();
                 let (found, key_id) =
@@ -255,7 +255,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// Says what was done, where the meta cluster looks for it.
+/// Writes the result to the termination message.
 fn tell(report: &SnapshotReport) -> anyhow::Result<()> {
     let report = serde_json::to_string(report)?;
     println!("{report}");

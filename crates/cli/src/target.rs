@@ -1,4 +1,4 @@
-//! Objects as a person names them, the way kubectl has it: `machine/x`, `ma/x`, `machines.fleetwright.io/x`, `machine x`.
+//! Objects in the notation of kubectl: `machine/x`, `ma/x`, `machines.fleetwright.io/x`, `machine x`.
 
 use fleetwright_api::GROUP;
 use kube::{Api, CustomResourceExt, Resource, ResourceExt as _};
@@ -19,18 +19,18 @@ pub(crate) struct TargetArgs {
 }
 
 impl TargetArgs {
-    /// The object's name, if it is of that kind.
+    /// The name of the object, if it has this kind.
     ///
     /// # Errors
-    /// It is another kind, or no name at all; says what is allowed.
+    /// It has another kind or no name; the error lists the allowed forms.
     pub(crate) fn name<K: CustomResourceExt>(&self) -> anyhow::Result<&str> {
         Ok(self.among(&[K::crd().spec.names])?.1)
     }
 
-    /// Which of these kinds the object is of, and its name.
+    /// The kind of the object among these, and its name.
     ///
     /// # Errors
-    /// It is of none of them, or no name at all; says what is allowed.
+    /// It has none of these kinds or no name; the error lists the allowed forms.
     pub(crate) fn among(&self, kinds: &[KindNames]) -> anyhow::Result<(usize, &str)> {
         let singular = |names: &KindNames| names.kind.to_lowercase();
         let written = |name: &str| {
@@ -55,15 +55,15 @@ impl TargetArgs {
         Ok((kind, name))
     }
 
-    /// The namespace to look in.
+    /// The namespace of the object.
     pub(crate) fn namespace<'a>(&'a self, cluster: &'a Cluster) -> &'a str {
         cluster.namespace_or(self.namespace.as_deref())
     }
 
-    /// The object itself.
+    /// Reads the object.
     ///
     /// # Errors
-    /// It is not there, or must not be seen; says where it was looked for and where else there is one of that name.
+    /// The object does not exist, or may not be read; the error names the namespace, and others with an object of this name.
     pub(crate) async fn fetch<K>(&self, cluster: &Cluster) -> anyhow::Result<K>
     where
         K: CustomResourceExt + Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
@@ -73,10 +73,10 @@ impl TargetArgs {
     }
 }
 
-/// The object of that name.
+/// Reads the object of this name.
 ///
 /// # Errors
-/// It is not there, or must not be seen; says where it was looked for and where else there is one of that name.
+/// The object does not exist, or may not be read; the error names the namespace, and others with an object of this name.
 pub(crate) async fn one<K>(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<K>
 where
     K: CustomResourceExt + Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
@@ -109,10 +109,10 @@ where
     }
 }
 
-/// A name alone, or with its type in front: `machine/x`.
+/// A name, optionally with its type: `machine/x`.
 ///
 /// # Errors
-/// It is the name of something else; says what is allowed.
+/// It is the name of another kind; the error lists the allowed forms.
 pub(crate) fn bare_name<K: CustomResourceExt>(text: &str) -> Result<String, String> {
     let names = K::crd().spec.names;
     let name = match text.split_once('/') {
@@ -124,7 +124,7 @@ pub(crate) fn bare_name<K: CustomResourceExt>(text: &str) -> Result<String, Stri
     name.map(str::to_owned).ok_or_else(|| format!("write the {singular}'s name, or {singular}/NAME"))
 }
 
-/// What a kind is called.
+/// The names of a kind.
 pub(crate) type KindNames =
     k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinitionNames;
 

@@ -1,9 +1,9 @@
-//! Texts for a terminal. What comes from a host or from other people's objects may hold anything.
+//! Text for a terminal. Text from hosts or from objects of other users may contain control characters.
 
 use fleetwright_api::{Condition, Status};
 use jiff::Timestamp;
 
-/// On one line and without control characters, so that nothing but text reaches the terminal.
+/// The text on one line and without control characters, so that no escape sequence reaches the terminal.
 pub(crate) fn line(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.trim().chars() {
@@ -25,7 +25,7 @@ pub(crate) fn lines(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 
-/// At most so many characters.
+/// The text, cut to this number of characters.
 pub(crate) fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -35,7 +35,7 @@ pub(crate) fn cut(text: &str, most: usize) -> String {
     out
 }
 
-/// How long it is from one moment to another, as kubectl says it.
+/// The time between two moments, in the notation of kubectl.
 pub(crate) fn ago(from: Timestamp, to: Timestamp) -> String {
     let seconds = to.duration_since(from).as_secs().max(0);
     match seconds {
@@ -46,7 +46,7 @@ pub(crate) fn ago(from: Timestamp, to: Timestamp) -> String {
     }
 }
 
-/// Rows with columns below each other.
+/// Formats rows with aligned columns.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
@@ -68,7 +68,7 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     out
 }
 
-/// Conditions with a title, what does not hold first; nothing if there are none.
+/// Conditions with a title, failing ones first; empty without conditions.
 pub(crate) fn conditions(conditions: &[Condition], now: Timestamp) -> String {
     if conditions.is_empty() {
         return String::new();

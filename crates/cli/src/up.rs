@@ -82,7 +82,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         };
         let server = Server::start(config).await?;
         install::kinds_and_namespace(&server.client()).await?;
-        // Nobody else serves this API server, so there is no lease to hold.
+        // No other process serves this API server, so no lease is needed.
         let settings = Settings::new(operators::NAME, server.client());
         let (mut transport, mut options) = (args.hosts.transport()?, args.hosts.options());
         let machines = usize::from(args.machines);
@@ -98,7 +98,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             0 => None,
             _ => Some(Clusters::start(&server.client(), clusters, workers).await?),
         };
-        // Its control planes are simulated, and have no networks.
+        // The control planes are simulated, and have no networks to protect.
         let networks = &fleetwright_plan::cluster::networks::UNKNOWN_NETWORKS;
         let operators =
             Operators::new(settings, FLEET_NAMESPACE, &[], None, args.metrics, (transport, options), networks).await?;
@@ -116,7 +116,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     })
 }
 
-/// What to type next.
+/// Prints the next commands.
 fn what_next(home: &Path, machines: usize, clusters: usize, workers: u8) {
     println!("In another terminal:");
     println!("  export KUBECONFIG={}", Home::kubeconfig(home).display());
@@ -133,7 +133,7 @@ fn what_next(home: &Path, machines: usize, clusters: usize, workers: u8) {
     }
 }
 
-/// What to type about clusters.
+/// Prints commands for clusters.
 fn clusters_next(clusters: usize, workers: u8) {
     use simulated::clusters::{BAD, NEW, name};
     let first = name(0);
@@ -163,7 +163,7 @@ fn clusters_next(clusters: usize, workers: u8) {
     aligned(lines);
 }
 
-/// What to type about machines.
+/// Prints commands for machines.
 fn machines_next(machines: usize) {
     println!(
         "Installing {machines} simulated machines with the real Machine-Operator, which takes a minute or two. Try:"
@@ -203,7 +203,7 @@ fn machines_next(machines: usize) {
     println!("  fleetwright machine status {first} -w");
 }
 
-/// Lines to type, and what each is for.
+/// Prints aligned commands with their purpose.
 fn aligned(lines: Vec<(String, &str)>) {
     let width = lines.iter().map(|(line, _)| line.len()).max().unwrap_or_default();
     for (line, what) in lines {
@@ -211,7 +211,7 @@ fn aligned(lines: Vec<(String, &str)>) {
     }
 }
 
-/// Where this program is, if a shell would not find it by its name.
+/// The folder of this program, if it is not in PATH.
 fn unknown_folder() -> Option<PathBuf> {
     let folder = std::env::current_exe().ok()?.parent()?.to_owned();
     let known = std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|one| one == folder));

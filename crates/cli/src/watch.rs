@@ -1,4 +1,4 @@
-//! A line for each change, until somebody stops it.
+//! Prints a line for each change, until the command is stopped.
 
 use std::collections::HashMap;
 
@@ -9,21 +9,21 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
-/// A watch ends before the client gives up a server that is silent (see `ClusterArgs::connect`), and goes on from its
+/// A watch ends before the client times out on a silent server (see `ClusterArgs::connect`), and continues from its
 /// last bookmark.
 const EACH: u32 = 20;
 
-/// What is told of objects of a kind.
+/// The printer of objects of one kind.
 pub(crate) struct KindPrinter<S, P> {
-    /// One of them in a line. The same line again is not told.
+    /// Formats an object as a line. An unchanged line is not printed again.
     pub(crate) summary: S,
-    /// Whether it has a problem.
+    /// Whether the object has a problem.
     pub(crate) is_problem: P,
-    /// Only of those with a problem, and of the change to none.
+    /// Prints only objects with a problem, and those whose problem is gone.
     pub(crate) only_problems: bool,
 }
 
-/// Tells every change of what `config` selects, after what was shown.
+/// Prints every change of the objects that `config` selects, after the initial output.
 pub(crate) async fn changes<K, S, P>(
     api: Api<K>,
     config: watcher::Config,
@@ -66,7 +66,7 @@ where
         trouble = None;
         let name = object.name_any();
         let known = last.get(&name);
-        // Of those without a problem only the change to that is told.
+        // Of objects without a problem, only the end of a problem is printed.
         if known == told.as_ref() || (known.is_none() && only_problems && !is_problem(&object)) {
             continue;
         }

@@ -2,14 +2,14 @@
 
 use anyhow::Context as _;
 use fleetwright_api::{Cluster as BusinessCluster, Machine, ReadinessGates, names};
-use fleetwright_plan::explain::{self, node_name};
+use fleetwright_plan::explain;
 use fleetwright_readiness::{WhyInput, why};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
-use kube::api::{GetParams, ListParams, Request};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::ListParams;
 use kube::{Api, CustomResourceExt as _, Resource};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::json;
 
 use crate::cluster::{Cluster, ClusterArgs, is_not_found};
 use crate::explanation;
@@ -35,7 +35,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    // A mistake in the words needs no cluster.
+    // A typing error in the arguments needs no cluster.
     let (kind, _) = args.target.among(&[Machine::crd().spec.names, BusinessCluster::crd().spec.names])?;
     crate::runtime()?.block_on(async {
         let cluster = args.cluster.connect().await?;
@@ -54,25 +54,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let text = match args.output {
             Output::Text => explanation::text(&explanation, now).trim_end().to_owned(),
             Output::Json => serde_json::to_string_pretty(&explanation)?,
-            Output::Yaml => serde_saphyr::to_string(&explanation)?.trim_end().to_owned(),
+            Output::Yaml => crate::yaml::documents(&[json!(explanation)])?.trim_end().to_owned(),
         };
         crate::print(&(text + "\n"))
     })
 }
 
-/// Everything that the answer depends on, live: a cache may be what is wrong.
+/// Reads everything that the answer depends on from the API server: a cache may be what is wrong.
 async fn look(cluster: &Cluster, target: &TargetArgs) -> anyhow::Result<WhyInput> {
     let machine: Machine = target.fetch(cluster).await?;
-    let (client, namespace) = (&cluster.client, target.namespace(cluster));
+    let namespace = target.namespace(cluster);
     let name = machine.metadata.name.as_deref().unwrap_or_default();
     let reports = ListParams::default().labels(&format!("{}={name}", names::MACHINE));
-    // Not parsed: kubelets write times that do not parse.
-    let get = Request::new(Node::url_path(&(), None)).get(node_name(&machine), &GetParams::default())?;
-    let node = match client.request::<Value>(get).await {
-        Ok(node) => Some(node),
-        Err(error) if is_not_found(&error) => None,
-        Err(error) => return Err(cluster.explain(error)),
-    };
+    let node = crate::machine::plan::node(cluster, &machine).await?;
     Ok(WhyInput {
         gates: all::<ReadinessGates>(cluster, namespace, ListParams::default()).await?,
         reports: all::<ConfigMap>(cluster, namespace, reports).await?,
@@ -95,7 +89,7 @@ where
     loop {
         let list = match api.list(&page).await {
             Ok(list) => list,
-            // A namespace that is not there has empty lists: only the kind can be missing.
+            // Lists in a namespace that does not exist are empty: only the kind can be missing.
             Err(error) if is_not_found(&error) => anyhow::bail!(
                 "the cluster does not serve {}.{}; run `fleetwright install`",
                 K::plural(&()),

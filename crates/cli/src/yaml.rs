@@ -3,7 +3,7 @@
 use anyhow::Context;
 use serde_json::Value;
 
-/// The objects as documents of one file, each key in the order of the alphabet: the same objects are the same text.
+/// The objects as documents of one file, with sorted keys: the same objects give the same text.
 pub(crate) fn documents(objects: &[Value]) -> anyhow::Result<String> {
     let mut out = String::new();
     for object in objects {
@@ -16,7 +16,7 @@ pub(crate) fn documents(objects: &[Value]) -> anyhow::Result<String> {
     Ok(out)
 }
 
-/// The same with each value on its line: what is folded in keys is not what they were.
+/// The same without line folding: folded keys and certificates would change.
 pub(crate) fn unfolded(objects: &[Value]) -> anyhow::Result<String> {
     let mut out = String::new();
     for object in objects {

@@ -1,4 +1,4 @@
-//! Finds out what is asked before a cluster is changed: at its API servers, and in its namespace of the meta cluster.
+//! Runs the survey before a change of a cluster: at its API servers, and in its namespace of the meta cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,27 +17,27 @@ use crate::messages::{api_error_message, truncated};
 use crate::proofs::client_of;
 use crate::thin::ThinNode;
 
-/// An API server that does not tell within this time is not waited for.
+/// Timeout of a survey.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// The most Nodes that are read.
+/// Maximum number of Nodes that are read.
 const MOST_NODES: usize = 20_000;
 
-/// What was found out, and what is being found out.
+/// Survey answers, and running surveys.
 pub struct Surveys(pub BackgroundTasks<Option<Survey>>);
 
 impl Surveys {
-    /// What was found out last.
+    /// The last survey answer.
     pub fn known(&self, key: &Key) -> Option<Survey> {
         self.0.known(key, |survey| survey.clone()).flatten()
     }
 
-    /// Nobody asks any more.
+    /// Drops the answer of a cluster without a question.
     pub fn forget(&self, key: &Key) {
         self.0.forget(key);
     }
 
-    /// Begins to find it out, unless that is under way, and ends what was asked before. When it is over, the cluster is woken.
+    /// Starts a survey, unless it is running, and cancels one with an older question. Its end triggers a pass of the cluster.
     pub fn begin(&self, key: &Key, names: &Names, ask: &SurveyQuestion) {
         let (names, asked) = (names.clone(), ask.clone());
         let errand = async move |meta: MetaAccess, clock: Clock| {
@@ -55,7 +55,7 @@ impl Surveys {
     }
 }
 
-/// What all of them tell: each knows its own callers.
+/// The APIs from all API servers: each counts only its own clients.
 async fn apis(meta: &MetaAccess, names: &Names, servers: &[(String, String)]) -> Result<BTreeSet<RemovedApi>, String> {
     let mut all = BTreeSet::new();
     for (name, ip) in servers {
@@ -89,18 +89,20 @@ async fn kubelets(
 }
 
 async fn versions(client: &Client) -> Result<BTreeMap<String, String>, String> {
-    let (mut after, mut all) = (None::<String>, BTreeMap::new());
+    let (mut after, mut all, mut read) = (None::<String>, BTreeMap::new(), 0);
     loop {
         let page = page::<Node, ThinNode>(client, after.as_deref()).await.map_err(|error| api_error_message(&error))?;
         let next = page.metadata.continue_.filter(|next| !next.is_empty());
+        // An empty page counts as well: a tenant's server could send empty pages without end.
+        read += page.items.len().max(1);
         for node in page.items {
             let (name, version) = node.kubelet();
-            // A node writes this itself.
+            // A node writes this value itself.
             all.insert(name, truncated(&version));
         }
         match next {
-            // A tenant can make any number of Nodes.
-            Some(_) if all.len() >= MOST_NODES => return Err(format!("there are more than {MOST_NODES} Nodes")),
+            // A tenant can create any number of Nodes.
+            Some(_) if read >= MOST_NODES => return Err(format!("there are more than {MOST_NODES} Nodes")),
             Some(next) => after = Some(next),
             None => return Ok(all),
         }

@@ -1,18 +1,18 @@
-//! Asks pods to leave a Node, by the Eviction API.
+//! Drains a Node by the Eviction API.
 //!
-//! Who must leave, and who does not, by default as with `kubectl drain --ignore-daemonsets --delete-emptydir-data`:
-//! - pods of DaemonSets stay: they would come back at once;
+//! Which pods are evicted is by default as with `kubectl drain --ignore-daemonsets --delete-emptydir-data`:
+//! - pods of DaemonSets stay: their controller would recreate them at once;
 //! - mirror pods stay: the kubelet alone decides on them;
-//! - pods that have finished stay: nothing of them runs;
-//! - pods that tolerate [`names::MAINTENANCE_TAINT`] by name stay, as they say: they would come back to the same Node. The operators themselves
-//!   do, so that the only Node of a cluster is not left closed with nobody to open it;
-//! - all others are evicted, so that PodDisruptionBudgets are respected; what is in their `emptyDir`s goes with them, as it is declared to;
-//! - a pod without a controller holds the drain up: nobody would start it elsewhere. A person deletes it, lets it go with the annotation
-//!   [`names::EVICT`], or sets `spec.drain.force` of the Machine.
+//! - pods that have finished stay: they have no running containers;
+//! - pods that tolerate [`names::MAINTENANCE_TAINT`] by name stay: they would be scheduled to the same Node again. The operators themselves do
+//!   so; otherwise the only Node of a cluster would stay closed, with no operator to open it;
+//! - all other pods are evicted, so that PodDisruptionBudgets are respected; the content of their `emptyDir`s is deleted with them;
+//! - a pod without a controller blocks the drain: nothing would recreate it elsewhere. A person deletes it, allows its eviction with the
+//!   annotation [`names::EVICT`], or sets `spec.drain.force` of the Machine.
 //!
-//! Unlike kubectl, one budget that has no room does not keep the others waiting, and a refused pod is asked again later each time.
+//! Unlike with kubectl, a disruption budget without room does not delay other pods, and the backoff of a refused pod grows.
 //!
-//! `spec.drain` of the Machine says where a drain ends that pods do not let end, as the options of `kubectl drain` do: `gracePeriod`
+//! `spec.drain` of the Machine limits a drain that pods would block, as the options of `kubectl drain` do: `gracePeriod`
 //! (`--grace-period`), `force` (`--force`), `deleteAfter` (`--disable-eviction`, after a deadline) and `skipTerminatingAfter`
 //! (`--skip-wait-for-delete-timeout`). Unlike kubectl's, the last one has a default: a pod whose grace period is over has had all the time
 //! that it was promised, and only a kubelet that does not work or a finalizer keeps its object.
@@ -33,45 +33,45 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// So many evictions in one pass.
+/// Evictions per pass.
 pub const MAX_EVICTIONS: usize = 16;
-/// So many pods are listed at a time: each may have more than one MB.
+/// Pods per page of a list: a single pod may have more than one MB.
 const PAGE: u32 = 50;
-/// So many times in one pass. A kubelet can make any number of mirror pods.
+/// Pages per pass. A kubelet can create any number of mirror pods.
 pub const PAGES: u32 = 20;
-/// So many finalizers of a pod are named.
+/// Finalizers of a pod that a message names.
 const FINALIZERS: usize = 8;
-/// A pod that was held back is asked again after this long at first…
+/// The first delay before a refused eviction is retried…
 const FIRST_RETRY: Duration = Duration::from_secs(5);
-/// …and later each time, up to this.
+/// …and the longest.
 const MAX_RETRY: Duration = Duration::from_secs(60);
-/// A pod that terminates for that long after its grace period is told to be stuck, and by which finalizers.
+/// A pod that is still terminating this long after its grace period is reported as stuck, with its finalizers.
 const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(30);
-/// What a mirror pod has.
+/// The annotation that marks a mirror pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// What is remembered of the pods of a Node while it is drained.
+/// State of the pods of a Node between passes of its drain.
 #[derive(Clone, Debug, Default)]
 pub struct EvictionAttempts {
-    /// Pods whose eviction was refused: why, when each is asked again, and how long was waited.
+    /// Pods whose eviction was refused: why, when each is retried, and the last delay.
     held: BTreeMap<String, (String, Timestamp, Duration)>,
-    /// Since when pods are seen to terminate, by uid and our own clock: that of the API server, which writes their deletion timestamps, may
-    /// differ. A pod of a StatefulSet that is recreated has the name of the one before.
+    /// Since when pods have been observed as terminating, by our own clock: the clock of the API server, which writes deletion timestamps, may
+    /// differ. Keyed by uid, because a recreated pod of a StatefulSet has the same name.
     terminating: BTreeMap<String, Timestamp>,
 }
 
-/// Why nobody can say what the API server has: who is on a Node, or whether it is there.
+/// The API server did not answer which pods are on a Node, or whether the Node exists.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {message}")]
 pub struct ReadError {
     what: String,
     message: String,
-    /// For how long the API server asks to wait.
+    /// The `Retry-After` of the API server.
     after: Option<Duration>,
 }
 
 impl ReadError {
-    /// What was asked for, and the answer.
+    /// An error with the request that failed.
     pub fn of(what: String, error: &kube::Error) -> Self {
         let message = CallError::of(error).map_or_else(|| error.to_string(), |error| error.to_string());
         Self { what, message, after: retry_after(error) }
@@ -95,22 +95,22 @@ pub struct Pod {
     namespace: String,
     name: String,
     uid: String,
-    /// The kubelet alone decides on it.
+    /// A mirror pod: the kubelet alone decides on it.
     mirror: bool,
     finished: bool,
-    /// It has a controller that would start it elsewhere…
+    /// The pod has a controller that would recreate it elsewhere…
     controlled: bool,
     /// …which is a DaemonSet.
     daemon: bool,
-    /// It tolerates our taint by name.
+    /// The pod tolerates the maintenance taint by name.
     tolerates: bool,
-    /// It may be evicted although it has no controller.
+    /// The annotation allows eviction although the pod has no controller.
     let_go: bool,
-    /// It was told to leave.
+    /// The pod has a deletion timestamp.
     leaving: bool,
-    /// How many seconds it has then.
+    /// The grace period in seconds.
     grace: i64,
-    /// Those that keep it.
+    /// The finalizers of the pod, for messages.
     finalizers: String,
 }
 
@@ -181,10 +181,10 @@ impl From<Raw> for Pod {
     }
 }
 
-/// A pod that cannot be read: its name, and why.
+/// A pod that cannot be decoded: its name, and why.
 type Unread = (String, String);
 
-/// Reads one pod. One that cannot be read hides no other.
+/// Decodes one pod, so that an invalid pod does not hide the others.
 fn read(text: &RawValue) -> Result<Pod, Unread> {
     serde_json::from_str(text.get()).map_err(|error| {
         let value: Value = serde_json::from_str(text.get()).unwrap_or_default();
@@ -194,7 +194,6 @@ fn read(text: &RawValue) -> Result<Pod, Unread> {
     })
 }
 
-/// A page of a list.
 #[derive(Deserialize)]
 struct Page {
     #[serde(default)]
@@ -208,10 +207,10 @@ struct PageMeta {
     next: String,
 }
 
-/// Who is on the Node, and whether these are all.
+/// The pods on the Node, and whether the list is complete.
 async fn pods(client: &Client, node: &str) -> Result<(Vec<Result<Pod, Unread>>, bool), ReadError> {
     let unseen = |error: kube::Error| ReadError::of(format!("pods of Node {node}"), &error);
-    // Those that have finished stay, and may be thousands.
+    // Finished pods stay, and there may be thousands.
     let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
     let mut params = ListParams::default().fields(&fields).limit(PAGE);
     let mut pods = Vec::new();
@@ -228,20 +227,20 @@ async fn pods(client: &Client, node: &str) -> Result<(Vec<Result<Pod, Unread>>, 
     Ok((pods, false))
 }
 
-/// What is to be done about a pod.
+/// The decision about one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvictionDecision {
-    /// Nothing: it may stay.
+    /// The pod may stay.
     Stays,
-    /// It is leaving.
+    /// The pod is terminating.
     Leaving,
-    /// It is asked to leave.
+    /// The pod is to be evicted.
     Evict,
-    /// It holds the drain up, and what a person can do about it.
+    /// The pod blocks the drain; what a person can do about it.
     Holds(String),
 }
 
-/// Says what is to be done about a pod.
+/// Decides what to do about a pod.
 pub fn judge(pod: &Pod, options: &DrainOptions) -> EvictionDecision {
     if pod.mirror || pod.finished || pod.daemon || pod.tolerates {
         return EvictionDecision::Stays;
@@ -258,7 +257,7 @@ pub fn judge(pod: &Pod, options: &DrainOptions) -> EvictionDecision {
     EvictionDecision::Evict
 }
 
-/// What keeps a pod that terminates for that long; none if it is no longer waited for.
+/// Why a pod that has been terminating for `long` is still waited for; none if it is no longer waited for.
 fn terminating(pod: &Pod, long: SignedDuration, options: &DrainOptions) -> Option<Option<String>> {
     let over = long.saturating_sub(SignedDuration::from_secs(pod.grace));
     if over >= SignedDuration::try_from(options.skip_terminating_after.0).unwrap_or(SignedDuration::MAX) {
@@ -277,22 +276,31 @@ fn terminating(pod: &Pod, long: SignedDuration, options: &DrainOptions) -> Optio
     }))
 }
 
+/// Stands for the pods of a Node that has more than are read at a time.
+fn more_pods(node: &str) -> Unread {
+    let why = format!("the Node has more than {} pods; only these are checked at a time", PAGE * PAGES);
+    (format!("more pods of Node {node}"), why)
+}
+
 /// What a drain would do to the pods of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DrainPreview {
-    /// Pods that are evicted, as `namespace/name`.
+    /// Pods to evict, as `namespace/name`.
     pub evicted: Vec<String>,
     /// Pods that block the drain, and what to do about each.
     pub blocking: Vec<(String, String)>,
 }
 
-/// Says what a drain of that Node would do now, without doing it.
+/// Previews a drain of that Node, without evicting a pod.
 ///
 /// # Errors
 /// When the pods cannot be listed.
 pub async fn preview(client: &Client, node: &str, options: &DrainOptions) -> Result<DrainPreview, ReadError> {
-    let (pods, _) = pods(client, node).await?;
+    let (pods, all) = pods(client, node).await?;
     let mut preview = DrainPreview::default();
+    if !all {
+        preview.blocking.push(more_pods(node));
+    }
     for pod in pods {
         match pod {
             Ok(pod) => match judge(&pod, options) {
@@ -308,10 +316,10 @@ pub async fn preview(client: &Client, node: &str, options: &DrainOptions) -> Res
     Ok(preview)
 }
 
-/// Looks who is on the Node and asks those to leave who must. `tries` remembers who was held back; `since` is when the window started.
+/// Lists the pods on the Node and evicts those that must leave. `tries` keeps the refused evictions; `since` is when the window started.
 ///
 /// # Errors
-/// When the API server does not say who is there.
+/// When the API server does not answer which pods are on the Node.
 pub async fn drain(
     client: Client,
     node: &str,
@@ -332,8 +340,8 @@ pub async fn drain(
     let uids: Vec<String> = pods.iter().flatten().map(|pod| pod.uid.clone()).collect();
     tries.terminating.retain(|pod, _| uids.contains(pod));
     if !all {
-        let why = format!("the Node has more than {} pods; only these are checked at a time", PAGE * PAGES);
-        left.push((format!("more pods of Node {node}"), Some(why)));
+        let (more, why) = more_pods(node);
+        left.push((more, Some(why)));
     }
     for pod in &pods {
         let pod = match pod {
@@ -354,7 +362,7 @@ pub async fn drain(
             }
             EvictionDecision::Holds(why) => left.push((name, Some(why))),
             EvictionDecision::Evict => {
-                // After a pause or a restart the time may be over before any eviction was tried.
+                // After a pause or a restart the deadline may be over before any eviction was tried.
                 let delete = overdue && tries.held.contains_key(&name);
                 let held = tries.held.get(&name).filter(|(_, at, _)| *at > now && !delete).map(|(why, ..)| why.clone());
                 if held.is_some() || asked == MAX_EVICTIONS {
@@ -388,18 +396,18 @@ fn name(pod: &Pod) -> String {
 }
 
 enum EvictionResult {
-    /// It was told to leave.
+    /// The pod was asked to terminate.
     Asked,
-    /// It is not there any more.
+    /// The pod no longer exists.
     Gone,
-    /// It stays, and why.
+    /// The eviction was refused, and why.
     Held(String),
 }
 
-/// Evicts a pod, or deletes it: a deletion asks no disruption budget.
+/// Evicts a pod, or deletes it: a deletion does not check disruption budgets.
 async fn leave(client: &Client, pod: &Pod, options: &DrainOptions, delete: bool) -> EvictionResult {
     let api = Api::<v1::Pod>::namespaced(client.clone(), &pod.namespace);
-    // Another pod of the same name, as those of StatefulSets are, was not meant.
+    // The uid protects another pod of the same name, such as a recreated pod of a StatefulSet.
     let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
     let mut how = DeleteParams::default().preconditions(preconditions);
     how.grace_period_seconds =
@@ -417,9 +425,9 @@ async fn leave(client: &Client, pod: &Pod, options: &DrainOptions, delete: bool)
     let Err(error) = asked else { return EvictionResult::Asked };
     match &error {
         kube::Error::Api(status) if status.code == 404 => EvictionResult::Gone,
-        // Somebody changed it at this moment, or it is another one by now: the next look tells.
+        // The pod was changed or recreated meanwhile: the next pass reads it again.
         kube::Error::Api(status) if status.code == 409 => EvictionResult::Asked,
-        // A budget has no room, or several budgets select the pod, which nobody can decide on (500).
+        // A disruption budget has no room, or several budgets select the pod, which the API server cannot handle (500).
         kube::Error::Api(status) if status.code == 429 => {
             let causes = status.details.iter().flat_map(|details| &details.causes);
             let budget = causes.filter_map(|cause| budget(&cause.message)).next();
@@ -508,7 +516,7 @@ mod tests {
         let mut leaving = owned("ReplicaSet");
         leaving["deletionTimestamp"] = json!("2030-01-01T00:00:00Z");
         assert_eq!(judged(&pod(leaving.clone(), "Running")), EvictionDecision::Leaving);
-        // A kubelet gives a pod that was deleted its final phase when its containers ended: what is left of it is an object.
+        // A kubelet sets the final phase of a deleted pod when its containers have ended: only the object is left.
         leaving["finalizers"] = json!(["example.com/volume"]);
         assert_eq!(judged(&pod(leaving, "Failed")), EvictionDecision::Stays);
         let EvictionDecision::Holds(why) = judged(&pod(json!({ "name": "p" }), "Running")) else { panic!("it holds") };
@@ -561,7 +569,7 @@ mod tests {
         pods.create(&PostParams::default(), &serde_json::from_value(web).unwrap()).await.unwrap();
         let running = Patch::Merge(json!({ "status": { "phase": "Running" } }));
         pods.patch_status("web", &PatchParams::default(), &running).await.unwrap();
-        // A budget refuses every eviction until a controller wrote its status, and here no controller does.
+        // A budget refuses every eviction until its controller has written its status, and this test has no controller.
         let budget = json!({
             "metadata": { "name": "web" },
             "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "web" } } },

@@ -16,23 +16,24 @@ use serde_json::Value;
 use crate::observe::{Observed, ObservedNode};
 use crate::view::{GatesView, MachineView, NodeView, ReportView};
 
-/// What `fleetwright why machine/NAME` looks at, fetched live.
+/// The inputs of `fleetwright why machine/NAME`, read live.
 #[derive(Clone, Debug)]
 pub struct WhyInput {
-    /// The machine asked about.
+    /// The machine.
     pub machine: Machine,
     /// All ReadinessGates of its namespace; those that do not select it are left out by [`why`].
     pub gates: Vec<ReadinessGates>,
-    /// Its Node, see [`node_name`], as JSON: kubelets write times that do not parse. None if there is no such Node.
+    /// Its Node, see [`node_name`], as JSON: kubelets write times that cannot be parsed. None if the Node does not exist.
     pub node: Option<Value>,
     /// The ConfigMaps of its namespace labelled `fleetwright.io/machine: NAME`.
     pub reports: Vec<ConfigMap>,
-    /// All machines of its namespace, for who else claims the Node.
+    /// All machines of its namespace, to find others that claim the Node.
     pub machines: Vec<Machine>,
 }
 
-/// Why a machine is or is not schedulable, and what is wrong with its host: decided from these objects as the operator would. None if they do not have
-/// the shape of this version.
+/// Why a machine is or is not schedulable, and what is wrong with its host: decided from these objects as the operator
+/// would. None if the objects do not have
+/// the schema of this version.
 pub fn why(input: &WhyInput, now: Timestamp) -> Option<Explanation> {
     let look = observe(input)?;
     let conditions = input.machine.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -40,7 +41,7 @@ pub fn why(input: &WhyInput, now: Timestamp) -> Option<Explanation> {
     let selecting = |gates: &&ReadinessGates| look.gates.iter().any(|(name, _)| **name == gates.name_any());
     let gates: Vec<_> = input.gates.iter().filter(selecting).collect();
     let mut explanation = look.judge(now, |seen, copies, judgement| {
-        // Whether the safety net holds it depends on all other machines; the operator recorded it if it does.
+        // Whether the safety net holds the machine depends on all other machines; the operator recorded it if it does.
         let held = written.is_some_and(|written| written.reason == reason::SAFETY_NET);
         let full: Vec<FullNet> =
             if held { look.places().into_iter().map(|place| FullNet { place }).collect() } else { Vec::new() };
@@ -49,10 +50,11 @@ pub fn why(input: &WhyInput, now: Timestamp) -> Option<Explanation> {
         explain::schedulability(&input, now)
     });
     explain::host(&mut explanation, &input.machine);
+    explain::waits(&mut explanation);
     Some(explanation)
 }
 
-/// The same views as the operator has, of live objects.
+/// The same views as in the operator, from live objects.
 fn observe(input: &WhyInput) -> Option<Observed> {
     fn view<V: View>(object: &impl Serialize) -> Option<V> {
         let object = serde_json::from_value(serde_json::to_value(object).ok()?).ok()?;

@@ -1,4 +1,4 @@
-//! etcd, asked by its JSON gateway.
+//! Client of etcd's JSON gateway.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,19 +9,19 @@ use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 
-/// Where etcd answers, and with what it is asked.
+/// Addresses of etcd and the credentials for it.
 #[derive(Clone, Debug)]
 pub struct EtcdEndpoint {
-    /// The URLs of its members.
+    /// URLs of the members.
     pub endpoints: Vec<String>,
-    /// The folder with `tls.crt`, `tls.key` and `ca.crt`; none where it is asked without TLS.
+    /// Directory with `tls.crt`, `tls.key` and `ca.crt`; `None` without TLS.
     pub certificates: Option<PathBuf>,
-    /// The name that its members show, if that is not the one in their URLs.
+    /// Name in the members' certificates, if it differs from their URLs.
     pub server_name: Option<String>,
 }
 
 impl EtcdEndpoint {
-    /// The members, one after the other.
+    /// Clients of the members, in order.
     pub(crate) async fn members(&self) -> Result<Vec<Etcd>> {
         let mut all = Vec::new();
         for url in &self.endpoints {
@@ -40,7 +40,7 @@ impl EtcdEndpoint {
     }
 }
 
-/// A client of a server as a kubeconfig describes it.
+/// A client of a server that a kubeconfig describes.
 pub(crate) async fn client(cluster: Value, user: Value) -> Result<Client> {
     let config: Kubeconfig = serde_json::from_value(json!({
         "clusters": [{ "name": "it", "cluster": cluster }],
@@ -49,7 +49,7 @@ pub(crate) async fn client(cluster: Value, user: Value) -> Result<Client> {
         "current-context": "it",
     }))?;
     let mut config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
-    // Without TLS nobody needs to be trusted, and an image may bring no authorities along.
+    // Without TLS no authority is needed, and an image may contain none.
     if config.cluster_url.scheme_str() == Some("http") {
         config.root_cert = Some(Vec::new());
     }
@@ -80,17 +80,17 @@ impl Etcd {
         answer.with_context(|| format!("{}: {what}", self.url))
     }
 
-    /// What it says of itself.
+    /// Status that the member reports.
     pub(crate) async fn status(&self) -> Result<Value> {
         self.ask("maintenance/status", json!({})).await
     }
 
-    /// The revision that it is at.
+    /// Present revision of the member.
     pub(crate) async fn revision(&self) -> Result<i64> {
         Ok(revision(&self.status().await?))
     }
 
-    /// How many keys there are at a revision.
+    /// Number of keys at a revision.
     pub(crate) async fn keys(&self, revision: i64) -> Result<u64> {
         // From the first key to the last.
         let all = json!({ "key": "AA==", "range_end": "AA==", "count_only": true, "revision": revision.to_string() });
@@ -98,7 +98,7 @@ impl Etcd {
         Ok(u64::try_from(count).unwrap_or_default())
     }
 
-    /// The digest of all keys at a revision, and from which revision on it counts.
+    /// Hash of all keys at a revision, and the compact revision from which it counts.
     pub(crate) async fn digest(&self, revision: i64) -> Result<(i64, i64)> {
         let answer = self.ask("maintenance/hashkv", json!({ "revision": revision.to_string() })).await?;
         Ok((number(&answer["hash"]), number(&answer["compact_revision"])))
@@ -110,7 +110,7 @@ pub(crate) fn revision(status: &Value) -> i64 {
     number(&status["header"]["revision"])
 }
 
-/// A version such as `3.7.0`; none if there is none, or if it is not one. It becomes part of messages.
+/// A version such as `3.7.0`; `None` if the text is missing or no version. It becomes part of messages.
 pub(crate) fn version(value: &Value) -> Option<String> {
     let text = value.as_str()?;
     let is_version = text.len() <= 32 && text.starts_with(|first: char| first.is_ascii_digit());
@@ -118,7 +118,7 @@ pub(crate) fn version(value: &Value) -> Option<String> {
     (is_version && is_plain).then(|| text.to_owned())
 }
 
-/// Numbers of 64 bits are texts in JSON, and nought is left out.
+/// In the gateway's JSON, numbers of 64 bits are strings, and zero is omitted.
 pub(crate) fn number(value: &Value) -> i64 {
     value.as_i64().or_else(|| value.as_str()?.parse().ok()).unwrap_or_default()
 }

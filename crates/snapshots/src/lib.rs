@@ -1,14 +1,14 @@
-//! Snapshots of etcd, as the pods of the Cluster-Operator handle them: each step is a command of its own, in a container of its own.
+//! Snapshots of etcd, for the pods of the Cluster-Operator: each step is a command in a container of its own.
 //!
-//! - [`take`]: a member of etcd is asked for all it has, which becomes a file;
-//! - [`SnapshotStore::fetch`]: one that is kept becomes a file again;
-//! - [`place`]: what a file was restored to becomes the data of a member, and what it had before is set aside until [`clean`];
-//! - [`keep`]: what a scratch etcd made of that file is compared with what etcd says, the file is put in its place, and old ones go.
+//! - [`take`]: saves a snapshot of an etcd member to a file;
+//! - [`SnapshotStore::fetch`]: downloads a stored snapshot to a file;
+//! - [`place`]: makes a restored data directory the data of a member; the old data is moved aside until [`clean`];
+//! - [`keep`]: compares the data of a scratch etcd, restored from the file, with that of etcd, stores the file, and removes old snapshots.
 //!
-//! What is kept is encrypted and authenticated (`seal`). The keys of the Cluster, which are not in etcd, are kept beside it ([`SnapshotStore::cluster_keys`]); the
-//! Cluster-Operator has sealed them.
+//! Stored snapshots are encrypted and authenticated (`seal`). The keys of the Cluster, which are not in etcd, are stored beside them
+//! ([`SnapshotStore::cluster_keys`]); the Cluster-Operator has sealed them.
 //!
-//! A snapshot counts from the moment its description is beside it: a file without one is what an attempt before left behind.
+//! A snapshot counts from the moment its description is stored: a file without one is left over from a failed attempt.
 
 mod etcd;
 mod restore;
@@ -27,5 +27,5 @@ pub use store::{Encryption, SnapshotInfo, SnapshotStore};
 pub use take::{SnapshotTaken, take};
 pub use verify::{KeepOptions, keep};
 
-/// The file of a snapshot that is being worked on.
+/// File name of the snapshot in progress.
 pub const FILE: &str = "db";

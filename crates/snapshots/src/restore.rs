@@ -1,4 +1,4 @@
-//! Makes what a snapshot was restored to the data of a member.
+//! Makes the restored data of a snapshot the data of a member.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -6,13 +6,13 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// The file that says which restore the data is of.
+/// The file with the id of the restore that the data is from.
 const MARK: &str = "restored";
 
-/// Makes the folder `restored-ID` of a member's volume its data. What it had is set aside as `before-ID`. Once it is done, doing it again changes nothing.
+/// Makes the directory `restored-ID` of a member's volume its data. The old data is moved to `before-ID`. The function is idempotent.
 ///
 /// # Errors
-/// Nothing was restored there.
+/// The directory does not exist.
 pub fn place(volume: &Path, id: &str) -> Result<()> {
     let (data, new, old) =
         (volume.join("data"), volume.join(format!("restored-{id}")), volume.join(format!("before-{id}")));
@@ -30,10 +30,10 @@ pub fn place(volume: &Path, id: &str) -> Result<()> {
     Ok(fs::File::open(volume)?.sync_all()?)
 }
 
-/// Removes what a member had before a restore, and what restores left behind that another one took the place of.
+/// Removes the old data of a member after a restore, and the directories of restores that another one replaced.
 ///
 /// # Errors
-/// It cannot be removed.
+/// A directory cannot be removed.
 pub fn clean(volume: &Path) -> Result<()> {
     let cannot = || format!("cannot read {}", volume.display());
     for entry in fs::read_dir(volume).with_context(cannot)? {
@@ -46,10 +46,10 @@ pub fn clean(volume: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes a folder, if it is there. A volume that was spoilt may have a file in its place.
+/// Removes a directory, if it exists. A corrupted volume may have a file of that name.
 ///
 /// # Errors
-/// It cannot be removed.
+/// The directory cannot be removed.
 pub fn clear(folder: &Path) -> Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -79,7 +79,7 @@ mod tests {
         place(volume.path(), "1").unwrap();
         let seen = || (read("data/member/db"), read("before-1/member/db"));
         assert_eq!(seen(), (Some("new".to_owned()), Some("old".to_owned())));
-        // A pod that runs once more has restored it once more, but etcd may have written since.
+        // A pod that runs again has restored it again, but etcd may have written since.
         file("data/member/db", "written");
         file("restored-1/member/db", "new");
         place(volume.path(), "1").unwrap();
@@ -88,12 +88,12 @@ mod tests {
         clean(volume.path()).unwrap();
         clean(volume.path()).unwrap();
         assert_eq!(seen(), (Some("written".to_owned()), None));
-        // A volume that lost everything is restored as well.
+        // An empty volume is restored as well.
         file("restored-2/member/db", "newer");
         fs::remove_dir_all(volume.path().join("data")).unwrap();
         place(volume.path(), "2").unwrap();
         assert_eq!(read("data/member/db").as_deref(), Some("newer"));
-        // So is one that has a file in the place of its data.
+        // So is a volume with a file in the place of its data directory.
         file("restored-3/member/db", "newest");
         fs::remove_dir_all(volume.path().join("data")).unwrap();
         file("data", "spoilt");

@@ -15,32 +15,32 @@ use sha2::{Digest as _, Sha256};
 use crate::sign::{AccessKeys, Unsigned, encoded, sign};
 use crate::take::hex;
 
-/// What is larger goes and comes in pieces of this size: as much is in memory at a time.
+/// Size of the parts of large objects, and so the memory that a transfer needs.
 const PIECE: usize = 32 << 20;
 
-/// The longest answer that is not a piece of a snapshot: a list, a description, an error. A store that sends more is not listened to.
+/// Maximum size of an answer that is not a part of a snapshot: a list, a description, an error. A larger answer is an error.
 const TEXT: usize = 8 << 20;
 
-/// The largest snapshot that is fetched. How large one is, the store says: without a limit it could fill the node's disk.
+/// Maximum size of a fetched snapshot. The store reports the size: without a limit it could fill the node's disk.
 const LARGEST: u64 = 64 << 30;
 
-/// The most names in a bucket that are looked at.
+/// Maximum number of names that are read from a bucket.
 const NAMES: usize = 100_000;
 
-/// A bucket, and with what it is asked.
+/// A bucket and the settings of its client.
 #[derive(Clone, Debug)]
 pub struct Bucket {
-    /// Where the store answers.
+    /// URL of the store.
     pub endpoint: String,
-    /// The bucket.
+    /// Name of the bucket.
     pub bucket: String,
-    /// The region that requests are signed for.
+    /// Region that requests are signed for.
     pub region: String,
-    /// What the names of objects begin with.
+    /// Prefix of the names of objects.
     pub prefix: String,
-    /// The folder with `accessKeyId`, `secretAccessKey` and perhaps `ca.crt`.
+    /// Directory with `accessKeyId`, `secretAccessKey` and optionally `ca.crt`.
     pub keys: PathBuf,
-    /// The store may be asked without TLS.
+    /// Whether the store may be used without TLS.
     pub insecure: bool,
 }
 
@@ -50,7 +50,7 @@ struct S3Response {
     body: Vec<u8>,
 }
 
-/// What is asked: method, object, query and headers besides those that are signed anyway.
+/// A request: method, object, query and additional signed headers.
 struct S3Request<'a> {
     method: &'a str,
     object: Option<&'a str>,
@@ -59,7 +59,7 @@ struct S3Request<'a> {
 }
 
 impl Bucket {
-    /// How it is called for people.
+    /// Name for people.
     pub(crate) fn name(&self) -> String {
         format!("{}/{}/{}", self.endpoint.trim_end_matches('/'), self.bucket, self.prefix)
     }
@@ -122,7 +122,7 @@ impl Bucket {
         Ok(S3Response { code, etag, body: body.to_bytes().to_vec() })
     }
 
-    /// What was asked for, or what the store says against it.
+    /// The answer to a request, or the error of the store.
     async fn well(&self, asked: &S3Request<'_>, body: Vec<u8>) -> Result<S3Response> {
         let answer = self.send(asked, body).await?;
         if (200..300).contains(&answer.code) {
@@ -138,7 +138,7 @@ impl Bucket {
         self.well(&asked, body).await.map(drop)
     }
 
-    /// Puts a file there, in pieces if it is large.
+    /// Uploads a file, in parts if it is large.
     pub(crate) async fn put_file(&self, object: &str, path: &Path) -> Result<()> {
         let mut file = File::open(path)?;
         let first = piece(&mut file)?;
@@ -176,12 +176,12 @@ impl Bucket {
         let body = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
         let done = self.well(&end, body.into_bytes()).await?;
         let text = String::from_utf8_lossy(&done.body);
-        // It may answer well before it knows that it did not go well.
+        // The store may answer 200 before it knows that the request failed.
         ensure!(element(&text, "ETag").is_some(), "the store rejected the upload: {}", text.trim());
         Ok(())
     }
 
-    /// The content of an object; none if there is none.
+    /// The content of an object; `None` if it does not exist.
     pub(crate) async fn get(&self, object: &str) -> Result<Option<Vec<u8>>> {
         let asked = S3Request { method: "GET", object: Some(object), query: &[], headers: &[] };
         match self.send(&asked, Vec::new()).await?.code {
@@ -190,7 +190,7 @@ impl Bucket {
         }
     }
 
-    /// Brings an object of that size to a file, piece by piece.
+    /// Downloads an object of that size to a file, part by part.
     pub(crate) async fn get_file(&self, object: &str, bytes: u64, to: &Path) -> Result<()> {
         ensure!(bytes <= LARGEST, "the store reports {bytes} bytes for {object}; the limit is {LARGEST}");
         let folder = to.parent().unwrap_or(Path::new("."));
@@ -221,7 +221,7 @@ impl Bucket {
         self.well(&asked, Vec::new()).await.map(drop)
     }
 
-    /// The names of all objects, without what they begin with.
+    /// The names of all objects, without the prefix.
     pub(crate) async fn list(&self) -> Result<Vec<String>> {
         let (mut all, mut from) = (Vec::new(), None::<String>);
         loop {
@@ -255,7 +255,7 @@ fn piece(file: &mut File) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What stands in elements of that name. Names of snapshots need no escapes, and tokens are taken back as they come.
+/// Texts of the elements of that name. Names of snapshots need no escapes, and tokens are sent back unchanged.
 fn elements<'a>(text: &'a str, name: &str) -> impl Iterator<Item = String> + use<'a> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let mut rest = text;

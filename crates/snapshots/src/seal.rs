@@ -23,17 +23,17 @@ const MAGIC: &[u8; 8] = b"FWSNAP01";
 /// Plain bytes of a chunk.
 const CHUNK: usize = 1 << 20;
 const TAG: usize = 16;
-/// A longer header is not one of ours.
+/// A longer header is not from this program.
 const LONGEST_HEADER: u32 = 64 << 10;
 const KEY_BYTES: usize = 32;
-/// What the keys of the Secret are called, first the one that encrypts.
+/// File names of the keys in the Secret; the first one encrypts.
 const NAMES: [&str; 3] = ["key", "previous", "other"];
 
-/// The keys of a Secret, mounted as a folder: `key` encrypts; `previous` and `other` decrypt as well.
+/// The keys of a Secret, mounted as a directory: `key` encrypts; `previous` and `other` decrypt as well.
 #[derive(Clone, Debug)]
 pub struct EncryptionKeys(pub PathBuf);
 
-/// Who a snapshot belongs to, and what is known of it.
+/// The Cluster of a snapshot, and its metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Header {
@@ -83,7 +83,7 @@ impl EncryptionKeys {
         self.read("key")?.context("the Secret with the snapshot key has no key")
     }
 
-    /// All that there are, as the Cluster-Operator uses them: it seals the keys of a cluster with `key`.
+    /// All existing keys, in the form that the Cluster-Operator uses: it seals the keys of a cluster with `key`.
     pub(crate) fn openers(&self) -> Result<Vec<SealKey>> {
         let mut all = Vec::new();
         for name in NAMES {
@@ -119,7 +119,7 @@ fn unhex(text: &str) -> Result<Vec<u8>> {
     (0..text.len()).step_by(2).map(|at| digit(at).context("invalid header")).collect()
 }
 
-/// As many bytes as there are, up to that many.
+/// Reads until the end, but at most that number of bytes.
 fn fill(from: &mut impl Read, most: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(most);
     from.take(most as u64).read_to_end(&mut bytes)?;
@@ -131,7 +131,7 @@ pub(crate) fn is_sealed(path: &Path) -> Result<bool> {
     Ok(fill(&mut File::open(path)?, MAGIC.len())? == MAGIC)
 }
 
-/// Encrypts a file into another one; answers the id of the key.
+/// Encrypts a file into another one; returns the id of the key.
 pub(crate) fn seal(
     keys: &EncryptionKeys,
     cluster: &str,
@@ -175,7 +175,7 @@ pub(crate) fn seal(
     Ok(key.id)
 }
 
-/// Decrypts a file into another one, which exists only if all of it is what was taken: of that Cluster, and of that name.
+/// Decrypts a file into another one, which is created only if the whole content is authentic, and of that Cluster and name.
 pub(crate) fn open(
     keys: &EncryptionKeys,
     cluster: &str,
@@ -211,7 +211,7 @@ pub(crate) fn open(
         (chunk, number) = (next, number.checked_add(1).with_context(broken)?);
     }
     out.into_inner().map_err(|error| error.into_error())?.sync_all()?;
-    // Authentic, but perhaps of another one: who can write where snapshots are kept can rename them.
+    // The file is authentic, but may be another snapshot: a client that may write to the store can rename files.
     let of = |what: &str, is: &str, wanted: &str| {
         if is == wanted {
             return Ok(());
@@ -278,7 +278,7 @@ mod tests {
         (0..size).map(|at| u8::try_from(at % 251).unwrap()).collect()
     }
 
-    /// Where the first chunk begins.
+    /// Offset of the first chunk.
     fn body(sealed: &[u8]) -> usize {
         12 + u32::from_be_bytes(sealed[8..12].try_into().unwrap()) as usize
     }

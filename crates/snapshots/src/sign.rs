@@ -1,4 +1,4 @@
-//! Signs requests as S3-compatible stores ask for: AWS Signature Version 4.
+//! Signs requests for S3-compatible stores: AWS Signature Version 4.
 
 use aws_lc_rs::hmac;
 use jiff::Timestamp;
@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::take::hex;
 
-/// Who asks.
+/// Credentials.
 #[derive(Clone)]
 pub(crate) struct AccessKeys {
     pub(crate) id: String,
@@ -20,21 +20,21 @@ impl std::fmt::Debug for AccessKeys {
     }
 }
 
-/// A request, as far as it is signed.
+/// The signed parts of a request.
 pub(crate) struct Unsigned<'a> {
     pub(crate) method: &'a str,
     pub(crate) host: &'a str,
-    /// Encoded, with the slash that it begins with.
+    /// Encoded path, with the leading slash.
     pub(crate) path: &'a str,
-    /// Encoded names and values, in the order of the names.
+    /// Encoded names and values, sorted by name.
     pub(crate) query: &'a str,
-    /// More headers, with small letters.
+    /// Additional headers, in lower case.
     pub(crate) headers: &'a [(&'a str, &'a str)],
-    /// The digest of the body.
+    /// Digest of the body.
     pub(crate) sha256: &'a str,
 }
 
-/// The headers that make it a signed one.
+/// The headers of the signed request.
 pub(crate) fn sign(
     request: &Unsigned<'_>,
     keys: &AccessKeys,
@@ -66,7 +66,7 @@ fn code(key: &[u8], text: &str) -> Vec<u8> {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes()).as_ref().to_vec()
 }
 
-/// A part of a path or query, with everything encoded that is not plain; a slash only in a query.
+/// Percent-encodes a part of a path or query; a slash only in a query.
 pub(crate) fn encoded(text: &str, slash: bool) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! Where snapshots are kept: a folder, or a bucket.
+//! The stores of snapshots: a directory, or a bucket.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
@@ -14,55 +14,55 @@ use crate::s3::Bucket;
 use crate::seal::{self, EncryptionKeys};
 use crate::take::{SnapshotTaken, hex};
 
-/// The most bytes of the keys of a Cluster: they come from a Secret, which has no more.
+/// Maximum size of the keys of a Cluster: they come from a Secret, which has this limit.
 const LONGEST_KEYS: u64 = 1 << 20;
 
-/// With what snapshots are encrypted, and whose they are.
+/// Encryption keys of snapshots, and the Cluster that they belong to.
 #[derive(Clone, Debug)]
 pub struct Encryption {
-    /// The keys.
+    /// Encryption keys.
     pub keys: EncryptionKeys,
     /// `NAMESPACE/NAME` of the Cluster.
     pub cluster: String,
 }
 
-/// What is beside a snapshot. Of an encrypted one it only says that it exists and how long the file is: all else is read from the file itself, where it is
-/// authenticated.
+/// The description beside a snapshot. For an encrypted snapshot it proves only that the snapshot exists and how long the file is: all other data is
+/// read from the file itself, where it is authenticated.
 #[derive(Debug, Serialize, Deserialize)]
 struct SidecarRecord {
     #[serde(flatten)]
     described: SnapshotInfo,
-    /// The length of the file, if it is encrypted.
+    /// Size of the file, if it is encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     stored: Option<u64>,
-    /// The id of the key, if it is encrypted.
+    /// Id of the key, if the file is encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key_id: Option<String>,
 }
 
-/// What is known of a snapshot.
+/// Description of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotInfo {
-    /// Its name.
+    /// Name of the snapshot.
     pub name: String,
-    /// What was known when it was taken.
+    /// Metadata from the time when it was taken.
     pub taken: SnapshotTaken,
-    /// The revision that it restores to.
+    /// Revision that it restores to.
     pub revision: i64,
-    /// The number of keys that it restores to.
+    /// Number of keys that it restores to.
     pub keys: u64,
 }
 
-/// Where snapshots are kept.
+/// A store of snapshots.
 #[derive(Clone, Debug)]
 pub enum SnapshotStore {
-    /// A folder.
+    /// A directory.
     Folder(PathBuf),
     /// A bucket of an S3-compatible store.
     Bucket(Bucket),
 }
 
-/// Whether snapshots are named so: `YYYYMMDD-HHMMSS`.
+/// Whether the name has the form of a snapshot: `YYYYMMDD-HHMMSS`.
 fn is_name(name: &str) -> bool {
     name.len() == 15
         && name.bytes().enumerate().all(|(at, byte)| if at == 8 { byte == b'-' } else { byte.is_ascii_digit() })
@@ -76,17 +76,17 @@ fn description(name: &str) -> String {
     format!("{name}.json")
 }
 
-/// The keys of the Cluster, as the Cluster-Operator sealed them.
+/// File of the sealed keys of the Cluster.
 fn cluster_keys(name: &str) -> String {
     format!("{name}.keys")
 }
 
-/// What is written until all of it is there.
+/// File of an incomplete snapshot.
 fn part(name: &str) -> String {
     format!("{name}.part")
 }
 
-/// Reads a small file; none if there is none.
+/// Reads a small file; `None` if it does not exist.
 pub(crate) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
     let cannot = || format!("cannot read {}", path.display());
     let file = match File::open(path) {
@@ -99,7 +99,7 @@ pub(crate) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// A snapshot that is put in its place, encrypted.
+/// An encrypted snapshot to store.
 struct EncryptedUpload<'a> {
     name: &'a str,
     file: &'a Path,
@@ -109,7 +109,8 @@ struct EncryptedUpload<'a> {
 }
 
 impl SnapshotStore {
-    /// Encrypts it and puts it there, with the sealed keys of its Cluster; answers the id of the key. Where there is no room, the oldest ones go first.
+    /// Encrypts a snapshot and stores it, with the sealed keys of its Cluster; returns the id of the key. If there is not enough space, the oldest
+    /// snapshots are removed first.
     pub(crate) async fn put(
         &self,
         encryption: &Encryption,
@@ -130,7 +131,7 @@ impl SnapshotStore {
         Ok(key_id)
     }
 
-    /// The description comes last: a snapshot counts from then on.
+    /// The description is written last: a snapshot counts from then on.
     async fn put_sealed(&self, sealed: &EncryptedUpload<'_>, spare: Option<&str>) -> Result<()> {
         let EncryptedUpload { name, file, bytes, beside, cluster_keys: keys } = sealed;
         match self {
@@ -156,9 +157,9 @@ impl SnapshotStore {
         }
     }
 
-    /// Makes room for so many bytes.
+    /// Frees that number of bytes.
     async fn room(&self, folder: &Path, bytes: u64, spare: Option<&str>) -> Result<()> {
-        // What attempts before left behind is of no use.
+        // Files of incomplete attempts are useless.
         for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?.flatten() {
             if entry.file_name().to_string_lossy().ends_with(".part") {
                 remove_file(&entry.path())?;
@@ -187,21 +188,19 @@ impl SnapshotStore {
         Ok(())
     }
 
-    /// The names of all that are there.
+    /// The names of all snapshots.
     pub(crate) async fn list(&self) -> Result<Vec<String>> {
         let files: Vec<String> = match self {
-            Self::Folder(folder) => {
-                regular_files(folder).with_context(|| format!("cannot read {}", folder.display()))?
-            }
+            Self::Folder(folder) => files_in(folder).with_context(|| format!("cannot read {}", folder.display()))?,
             Self::Bucket(bucket) => bucket.list().await?,
         };
         let names = files.iter().filter_map(|file| file.strip_suffix(".json").map(str::to_owned));
-        // What lies deeper belongs to another Cluster, whose prefix begins with this one. And a file of somebody else is neither counted among the snapshots that
-        // are kept, which would let one of these go, nor removed.
+        // Names with further path elements belong to another Cluster, whose prefix starts with this one. A foreign file is neither counted among the
+        // snapshots to keep, which would cause the removal of one, nor removed.
         Ok(names.filter(|name| is_name(name)).collect())
     }
 
-    /// Removes one. Its description first: without it, it does not count.
+    /// Removes a snapshot. Its description first: without it, the snapshot does not count.
     pub(crate) async fn remove(&self, name: &str) -> Result<()> {
         for file in [description(name), data(name), cluster_keys(name)] {
             match self {
@@ -212,10 +211,10 @@ impl SnapshotStore {
         Ok(())
     }
 
-    /// Brings one to a file, and makes sure that it is what was put there. One that is not encrypted is refused, unless it is allowed.
+    /// Fetches a snapshot to a file, and verifies it. A snapshot that is not encrypted is refused, unless it is allowed.
     ///
     /// # Errors
-    /// It is not there, or not as it was, or not encrypted.
+    /// The snapshot does not exist, was changed, or is not encrypted.
     pub async fn fetch(
         &self,
         encryption: &Encryption,
@@ -257,10 +256,10 @@ impl SnapshotStore {
         Ok((described, None))
     }
 
-    /// The keys of the Cluster that are kept with a snapshot.
+    /// The keys of the Cluster that are stored with a snapshot.
     ///
     /// # Errors
-    /// The snapshot is not there or has no keys, or they cannot be opened.
+    /// The snapshot does not exist or has no keys, or they cannot be opened.
     pub async fn cluster_keys(&self, encryption: &Encryption, name: &str) -> Result<ClusterKeys> {
         let (described, sealed) = match self {
             Self::Folder(folder) => {
@@ -291,21 +290,21 @@ impl SnapshotStore {
 
     fn names(&self) -> String {
         let Self::Folder(folder) = self else { return String::new() };
-        let files = regular_files(folder).unwrap_or_default();
+        let files = files_in(folder).unwrap_or_default();
         let mut names: Vec<_> = files.iter().filter_map(|file| file.strip_suffix(".json")).collect();
         names.sort_unstable();
         names.join(", ")
     }
 }
 
-/// The regular files in a folder. A directory with the name of a snapshot is somebody else's.
-fn regular_files(folder: &Path) -> std::io::Result<Vec<String>> {
+/// The names in a folder, without directories: one with the name of a snapshot belongs to somebody else.
+fn files_in(folder: &Path) -> std::io::Result<Vec<String>> {
     let entries = fs::read_dir(folder)?.flatten();
-    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_dir()));
     Ok(files.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
 }
 
-/// Removes a file. A directory of that name is somebody else's, and stays: it must not fail every snapshot to come.
+/// Removes a file. A directory of that name is foreign, and is kept: it must not fail every later snapshot.
 fn remove_file(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == ErrorKind::NotFound || is_directory(path) => Ok(()),
@@ -317,7 +316,7 @@ fn is_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
 
-/// Makes sure that no directory has a name that this snapshot needs, before an older one is removed for it.
+/// Makes sure that no directory has a name that this snapshot needs, before an older snapshot is removed for it.
 fn untaken(folder: &Path, name: &str) -> Result<()> {
     let whole = [data(name), cluster_keys(name), description(name)];
     let parts = [part(name), part(&cluster_keys(name)), part(&description(name))];
@@ -331,14 +330,14 @@ fn untaken(folder: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Copies a file, and makes sure that it is on the disk.
+/// Copies a file, and syncs it to the disk.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let (mut from, mut file) = (File::open(from)?, File::create(to)?);
     std::io::copy(&mut from, &mut file)?;
     Ok(file.sync_all()?)
 }
 
-/// Writes a small file, which exists with all of its content or not at all.
+/// Writes a small file atomically.
 fn write(folder: &Path, name: &str, content: &[u8]) -> Result<()> {
     let (part, whole) = (folder.join(part(name)), folder.join(name));
     fs::write(&part, content).with_context(|| format!("cannot write {}", part.display()))?;
@@ -432,7 +431,7 @@ pub(crate) mod tests {
         }
         assert_eq!(list().await, [first]);
 
-        // The name of the next one is taken: it fails before anything of it is there, and says why.
+        // A directory has a name that the next snapshot needs: it fails before any file of it is written, and the error names the reason.
         for taken in [data(second), description(second), cluster_keys(second), part(second)] {
             let taken = folder.path().join(taken);
             fs::create_dir(&taken).unwrap();
@@ -499,7 +498,7 @@ pub(crate) mod tests {
         );
         let shop = Encryption { cluster: "fleet/shop".to_owned(), ..encryption.clone() };
         assert!(refused(&shop, second).await.contains("fleet/shop"));
-        // A key that was replaced opens them as long as it is kept.
+        // A replaced key opens them as long as it is in the Secret.
         fs::write(secret.path().join("key"), [8; 32]).unwrap();
         let other = refused(&encryption, second).await;
         assert!(other.contains(second) && other.contains("sealed"), "{other}");
@@ -529,7 +528,7 @@ pub(crate) mod tests {
             (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let encryption = encryption(keys.path());
         let (place, back) = (SnapshotStore::Folder(folder.path().to_owned()), work.path().join("back"));
-        // As they were kept before snapshots were encrypted.
+        // The format from before snapshots were encrypted.
         let old = described("20260101-000000", b"all of it");
         fs::write(folder.path().join("20260101-000000.db"), b"all of it").unwrap();
         fs::write(folder.path().join("20260101-000000.json"), serde_json::to_vec(&old).unwrap()).unwrap();

@@ -16,30 +16,31 @@ use tokio::io::AsyncWriteExt as _;
 use crate::FILE;
 use crate::etcd::{Etcd, EtcdEndpoint};
 
-/// Members are asked again for so long. Policies of the network let a pod through to etcd once they know its address, which may be a moment after it began;
-/// one that gave up then would fail each time, because the next pod has another address.
+/// Time for which members are retried. A CNI allows connections of a pod to etcd once it knows the pod's address, which may be a moment after the
+/// pod's start; a pod that failed at once would fail each time, because the next pod has another address.
 const RETRY_FOR: Duration = Duration::from_secs(60);
-/// So long is waited in between.
+/// Wait between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What is known of a snapshot when it was taken.
+/// Metadata of a snapshot from the time when it was taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotTaken {
-    /// When it was asked for: it has all that was written until then.
+    /// Time of the request: the snapshot contains all data written before it.
     pub at: Timestamp,
-    /// The revision that etcd was at.
+    /// Revision of etcd.
     pub revision: i64,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub bytes: u64,
-    /// The digest of these.
+    /// SHA-256 digest of the file.
     pub sha256: String,
-    /// The version of etcd that the data needs to be read: an etcd of an older minor does not start with it. Descriptions of earlier versions of Fleetwright have none.
+    /// Version of etcd that can read the data: an etcd of an older minor does not start with it. Descriptions of earlier versions of Fleetwright have
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<String>,
 }
 
 impl SnapshotTaken {
-    /// What [`take`] left in that folder.
+    /// Reads the metadata that [`take`] wrote to that directory.
     pub(crate) fn read(work: &Path) -> Result<Self> {
         let path = work.join("taken.json");
         let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -47,10 +48,10 @@ impl SnapshotTaken {
     }
 }
 
-/// Asks one member after the other for all it has, until one gave it; `work` has it as `db` then.
+/// Requests a snapshot from the members in order, until one succeeds; `work` then contains it as `db`.
 ///
 /// # Errors
-/// None of them did within a minute; says why the last one did not.
+/// No member succeeded within a minute; the error is that of the last one.
 pub async fn take(source: &EtcdEndpoint, work: &Path) -> Result<SnapshotTaken> {
     let deadline = Instant::now() + RETRY_FOR;
     let members = source.members().await?;
@@ -95,14 +96,17 @@ async fn from(member: &Etcd, work: &Path) -> Result<SnapshotTaken> {
         sum.update(&blob);
         bytes += blob.len() as u64;
         left = crate::etcd::number(&result["remaining_bytes"]) > 0;
-        // The storage version of exactly this data: while members change to a newer minor it is older than the member, and raised later.
+        // The storage version of exactly this data: while members change to a newer minor, it is older than the member, and is raised later.
         etcd = crate::etcd::version(&result["version"]).or(etcd);
         file.write_all(&blob).await.with_context(|| format!("cannot write {}", path.display()))?;
     }
     ensure!(!left && bytes > 0, "{}: the snapshot is incomplete", member.url);
     file.sync_all().await?;
-    // etcd before 3.6 has no storage version.
-    let etcd = etcd.or_else(|| crate::etcd::version(&status["version"]));
+    // etcd before 3.6 has no storage version; a newer one has none only while other members are older, and these can read its data.
+    let old = |version: &String| {
+        matches!(version.split('.').take(2).collect::<Vec<_>>()[..], ["3", "0" | "1" | "2" | "3" | "4" | "5"])
+    };
+    let etcd = etcd.or_else(|| crate::etcd::version(&status["version"]).filter(old));
     Ok(SnapshotTaken { at, revision, bytes, sha256: hex(sum.finalize().as_slice()), etcd })
 }
 
@@ -125,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// A member that is already of etcd 3.7. The storage version of its data is in the snapshot, as from etcd 3.6 on.
+    /// A member that already has etcd 3.7. The storage version of its data is in the snapshot, as from etcd 3.6 on.
     async fn answer(request: Request<Incoming>, storage: Option<&str>) -> Result<Response<Full<Bytes>>, Infallible> {
         let said = match request.uri().path() {
             "/v3/maintenance/status" => json!({ "header": { "revision": "7" }, "version": "3.7.0" }),
@@ -140,7 +144,7 @@ mod tests {
 
     /// Listens after a while, and answers with data of that storage version.
     async fn member(storage: Option<&'static str>, after: Duration) -> EtcdEndpoint {
-        // Until it listens, connections are refused, as by a policy that does not know the pod yet.
+        // Until the member listens, connections are refused, as by a NetworkPolicy before it knows the pod.
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = socket.local_addr().unwrap();
@@ -172,7 +176,7 @@ mod tests {
     #[tokio::test]
     async fn a_snapshot_has_the_version_of_etcd_that_its_data_needs() {
         let work = tempfile::tempdir().unwrap();
-        // Not all members have changed to 3.7 yet. An etcd before 3.6 says nothing of its data.
+        // Not all members have changed to 3.7 yet. An etcd before 3.6 does not report the storage version.
         for (storage, needed) in [(Some("3.6.0"), "3.6.0"), (None, "3.7.0")] {
             let source = member(storage, Duration::ZERO).await;
             let taken = take(&source, work.path()).await.unwrap();

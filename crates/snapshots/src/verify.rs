@@ -1,4 +1,4 @@
-//! Compares a snapshot with what it restores to, and puts it in its place.
+//! Compares a snapshot with the data that it restores to, and stores it.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,43 +10,44 @@ use crate::etcd::{Etcd, EtcdEndpoint};
 use crate::store::{Encryption, SnapshotInfo, SnapshotStore, read_small};
 use crate::take::SnapshotTaken;
 
-/// The scratch etcd begins within this time.
+/// Time within which the scratch etcd has to answer.
 const FIRST_ATTEMPT_WINDOW: Duration = Duration::from_secs(120);
 
-/// So many names are told, as many as the status has. The kubelet cuts what a container says at its end off after 4096 bytes, and after 3072 in a pod of four:
-/// what is cut off is no report, and each snapshot would count as failed.
+/// Number of names in the report, the same as in the status. The kubelet truncates a termination message after 4096 bytes, and after 3072 in a pod of
+/// four containers: a truncated report cannot be parsed, and each snapshot would count as failed.
 const MAX_LISTED: usize = 100;
 
-/// One snapshot was taken, so one is to go. Files of others with names of earlier times let real ones go no faster than this, and people see it coming.
+/// One snapshot was taken, so one has to be removed. Foreign files with names of earlier times remove real snapshots only at this rate, so that
+/// people can notice.
 const MOST_REMOVED: usize = 2;
 
-/// What is kept, and where.
+/// Options for storing a snapshot.
 #[derive(Clone, Debug)]
 pub struct KeepOptions {
-    /// The snapshot's name.
+    /// Name of the snapshot.
     pub name: String,
-    /// The folder that [`take`](crate::take()) worked in.
+    /// Working directory of [`take`](crate::take()).
     pub work: PathBuf,
-    /// The etcd that it was taken from.
+    /// The etcd that the snapshot was taken from.
     pub source: EtcdEndpoint,
-    /// The etcd that it was restored into.
+    /// URL of the etcd that the snapshot was restored into.
     pub scratch: String,
-    /// Where it goes.
+    /// Store of the snapshot.
     pub place: SnapshotStore,
-    /// With what it is encrypted.
+    /// Encryption of the snapshot.
     pub encryption: Encryption,
-    /// How many are kept.
+    /// Number of snapshots to keep.
     pub keep: usize,
-    /// One that is not removed, whatever its age.
+    /// Snapshot that is not removed, whatever its age.
     pub spare: Option<String>,
-    /// The file with the sealed keys of the Cluster, which go with it. One that does not exist is left out.
+    /// File with the sealed keys of the Cluster, which are stored with the snapshot. A missing file is skipped.
     pub cluster_keys: Option<PathBuf>,
 }
 
-/// Compares, puts it in its place, removes old ones, and tells what there is now.
+/// Compares the data, stores the snapshot, removes old ones, and reports the stored ones.
 ///
 /// # Errors
-/// It does not restore to what etcd says, or there is no place for it.
+/// The snapshot does not restore to the data of etcd, or cannot be stored.
 pub async fn keep(keep: &KeepOptions) -> Result<SnapshotReport> {
     let taken = SnapshotTaken::read(&keep.work)?;
     let (revision, keys) = compare(keep, &taken).await?;
@@ -60,7 +61,7 @@ pub async fn keep(keep: &KeepOptions) -> Result<SnapshotReport> {
     Ok(SnapshotReport { name, at: taken.at, bytes: taken.bytes, revision, keys, kept, key_id, etcd: taken.etcd })
 }
 
-/// The revision and the number of keys that both agree on.
+/// The revision and the number of keys of both etcds, if they agree.
 async fn compare(keep: &KeepOptions, taken: &SnapshotTaken) -> Result<(i64, u64)> {
     let source = EtcdEndpoint { endpoints: vec![keep.scratch.clone()], certificates: None, server_name: None };
     let scratch = source.members().await?.pop().context("no scratch etcd given")?;
@@ -78,7 +79,7 @@ async fn compare(keep: &KeepOptions, taken: &SnapshotTaken) -> Result<(i64, u64)
             Ok((live, _)) if live != keys => {
                 bail!("the snapshot restores to {keys} keys at revision {revision}, but {} has {live}", member.url)
             }
-            // From different revisions on, they cover different things.
+            // Hashes from different compact revisions cover different data.
             Ok((_, live)) if live.1 == digest.1 && live.0 != digest.0 => {
                 bail!("the snapshot differs from the data of {} at revision {revision} (hash mismatch)", member.url)
             }
@@ -103,12 +104,12 @@ async fn begun(scratch: &Etcd) -> Result<i64> {
     }
 }
 
-/// Removes the oldest beyond the newest ones; answers the first of what is left, newest first, and names of later times last.
+/// Removes the oldest snapshots beyond the number to keep; returns the first of the rest, newest first, and names of later times last.
 async fn prune(keep: &KeepOptions) -> Result<Vec<String>> {
     let mut all = keep.place.list().await?;
     all.sort_unstable_by(|one, two| two.cmp(one));
-    // The one that was just taken is the newest that there is. Who can write where snapshots are kept, but remove nothing there, could have all of them removed by
-    // names of later times.
+    // The snapshot that was just taken counts as the newest. A client that may write to the store, but not delete, could otherwise have all snapshots
+    // removed by names of later times.
     let later = all.iter().take_while(|name| **name > keep.name).count();
     let mut kept = all;
     let mut old = kept.split_off(kept.len().min(later + keep.keep.max(1)));

@@ -1,4 +1,4 @@
-//! `fleetwright cluster upgrade` and `rollback`: the one reference, changed if nobody else changed it meanwhile.
+//! `fleetwright cluster upgrade` and `rollback`: they change the package version reference, unless it was changed concurrently.
 
 use anyhow::{anyhow, bail};
 use fleetwright_api::{Cluster, ClusterSpec, GROUP, names};
@@ -106,7 +106,7 @@ pub(crate) fn rollback(args: &Rollback) -> anyhow::Result<()> {
         if cluster.spec.package_version == name {
             return args.how.again(&meta, &cluster, false).await;
         }
-        // What it still has while another is asked for is always possible.
+        // A return to the present version is always possible while another one is requested.
         let from = packages.present(&cluster).filter(|from| from.name != name);
         if let Some(from) = from {
             upgrade_path::back(&from, &to, health::emulates(&cluster))
@@ -116,7 +116,7 @@ pub(crate) fn rollback(args: &Rollback) -> anyhow::Result<()> {
     })
 }
 
-/// The next minor comes when the cluster no longer emulates the one before.
+/// Refuses the next minor while the cluster emulates the previous one.
 fn refuse_if_soaking(cluster: &Cluster, from: &VersionNode<'_>, to: &VersionNode<'_>) -> anyhow::Result<()> {
     let Some(emulated) = health::emulates(cluster).filter(|_| from.minor() != to.minor()) else { return Ok(()) };
     let left = cluster.status.as_ref().map(|status| health::soak_left(status, Timestamp::now())).unwrap_or_default();
@@ -129,7 +129,7 @@ fn refuse_if_soaking(cluster: &Cluster, from: &VersionNode<'_>, to: &VersionNode
     )
 }
 
-/// What the cluster had: the one that it still has while another is asked for, else the one before.
+/// The previous package version: the present one while another is requested, else the one before.
 fn before(cluster: &Cluster) -> anyhow::Result<String> {
     let status = cluster.status.clone().unwrap_or_default();
     let has = status.package_version.filter(|has| *has != cluster.spec.package_version);
@@ -144,7 +144,7 @@ fn before(cluster: &Cluster) -> anyhow::Result<String> {
 }
 
 impl ChangeOptions {
-    /// What cannot be acted on is not asked for.
+    /// Refuses requests on which the operator would not act.
     fn refuse_if_idle(&self, cluster: &Cluster) -> anyhow::Result<()> {
         let name = cluster.name_any();
         if cluster.metadata.deletion_timestamp.is_some() && !cluster.spec.deletion_protection {
@@ -159,7 +159,7 @@ impl ChangeOptions {
         Ok(())
     }
 
-    /// Asks for another package version.
+    /// Requests another package version.
     async fn ask(&self, meta: &Meta, cluster: &Cluster, to: &VersionNode<'_>, verb: &str) -> anyhow::Result<()> {
         let from = &cluster.spec.package_version;
         if !self.dry_run {
@@ -185,7 +185,7 @@ impl ChangeOptions {
         self.finish(meta, cluster, &changed).await
     }
 
-    /// What is asked for already, or was tried.
+    /// Handles a version that is requested already, or that failed before.
     async fn again(&self, meta: &Meta, cluster: &Cluster, retry: bool) -> anyhow::Result<()> {
         let (name, package, suffix) = (cluster.name_any(), &cluster.spec.package_version, self.suffix());
         match health::failed(cluster) {
@@ -230,7 +230,7 @@ impl ChangeOptions {
     }
 }
 
-/// Changes a cluster, if it is still the same one and still asks for the same package version.
+/// Patches a cluster, if it is still the same object and still refers to the same package version.
 pub(super) async fn patch(meta: &Meta, cluster: &Cluster, change: Value, dry_run: bool) -> anyhow::Result<Cluster> {
     let operations = json!([
         {"op": "test", "path": "/metadata/uid", "value": cluster.uid()},
@@ -253,7 +253,7 @@ async fn write<P: serde::Serialize + std::fmt::Debug>(
         Ok(changed) => return Ok(changed),
         Err(error) => error,
     };
-    // A test that does not hold is refused like any patch that makes no sense: what is there now tells which it was.
+    // A failed JSON patch test is refused like an invalid patch: the present object shows which one it was.
     match api.get_opt(&name).await {
         Ok(None) => bail!("cluster {name} not found: it was deleted in the meantime"),
         Ok(Some(now)) if now.uid() != cluster.uid() => {

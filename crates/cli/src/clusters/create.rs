@@ -94,7 +94,7 @@ fn members(text: &str) -> Result<u32, String> {
     }
 }
 
-/// An endpoint as people write it in one word: `LoadBalancer`, `External:api.example.com`, `NodePort::30443`, `External:[2001:db8::1]:443`.
+/// An endpoint in one word: `LoadBalancer`, `External:api.example.com`, `NodePort::30443`, `External:[2001:db8::1]:443`.
 fn endpoint(text: &str) -> Result<Value, String> {
     const TYPES: [EndpointType; 4] =
         [EndpointType::ClusterIP, EndpointType::NodePort, EndpointType::LoadBalancer, EndpointType::External];
@@ -146,7 +146,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             );
         }
         PackageVersions::in_namespace(&meta, namespace).await?.get(package)?;
-        // What is no spec is refused by the API server, which says why.
+        // The API server refuses an invalid spec with a reason.
         if let Ok(spec) = serde_json::from_value(object["spec"].clone()) {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             super::limits::refuse(&meta, namespace, name, &spec).await?;
@@ -174,7 +174,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// The Cluster in a file.
 fn read(file: &str) -> anyhow::Result<Value> {
     let (file, text) = match file {
         "-" => {
@@ -202,10 +201,10 @@ fn read(file: &str) -> anyhow::Result<Value> {
 }
 
 impl Args {
-    /// What is asked for, and nothing else: what is left out is the server's to fill.
+    /// The object with the requested fields only: the server fills in its defaults.
     fn object(&self, base: Option<Value>) -> anyhow::Result<Value> {
         let base = base.unwrap_or_default();
-        // What a server wrote of another cluster does not belong to this one.
+        // The remaining metadata belongs to another cluster that a server wrote.
         let kept = ["name", "namespace", "labels", "annotations"]
             .into_iter()
             .filter_map(|field| Some((field.to_owned(), base["metadata"].get(field)?.clone())));
@@ -254,7 +253,7 @@ impl Args {
     }
 }
 
-/// Makes it, if there is none of that name. Fields that nobody knows are refused: a default in the place of a typing error would be found late.
+/// Creates the Cluster unless it exists. Unknown fields are refused: a typing error would otherwise silently become a default.
 async fn create(meta: &Meta, object: &Value, dry_run: bool) -> anyhow::Result<Cluster> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();

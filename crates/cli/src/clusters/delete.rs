@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 async fn delete(meta: &Meta, cluster: &Cluster, dry_run: bool) -> anyhow::Result<()> {
     let api: Api<Cluster> = Api::namespaced(meta.client.clone(), &cluster.namespace().unwrap_or_default());
-    // One of that name that was made since is not meant.
+    // The precondition protects a new Cluster of the same name.
     let preconditions = Preconditions { uid: cluster.uid(), ..Preconditions::default() };
     let params = DeleteParams { dry_run, preconditions: Some(preconditions), ..DeleteParams::default() };
     match api.delete(&cluster.name_any(), &params).await {
@@ -91,7 +91,7 @@ async fn delete(meta: &Meta, cluster: &Cluster, dry_run: bool) -> anyhow::Result
     }
 }
 
-/// Waits until the Cluster is gone and its namespace, too.
+/// Waits until the Cluster and its namespace are deleted.
 async fn gone(wait: &WaitArgs, meta: &Meta, cluster: &Cluster) -> anyhow::Result<String> {
     let began = Instant::now();
     let look = |found: Option<&Cluster>| if found.is_some() { WaitState::NotYet } else { WaitState::Done };
@@ -104,7 +104,7 @@ async fn gone(wait: &WaitArgs, meta: &Meta, cluster: &Cluster) -> anyhow::Result
             Ok(None) => return Ok(format!("{}s", began.elapsed().as_secs())),
             Ok(Some(_)) if !said => eprintln!("waiting: namespace {own} is terminating"),
             Ok(Some(_)) => {}
-            // Who may not see namespaces has to trust the operator, which lets the Cluster go last.
+            // Without the right to read namespaces, trust the operator, which removes its finalizer last.
             Err(_) => return Ok(took),
         }
         said = true;

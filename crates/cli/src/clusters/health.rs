@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::terminal_text::{ago, cut, line};
 
-/// The sign for a state.
+/// The symbol of a state.
 pub(super) fn sign(health: Health) -> &'static str {
     match health {
         Health::Unhealthy => "✗",
@@ -18,12 +18,12 @@ pub(super) fn sign(health: Health) -> &'static str {
     }
 }
 
-/// The minor that it emulates, so that going back to it keeps every write: as long as that is recorded, however late it is.
+/// The emulated minor, to which a rollback keeps every write. It counts while it is recorded, even past the end of the soak.
 pub(super) fn emulates(cluster: &Cluster) -> Option<&str> {
     cluster.status.as_ref()?.emulates.as_deref()
 }
 
-/// How long its soak lasts, for people.
+/// The remaining soak time, as text.
 pub(super) fn soak_left(status: &ClusterStatus, now: Timestamp) -> String {
     match status.soak_until {
         Some(until) if until > now => format!(", {} left", ago(now, until)),
@@ -38,7 +38,7 @@ pub(super) fn phase(cluster: &Cluster) -> String {
     if cluster.spec.paused { format!("{phase},Paused") } else { phase }
 }
 
-/// The version of a component, and the one that it is brought to.
+/// The present version of a component, and the target version.
 pub(super) fn version(component: &ClusterComponentStatus) -> String {
     match (&component.observed, &component.desired) {
         (Some(from), Some(to)) if from == to => line(to),
@@ -49,7 +49,7 @@ pub(super) fn version(component: &ClusterComponentStatus) -> String {
     }
 }
 
-/// What a person should know of it, in a line: what is wrong, else what is being done.
+/// The state of a cluster in a line: the problem, else the running work.
 pub(super) fn what(cluster: &Cluster) -> String {
     let Some(status) = &cluster.status else { return "no status yet; check that the operators are running".to_owned() };
     let wrong = problems(cluster).first().map(|condition| format!("{}: {}", condition.reason, condition.message));
@@ -65,13 +65,13 @@ pub(super) fn what(cluster: &Cluster) -> String {
     line(&wrong.or(failed).or(now).or(waits).or(unseen).or(soaks).unwrap_or_default())
 }
 
-/// A line for each change of it.
+/// A line for each change of the cluster.
 pub(super) fn summary(cluster: &Cluster) -> String {
     let text = format!("{} {} {}", phase(cluster), replicas(cluster), what(cluster));
     cut(text.trim_end(), 160)
 }
 
-/// How many API servers are proven, of how many there should be.
+/// The number of proven API servers, of the declared number.
 pub(super) fn replicas(cluster: &Cluster) -> String {
     let apiserver =
         components(cluster).iter().find(|component| component.component == ControlPlaneComponent::Apiserver);

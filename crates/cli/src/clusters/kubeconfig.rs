@@ -1,4 +1,4 @@
-//! `fleetwright cluster kubeconfig`: a short-lived way into a cluster, named after who uses it.
+//! `fleetwright cluster kubeconfig`: short-lived credentials for a cluster, in the name of their user.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::terminal_text::line;
 
 /// The Secret with the cluster's authority, in the namespace of its control plane.
 const AUTHORITY: &str = "ca";
-/// Who may do anything: whoever reads the authority's key could make such a certificate anyway.
+/// The group with all rights: a person who can read the authority's key could issue such a certificate anyway.
 const EVERYTHING: &str = "system:masters";
 
 #[derive(clap::Args)]
@@ -82,7 +82,7 @@ fn lifetime(text: &str) -> Result<Span, String> {
     }
 }
 
-/// The address of an API server.
+/// Parses the URL of an API server.
 fn server(text: &str) -> Result<String, String> {
     let wrong = || "write https://HOST:PORT, such as https://127.0.0.1:6443".to_owned();
     let uri: http::Uri = text.parse().map_err(|_| wrong())?;
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// Where the cluster is reached.
+    /// The URL of the cluster's API server.
     fn server(&self, cluster: &Cluster) -> anyhow::Result<String> {
         let status = cluster.status.clone().unwrap_or_default();
         if let Some(server) = self.server.clone().or(status.endpoint) {
@@ -155,7 +155,7 @@ impl Args {
         bail!("cluster {name} has no endpoint yet (status.endpoint): {what}; or pass its address with --server URL")
     }
 
-    /// Writes it where it was asked for; answers how to use it, unless it was printed.
+    /// Writes the kubeconfig to its destination; returns instructions, unless it was printed.
     fn write(&self, access: &ClusterAccess<'_>) -> anyhow::Result<Option<String>> {
         if self.merge {
             let path = kubeconfig_path(access.context)?;
@@ -203,7 +203,7 @@ impl Args {
     }
 }
 
-/// Whether the server's certificate holds the host of that address, as far as is declared.
+/// Whether the server's certificate is declared to contain the host of that URL.
 fn answers_as(cluster: &Cluster, server: &str) -> bool {
     let host_of = |url: &str| {
         let uri: Option<http::Uri> = url.parse().ok();
@@ -227,7 +227,7 @@ fn own_namespace(cluster: &Cluster) -> anyhow::Result<&str> {
     })
 }
 
-/// Who runs this program, by the environment or the machine's list of users.
+/// The user of this process, by the environment or the system's list of users.
 fn local() -> Option<String> {
     let told = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
     told.filter(|name| !name.is_empty()).or_else(|| {
@@ -238,7 +238,7 @@ fn local() -> Option<String> {
     })
 }
 
-/// Who asks, as the meta cluster knows them. Programs and built-in users are nobody in particular.
+/// The user as the meta cluster authenticates them. Service accounts and built-in users do not count as a person.
 async fn person(meta: &Meta) -> anyhow::Result<String> {
     let api: Api<SelfSubjectReview> = Api::all(meta.client.clone());
     let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await;
@@ -247,7 +247,7 @@ async fn person(meta: &Meta) -> anyhow::Result<String> {
     person.ok_or_else(|| anyhow!("cannot determine your user name; pass it with --user"))
 }
 
-/// The authority that signs, and what is trusted with it.
+/// The signing authority, and the trust bundle.
 async fn authority(meta: &Meta, cluster: &Cluster, own: &str, user: &str) -> anyhow::Result<(Authority, String)> {
     let api: Api<Secret> = Api::namespaced(meta.client.clone(), own);
     let place = format!("Secret {AUTHORITY} in namespace {own}");
@@ -281,7 +281,7 @@ async fn authority(meta: &Meta, cluster: &Cluster, own: &str, user: &str) -> any
     Ok((authority, text("ca.crt").unwrap_or(cert).to_owned()))
 }
 
-/// The file that kubectl would use: the one that has the context already, else the first.
+/// The file that kubectl would change: the one with this context, else the first.
 fn kubeconfig_path(context: &str) -> anyhow::Result<PathBuf> {
     let named = std::env::var_os("KUBECONFIG").unwrap_or_default();
     let paths: Vec<_> = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty()).collect();

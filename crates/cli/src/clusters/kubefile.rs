@@ -1,4 +1,4 @@
-//! Kubeconfig files: one cluster's access put into them, and nothing else touched.
+//! Kubeconfig files: adds the access to one cluster, and changes nothing else.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::DirBuilderExt as _;
@@ -11,17 +11,17 @@ use serde_json::{Value, json};
 
 use crate::package::source;
 
-/// The extension of a context that says for which cluster it was written.
+/// The extension of a context that names the cluster it was written for.
 const MARK: &str = "fleetwright.io/cluster";
 
 /// The access of one person to one cluster.
 pub(super) struct ClusterAccess<'a> {
-    /// What the context and the cluster are called.
+    /// The name of the context and of the cluster entry.
     pub(super) context: &'a str,
-    /// The namespace of the Cluster, and its name.
+    /// The namespace and the name of the Cluster.
     pub(super) of: (&'a str, &'a str),
     pub(super) server: &'a str,
-    /// The name in the server's certificate, where the server's address is not in it.
+    /// The name in the server's certificate, if the certificate does not contain the address.
     pub(super) server_name: Option<&'a str>,
     pub(super) ca_pem: &'a str,
     pub(super) user: &'a str,
@@ -29,19 +29,18 @@ pub(super) struct ClusterAccess<'a> {
     pub(super) until: Timestamp,
 }
 
-/// A kubeconfig as it is written.
+/// The content of a kubeconfig.
 pub(super) struct KubeconfigFile(Value);
 
 impl KubeconfigFile {
-    /// An empty one.
     pub(super) fn new() -> Self {
         Self(json!({"apiVersion": "v1", "kind": "Config"}))
     }
 
-    /// The one at that path; none if there is no such file, or nothing in it.
+    /// Reads a kubeconfig; none if the file does not exist or is empty.
     ///
     /// # Errors
-    /// It cannot be read, or is something else.
+    /// The file cannot be read, or is not a kubeconfig.
     pub(super) fn read(path: &Path) -> anyhow::Result<Option<Self>> {
         let shown = path.display();
         let text = match fs::read_to_string(path) {
@@ -65,23 +64,22 @@ impl KubeconfigFile {
         self.0[list].as_array()?.iter().find(|entry| entry["name"] == name)
     }
 
-    /// Whether it has a context of that name.
     pub(super) fn has_context(&self, name: &str) -> bool {
         self.named("contexts", name).is_some()
     }
 
-    /// Contexts that were not written for that cluster.
+    /// Contexts that were not written for this cluster.
     pub(super) fn others(&self, of: (&str, &str)) -> Vec<String> {
         let contexts = self.0["contexts"].as_array().into_iter().flatten();
         let foreign = contexts.filter(|context| mark(context) != Some(of));
         foreign.map(|context| context["name"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// Puts the access in the place of what was written for this cluster before, or beside what is there. Which context is the current one
-    /// stays as it is, if there is one.
+    /// Replaces the earlier access to this cluster, or adds it beside the other entries. The current context stays,
+    /// if there is one.
     ///
     /// # Errors
-    /// Something of that name is there that is somebody else's; says what to do.
+    /// An entry of this name belongs to another cluster or tool; the error says what to do.
     pub(super) fn put(&mut self, access: &ClusterAccess<'_>) -> Result<(), String> {
         let name = access.context;
         let user = format!("{}@{name}", access.user);
@@ -101,7 +99,7 @@ impl KubeconfigFile {
                 ));
             }
         }
-        // Another person's entry, which nobody else refers to, goes with its context.
+        // The user entry of the old context is removed with it, unless another context refers to it.
         if let Some(old) = own.and_then(|context| context["user"].as_str()).filter(|old| *old != user) {
             let old = old.to_owned();
             let contexts = self.0["contexts"].as_array().into_iter().flatten();
@@ -149,26 +147,26 @@ impl KubeconfigFile {
         }
     }
 
-    /// As text.
+    /// The file as YAML.
     pub(super) fn text(&self) -> anyhow::Result<String> {
         // Keys and certificates stay on their line.
         let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
         let yaml = serde_saphyr::to_string_with_options(&self.0, options)?;
-        // Somebody's file is worth a second look: what would be read as something else is written as JSON, which is YAML, too.
+        // Read the YAML back before overwriting a user's file: if the result differs, write JSON, which is YAML, too.
         match source::documents(&yaml).as_deref() {
             Ok([one]) if one.value() == self.0 => Ok(yaml),
             _ => Ok(format!("{:#}\n", self.0)),
         }
     }
 
-    /// Writes it, so that only its owner can read it.
+    /// Writes the file, readable by its owner only.
     pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let path = place(path)?;
         write_private(&path, self.text()?).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 
-/// The file itself: what a link leads to is written, not the link. Its folder is there afterwards.
+/// The file behind a symbolic link, so that the link is not replaced. Creates its folder.
 fn place(path: &Path) -> anyhow::Result<PathBuf> {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -178,7 +176,7 @@ fn place(path: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// For which cluster a context was written.
+/// The cluster that a context was written for.
 fn mark(context: &Value) -> Option<(&str, &str)> {
     let extensions = context["context"]["extensions"].as_array()?;
     let mark = &extensions.iter().find(|extension| extension["name"] == MARK)?["extension"];
@@ -186,18 +184,18 @@ fn mark(context: &Value) -> Option<(&str, &str)> {
 }
 
 fn base64(text: &str) -> Value {
-    // As the API has it in Secrets.
+    // Base64, as in Secrets of the API.
     json!(k8s_openapi::ByteString(text.as_bytes().to_vec()))
 }
 
-/// The lock that kubectl takes while it changes a kubeconfig.
+/// The lock file that kubectl uses while it changes a kubeconfig.
 pub(super) struct Lock(PathBuf);
 
 impl Lock {
-    /// Takes it.
+    /// Creates the lock file.
     ///
     /// # Errors
-    /// Somebody else has it.
+    /// Another process holds the lock.
     pub(super) fn of(path: &Path) -> anyhow::Result<Self> {
         let path = place(path)?;
         let mut name = path.into_os_string();

@@ -1,4 +1,4 @@
-//! What the fleet's owner allows Clusters to set, checked before something is asked for of which nothing would be applied.
+//! Checks a Cluster against ClusterLimits, before a request that the operator would not apply.
 
 use anyhow::bail;
 use fleetwright_api::{ClusterPackageVersion, ClusterSpec};
@@ -7,14 +7,14 @@ use kube::Api;
 use crate::cluster::Cluster as Meta;
 use crate::terminal_text::line;
 
-/// Refuses what the ClusterLimits of the namespace do not allow of that Cluster. Who may not list them finds the operator's answer in the status.
+/// Refuses a Cluster that violates the ClusterLimits of its namespace. Without the right to list them, the operator's answer is in the status.
 ///
 /// # Errors
-/// Names each ClusterLimits, the field, and what is allowed.
+/// Names each ClusterLimits, the field, and the allowed values.
 pub(super) async fn refuse(meta: &Meta, namespace: &str, name: &str, spec: &ClusterSpec) -> anyhow::Result<()> {
     let limits = fleetwright_clusters::limits(&meta.client, namespace).await.map_err(|error| meta.explain(error))?;
     let packages: Api<ClusterPackageVersion> = Api::namespaced(meta.client.clone(), namespace);
-    // Who may not read it finds the operator's answer in the status, too.
+    // Without the right to read it, the operator's answer is in the status, too.
     let package = packages.get_opt(&spec.package_version).await.ok().flatten();
     let package = package.as_ref().map(|package| &package.spec);
     let found = fleetwright_clusters::limit_violations(spec, name, package, &limits.unwrap_or_default());

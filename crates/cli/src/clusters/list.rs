@@ -44,7 +44,7 @@ pub(super) struct ClusterSelection {
 }
 
 impl ClusterSelection {
-    /// The clusters, those with problems first, then by name. If there are none, that is said.
+    /// The clusters, those with problems first, then by name. Prints a message if there are none.
     pub(super) async fn fetch(&self, meta: &Meta) -> anyhow::Result<Vec<Cluster>> {
         let namespace = meta.namespace_or(self.namespace.as_deref());
         let mut params = ListParams::default();

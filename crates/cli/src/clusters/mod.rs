@@ -1,4 +1,4 @@
-//! `fleetwright cluster`: business clusters as a person sees them. What a command talks to is the meta cluster that holds them.
+//! `fleetwright cluster`: commands for business clusters. The kubeconfig selects the meta cluster that holds them.
 
 mod change;
 mod create;
@@ -66,12 +66,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// A cluster's name, also with its type in front: `cluster/x`.
+/// A cluster's name, optionally with its type: `cluster/x`.
 fn name(text: &str) -> Result<String, String> {
     crate::target::bare_name::<Cluster>(text)
 }
 
-/// The field manager of what people change by these commands.
+/// The field manager of changes by these commands.
 const FIELD_MANAGER: &str = "fleetwright-cluster";
 
 /// One cluster that there is.
@@ -99,7 +99,7 @@ impl SelectedCluster {
     }
 }
 
-/// How it is called in commands: its name and its namespace.
+/// The arguments that name the cluster in commands: its name and its namespace.
 fn called(cluster: &Cluster) -> String {
     use kube::ResourceExt as _;
     format!("{} -n {}", cluster.name_any(), cluster.namespace().unwrap_or_default())

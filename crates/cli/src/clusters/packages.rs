@@ -1,4 +1,4 @@
-//! The package versions that clusters of a namespace can have, and the ways between them.
+//! The package versions that clusters of a namespace can use, and the upgrade paths between them.
 
 use anyhow::anyhow;
 use fleetwright_api::names::{self, reasons};
@@ -12,7 +12,7 @@ use super::{called, health};
 use crate::cluster::Cluster as Meta;
 use crate::terminal_text::{ago, line};
 
-/// A package version's name, also with its type in front: `cpv/x`.
+/// A package version's name, optionally with its type: `cpv/x`.
 pub(super) fn name(text: &str) -> Result<String, String> {
     crate::target::bare_name::<ClusterPackageVersion>(text)
 }
@@ -24,7 +24,7 @@ pub(super) struct PackageVersions {
 }
 
 impl PackageVersions {
-    /// Those that the cluster can refer to.
+    /// The package versions that the cluster can refer to.
     pub(super) async fn of(meta: &Meta, cluster: &Cluster) -> anyhow::Result<Self> {
         Self::in_namespace(meta, &cluster.namespace().unwrap_or_default()).await
     }
@@ -40,10 +40,10 @@ impl PackageVersions {
         Some(VersionNode::of(package.metadata.name.as_deref()?, &package.spec))
     }
 
-    /// The one of that name.
+    /// The package version of this name.
     ///
     /// # Errors
-    /// It is not there; says which ones are.
+    /// It does not exist; the error lists the existing ones.
     pub(super) fn get(&self, name: &str) -> anyhow::Result<VersionNode<'_>> {
         self.find(name).ok_or_else(|| {
             let there: Vec<_> = self.all.iter().map(|package| package.name_any()).collect();
@@ -55,7 +55,7 @@ impl PackageVersions {
         })
     }
 
-    /// What the cluster has and a change begins with, as the operator sees it; nothing if that is not known.
+    /// The version that a change starts from, as the operator computes it; none if unknown.
     pub(super) fn present<'a>(&'a self, cluster: &'a Cluster) -> Option<VersionNode<'a>> {
         let status = cluster.status.as_ref();
         let has = status.and_then(|status| status.package_version.as_deref());
@@ -64,7 +64,7 @@ impl PackageVersions {
         self.find(name).or_else(|| version().map(|version| VersionNode::gone(name, version)))
     }
 
-    /// Why there is no way, with the ways that there are.
+    /// The reason why there is no upgrade path, with the possible ones.
     pub(super) fn explain(
         &self,
         cluster: &Cluster,
@@ -100,14 +100,14 @@ impl PackageVersions {
     }
 }
 
-/// The version of Kubernetes that the cluster was seen to have.
+/// The observed Kubernetes version of the cluster.
 fn seen(cluster: &Cluster) -> Option<&str> {
     let mut components = health::components(cluster).iter();
     let apiserver = components.find(|component| component.component == ControlPlaneComponent::Apiserver)?;
     apiserver.observed.as_deref().or(apiserver.replicas.iter().find_map(|replica| replica.version.as_deref()))
 }
 
-/// The way back when no other is left.
+/// The instructions for a restore, when no other way back is left.
 fn restoring(cluster: &Cluster) -> String {
     let status = cluster.status.clone().unwrap_or_default();
     let said = condition(&status.conditions, names::ROLLBACK_POSSIBLE)

@@ -1,4 +1,4 @@
-//! `fleetwright cluster plan`: what bringing a cluster to a package version would do, before it is asked for.
+//! `fleetwright cluster plan`: the effects of a change to a package version, before it is requested.
 
 use std::fmt::Write as _;
 
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// What would be done.
+/// Computes the plan.
 pub(super) async fn of(meta: &Meta, cluster: &Cluster, to: Option<&str>) -> anyhow::Result<ClusterPlan> {
     let present = ClusterSnapshot::look(&meta.client, cluster.clone()).await.map_err(|error| meta.explain(error))?;
     match present.rehearse(to, Timestamp::now()) {
@@ -65,7 +65,7 @@ pub(super) async fn of(meta: &Meta, cluster: &Cluster, to: Option<&str>) -> anyh
     }
 }
 
-/// As a person reads it.
+/// The plan as text.
 pub(super) fn text(cluster: &Cluster, plan: &ClusterPlan, now: Timestamp) -> String {
     let mut out = String::new();
     let version = |one: &fleetwright_plan::cluster::cluster_plan::PlannedVersion| {
@@ -166,7 +166,7 @@ fn risks(plan: &ClusterPlan) -> String {
     out
 }
 
-/// The way back past the soak.
+/// The way back after the soak.
 fn restore(out: &mut String, cluster: &Cluster, plan: &ClusterPlan, now: Timestamp) {
     let Some(restore) = &plan.restore else {
         if plan.refused.as_ref().is_some_and(|refused| refused.reason == reasons::SOAK_ENDED) {

@@ -1,4 +1,4 @@
-//! What operators and the meta cluster said of a cluster lately.
+//! Recent events of a cluster from operators and the meta cluster.
 
 use fleetwright_api::Cluster;
 use jiff::Timestamp;
@@ -9,18 +9,18 @@ use kube::api::ListParams;
 use crate::cluster::Cluster as Meta;
 use crate::terminal_text::{ago, cut, line, table};
 
-/// So many are shown.
+/// The number of events shown.
 const MOST: usize = 10;
 
-/// The last events about the cluster, and the warnings about what it is made of; oldest first.
+/// The last events about the cluster, and the warnings about its parts; oldest first.
 ///
 /// # Errors
-/// They cannot be read.
+/// The events cannot be read.
 pub(super) async fn news(meta: &Meta, cluster: &Cluster) -> anyhow::Result<Vec<Event>> {
     let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
     let about = format!("involvedObject.kind=Cluster,involvedObject.name={name}");
     let mut found = crate::why::all::<Event>(meta, &namespace, ListParams::default().fields(&about)).await?;
-    // One of that name that was deleted had news of its own.
+    // An earlier Cluster of the same name has events of its own.
     let uid = cluster.uid();
     found.retain(|event| event.involved_object.uid.is_none() || event.involved_object.uid == uid);
     if let Some(own) = cluster.status.as_ref().and_then(|status| status.namespace.as_deref()) {
@@ -31,14 +31,14 @@ pub(super) async fn news(meta: &Meta, cluster: &Cluster) -> anyhow::Result<Vec<E
     Ok(found.split_off(skipped))
 }
 
-/// When it was last said.
+/// The time of the last occurrence.
 fn at(event: &Event) -> Option<Timestamp> {
     let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0);
     let last = event.last_timestamp.as_ref().map(|time| time.0);
     series.or(last).or(event.event_time.as_ref().map(|time| time.0)).or(event.creation_timestamp().map(|time| time.0))
 }
 
-/// They as a table; nothing if there are none.
+/// The events as a table; empty if there are none.
 pub(super) fn shown(events: &[Event], now: Timestamp) -> String {
     let row = |event: &Event| {
         let about = &event.involved_object;

@@ -1,4 +1,4 @@
-//! `fleetwright cluster snapshot`: one more, now.
+//! `fleetwright cluster snapshot`: requests a snapshot now.
 
 use anyhow::bail;
 use fleetwright_api::names::{self, reasons};
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// Why the last attempt failed, if it did.
+/// The message of the last attempt, if it failed.
 fn failed(cluster: &Cluster) -> Option<String> {
     let status = cluster.status.as_ref()?;
     let recent = condition(&status.conditions, names::SNAPSHOTS_RECENT)?;

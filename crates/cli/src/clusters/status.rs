@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             format if format.is_machine_readable() => format.objects(std::slice::from_ref(&cluster))?,
             _ => {
                 let now = Timestamp::now();
-                // Who may not read events still sees the rest.
+                // Without the right to read events, the rest is still shown.
                 let events = match recent_events::news(&meta, &cluster).await {
                     Ok(events) => recent_events::shown(&events, now),
                     Err(error) => format!("  {error:#}\n"),
@@ -63,7 +63,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// Everything about one cluster.
 fn detail(cluster: &Cluster, events: &str, now: Timestamp) -> String {
     let mut out = String::new();
     let (name, status) = (cluster.name_any(), cluster.status.clone().unwrap_or_default());
@@ -137,7 +136,7 @@ fn components(components: &[ClusterComponentStatus], now: Timestamp) -> String {
     format!("\nComponents:\n{}", table(&rows))
 }
 
-/// Whether a replica is ready, and when it was proven, if such things are proven.
+/// Whether a replica is ready, and the time of its proof, if this component has proofs.
 pub(super) fn replica_says(
     component: ControlPlaneComponent,
     replica: &fleetwright_api::ReplicaStatus,

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// The machines of each cluster, by the label that everything of a cluster has.
+/// The machines of each cluster, by the label of all objects of a cluster.
 pub(super) async fn machines(meta: &Meta, namespace: &str) -> anyhow::Result<BTreeMap<String, Vec<Machine>>> {
     let mut found: BTreeMap<String, Vec<Machine>> = BTreeMap::new();
     let params = ListParams::default().labels(names::CLUSTER);
@@ -70,7 +70,7 @@ pub(super) async fn machines(meta: &Meta, namespace: &str) -> anyhow::Result<BTr
     Ok(found)
 }
 
-/// A line, and what hangs on it.
+/// A line with its children.
 struct TreeNode {
     mark: Health,
     text: String,
@@ -96,7 +96,7 @@ impl TreeNode {
         }
     }
 
-    /// What is wrong first. Otherwise the order stays.
+    /// Sorts unhealthy nodes first; otherwise the order stays.
     fn sorted(mut parts: Vec<Self>) -> Vec<Self> {
         parts.sort_by_key(|part| part.mark);
         parts
@@ -111,7 +111,7 @@ fn branch(cluster: &Cluster, machines: &[Machine], full: bool, now: Timestamp) -
         cluster.name_any(),
         health::phase(cluster),
         cluster.spec.package_version,
-        // What is wrong hangs below it.
+        // The children show the problem.
         if mark == Health::Unhealthy { "" } else { &what }
     );
     let mut root = TreeNode::leaf(mark, text);
@@ -180,7 +180,7 @@ fn component_branch(component: &fleetwright_api::ClusterComponentStatus, full: b
     root
 }
 
-/// The machines together, those with a problem each on its own.
+/// The machines as one branch, those with a problem separately.
 fn machine_branch(machines: &[Machine], full: bool) -> Option<TreeNode> {
     if machines.is_empty() {
         return None;

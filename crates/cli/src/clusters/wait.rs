@@ -1,4 +1,4 @@
-//! Waiting until a cluster is what was asked for, with how far it is.
+//! Waits until a cluster has reached the requested state, and prints the progress.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::{called, health};
 use crate::cluster::Cluster as Meta;
 use crate::terminal_text::{ago, line};
 
-/// How often it is looked at. A person sees no difference to being told.
+/// The polling interval. It is so short that a watch would make no visible difference.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Whether and how long to wait.
@@ -26,21 +26,20 @@ pub(super) struct WaitArgs {
     pub(super) timeout: Span,
 }
 
-/// How it stands.
 pub(super) enum WaitState {
-    /// It is what was asked for.
+    /// The requested state is reached.
     Done,
-    /// It will not be.
+    /// The requested state cannot be reached.
     Failed(String),
-    /// Not yet.
+    /// The change is in progress.
     NotYet,
 }
 
 impl WaitArgs {
-    /// Looks at the cluster until it is what was asked for; answers how long that took.
+    /// Polls the cluster until the requested state is reached; returns the time it took.
     ///
     /// # Errors
-    /// It will not be, or not in time; says how it stands and what to do.
+    /// The state is not reached, or not in time; the error has the present state and what to do.
     pub(super) async fn until(
         &self,
         meta: &Meta,
@@ -53,7 +52,7 @@ impl WaitArgs {
         let (began, mut said) = (jiff::Timestamp::now(), String::new());
         let deadline = Instant::now() + self.timeout.0;
         loop {
-            // A server that is away for a moment is asked again.
+            // A server that does not answer is asked again.
             let told = match api.get_opt(&name).await {
                 Ok(found) => {
                     let found = found.filter(|found| found.uid() == cluster.uid());
@@ -81,17 +80,17 @@ impl WaitArgs {
     }
 }
 
-/// A package version that was asked for.
+/// A requested package version.
 pub(super) struct RequestedVersion<'a> {
     pub(super) package: &'a str,
-    /// The generation of the Cluster that asks for it.
+    /// The generation of the Cluster with the request.
     pub(super) generation: Option<i64>,
-    /// What had failed before it was asked for.
+    /// The failed change that was recorded before the request.
     pub(super) failed_before: Option<FailedChange>,
 }
 
 impl RequestedVersion<'_> {
-    /// Whether the cluster has it, and is proven to work with it.
+    /// Whether the cluster has the version, and has been proven to work with it.
     pub(super) fn look(&self, cluster: Option<&Cluster>) -> WaitState {
         let Some(cluster) = cluster else { return WaitState::Failed("it was deleted".to_owned()) };
         if cluster.spec.package_version != self.package {
@@ -122,7 +121,7 @@ impl RequestedVersion<'_> {
         if let Some(accepted) = limited {
             return WaitState::Failed(line(&accepted.message));
         }
-        // What else stands against it may go away by itself.
+        // Other blockers may disappear by themselves.
         let final_ = [
             reasons::UNSUPPORTED_UPGRADE_PATH,
             reasons::SOAK_ENDED,

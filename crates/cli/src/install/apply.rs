@@ -1,4 +1,4 @@
-//! Server-side apply of one object, and what became of it.
+//! Server-side apply of one object, and its result.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::manifest::Object;
 /// The field manager of an installation.
 pub(crate) const FIELD_MANAGER: &str = "fleetwright-install";
 
-/// What applying an object did, or would do.
+/// The result of applying an object, or of a dry run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Created,
@@ -29,23 +29,23 @@ impl fmt::Display for Change {
     }
 }
 
-/// How to apply.
+/// The options of an apply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ApplyOptions {
-    /// Ask the server without changing anything.
+    /// Sends a dry run, which changes nothing.
     pub(crate) dry_run: bool,
-    /// Take over fields that others own.
+    /// Takes over fields of other field managers.
     pub(crate) force: bool,
 }
 
 /// Why an object could not be applied.
 #[derive(Debug)]
 pub(crate) enum ApplyError {
-    /// Others own fields of it: the field and its owner, each.
+    /// Other managers own fields: the field and its owner, each.
     Owned(Vec<(String, String)>),
-    /// It is on its way out.
+    /// The object is terminating.
     Leaving,
-    /// Its namespace is not there.
+    /// Its namespace does not exist.
     NoNamespace,
     /// Anything else.
     Failed(kube::Error),
@@ -53,7 +53,7 @@ pub(crate) enum ApplyError {
 
 /// Applies an object.
 ///
-/// A namespace that somebody else made is left alone: that is how [`super::uninstall`] knows later which ones to remove.
+/// Labels of a namespace that somebody else created are left alone: [`super::uninstall`] uses them to decide which namespaces to remove.
 pub(crate) async fn apply(client: &Client, object: &Object, how: ApplyOptions) -> Result<Change, ApplyError> {
     let api = object.api(client);
     let before = api.get_opt(object.name()).await.map_err(ApplyError::Failed)?;
@@ -70,7 +70,7 @@ pub(crate) async fn apply(client: &Client, object: &Object, how: ApplyOptions) -
     params.force = how.force;
     let after = api.patch(object.name(), &params, &Patch::Apply(&object.value)).await.map_err(refused)?;
     let Some(before) = before else { return Ok(Change::Created) };
-    // The server keeps the version of an object that an apply does not change. A dry run keeps it always.
+    // The server keeps the resourceVersion if an apply changes nothing. A dry run always keeps it.
     let same = match how.dry_run {
         false => before.metadata.resource_version == after.metadata.resource_version,
         true => lasting(&before) == lasting(&after),
@@ -78,7 +78,7 @@ pub(crate) async fn apply(client: &Client, object: &Object, how: ApplyOptions) -
     Ok(if same { Change::Unchanged } else { Change::Configured })
 }
 
-/// An object without what every write touches.
+/// The object without the fields that every write changes.
 fn lasting(object: &kube::api::DynamicObject) -> Value {
     let mut value = serde_json::to_value(object).unwrap_or_default();
     if let Some(metadata) = value["metadata"].as_object_mut() {
@@ -110,7 +110,7 @@ fn refused(error: kube::Error) -> ApplyError {
     }
 }
 
-/// The manager that a conflict's message names: `conflict with "kubectl" using apps/v1`.
+/// The manager in a conflict's message: `conflict with "kubectl" using apps/v1`.
 fn owner(message: &str) -> String {
     message.strip_prefix("conflict with ").unwrap_or(message).to_owned()
 }

@@ -1,4 +1,4 @@
-//! What an installation of the former layout left behind: one account, one Deployment and one Lease for all operators, and keys of clusters beside machines.
+//! Migrates an installation of the former layout: one account, one Deployment and one Lease for all operators, and keys of clusters beside machines.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use super::manifest::{self, ManifestOptions, NAME, Object};
 use super::{LOOK, is_ours};
 use crate::cluster::{Cluster, is_already_there};
 
-/// Removes it.
+/// The migration of a former installation.
 pub(super) struct FormerInstallation<'a> {
     cluster: &'a Cluster,
     choices: &'a ManifestOptions,
@@ -25,7 +25,7 @@ impl<'a> FormerInstallation<'a> {
         Self { cluster, choices, timeout }
     }
 
-    /// Says what would be removed and moved.
+    /// Prints what would be removed and moved.
     pub(super) async fn foresee(&self) -> anyhow::Result<()> {
         for object in manifest::former(self.choices) {
             if self.found(&object).await?.is_some() {
@@ -38,7 +38,8 @@ impl<'a> FormerInstallation<'a> {
         Ok(())
     }
 
-    /// Removes the operators first, and waits until their pods are gone; then moves keys to where only the Cluster-Operator reads Secrets.
+    /// Removes the operators first, and waits until their pods are deleted; then moves keys to the namespace whose Secrets only the
+    /// Cluster-Operator reads.
     pub(super) async fn remove(&self) -> anyhow::Result<()> {
         for object in manifest::former(self.choices) {
             let Some(found) = self.found(&object).await? else { continue };
@@ -53,7 +54,7 @@ impl<'a> FormerInstallation<'a> {
         Ok(())
     }
 
-    /// The object, if it exists and an installation made it. The Lease was made by the operators.
+    /// The object, if it exists and an installation created it. The operators created the Lease.
     async fn found(&self, object: &Object) -> anyhow::Result<Option<DynamicObject>> {
         let found = object.api(&self.cluster.client).get_opt(object.name()).await;
         let found = found.map_err(|error| self.cluster.explain(error))?;
@@ -80,7 +81,7 @@ impl<'a> FormerInstallation<'a> {
         Ok(())
     }
 
-    /// Until they are gone, they may lead.
+    /// Until the pods are deleted, they may lead.
     async fn pods_gone(&self) -> anyhow::Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.cluster.client.clone(), &self.choices.namespace);
         let params =
@@ -100,7 +101,7 @@ impl<'a> FormerInstallation<'a> {
         }
     }
 
-    /// The sealed copies of keys, and what seals them, in the namespace of the fleet.
+    /// The sealed copies of keys, and the sealing key, in the namespace of the fleet.
     async fn keys(&self) -> anyhow::Result<Vec<Secret>> {
         let fleet = &self.choices.fleet_namespace;
         let secrets: Api<Secret> = Api::namespaced(self.cluster.client.clone(), fleet);
@@ -110,7 +111,7 @@ impl<'a> FormerInstallation<'a> {
         Ok(all.items.into_iter().filter(is_key).collect())
     }
 
-    /// The copy is there before the original goes. One that is there already counts: operators made it.
+    /// Creates the copy before the original is deleted. An existing copy counts: operators created it.
     async fn carry(&self, secret: Secret) -> anyhow::Result<()> {
         let (name, client) = (secret.name_any(), &self.cluster.client);
         let copy = Secret {

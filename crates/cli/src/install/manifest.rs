@@ -1,4 +1,4 @@
-//! What an installation is made of.
+//! The objects of an installation.
 
 use fleetwright_api::names;
 use fleetwright_plan::cluster::networks::Network;
@@ -11,33 +11,33 @@ use crate::operators::{OperatorRules, OperatorSelection, rights};
 /// The port of metrics and probes.
 pub(crate) const PORT: u16 = 9440;
 
-/// The name of all that belongs to all operators. What belongs to one of them has the name [`OperatorSelection::object`].
+/// The name of the objects that all operators share. Objects of one operator have the name [`OperatorSelection::object`].
 pub(crate) const NAME: &str = "fleetwright-operators";
 
-/// Label of what belongs to one operator.
+/// The label of objects of one operator.
 const COMPONENT: &str = "app.kubernetes.io/component";
 
-/// Label of everything that an installation made.
+/// The label of all objects that an installation created.
 pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The value of [`MANAGED_BY`].
 pub(crate) const MANAGER: &str = "fleetwright-install";
 
-/// The role of machines that join: they may ask for certificates.
+/// The role of bootstrap tokens: they may request certificates.
 const BOOTSTRAPPER: &str = "system:node-bootstrapper";
 
-/// Where bootstrap tokens are.
+/// The namespace of bootstrap tokens.
 const TOKENS_NAMESPACE: &str = "kube-system";
 
 /// The group of admission policies.
 pub(crate) const POLICIES: &str = "admissionregistration.k8s.io";
 
-/// Label of the namespaces that may read the metrics.
+/// The label of the namespaces that may read the metrics.
 const SCRAPER: &str = "fleetwright.io/reads-metrics";
 
-/// The choices a person has.
+/// The parameters of an installation.
 #[derive(Clone, Debug)]
 pub(crate) struct ManifestOptions {
-    /// Where the operators run.
+    /// The namespace in which the operators run.
     pub(crate) namespace: String,
     /// The namespace that they serve.
     pub(crate) fleet_namespace: String,
@@ -77,7 +77,7 @@ impl Object {
         self.value["metadata"]["namespace"].as_str()
     }
 
-    /// As kubectl names it: `deployment.apps/web`.
+    /// The name in the notation of kubectl: `deployment.apps/web`.
     pub(crate) fn display(&self) -> String {
         display(&self.resource, self.name())
     }
@@ -93,12 +93,12 @@ impl Object {
         self.resource.kind == "CustomResourceDefinition"
     }
 
-    /// Whether it lets machines ask for certificates.
+    /// Whether the object grants bootstrap tokens the right to request certificates.
     pub(crate) fn lets_join(&self) -> bool {
         self.resource.kind == "ClusterRoleBinding" && self.value["roleRef"]["name"] == BOOTSTRAPPER
     }
 
-    /// Whether it is of a kind that not every API server serves: the policy that confines the Cluster-Operator.
+    /// Whether the kind is not served by every API server: the admission policy that confines the Cluster-Operator.
     pub(crate) fn is_policy(&self) -> bool {
         self.resource.group == POLICIES
     }
@@ -112,7 +112,7 @@ impl Object {
     }
 }
 
-/// An object's name as kubectl prints it.
+/// An object's name in the notation of kubectl.
 pub(crate) fn display(resource: &ApiResource, name: &str) -> String {
     let kind = resource.kind.to_lowercase();
     match resource.group.as_str() {
@@ -121,7 +121,7 @@ pub(crate) fn display(resource: &ApiResource, name: &str) -> String {
     }
 }
 
-/// Everything, in the order in which it is applied: what others need comes first.
+/// All objects in the order of their apply: dependencies come first.
 pub(crate) fn objects(choices: &ManifestOptions) -> Vec<Object> {
     let mut all = vec![];
     for mut value in fleetwright_api::crds_json() {
@@ -137,7 +137,7 @@ pub(crate) fn objects(choices: &ManifestOptions) -> Vec<Object> {
         all.extend(access(choices, which, &rights(&[which], &choices.namespace)));
     }
     all.push(join_binding(choices));
-    // What the account of the Cluster-Operator may create could bind it anywhere: this confines it.
+    // The Cluster-Operator may create objects with which it could bind its account anywhere: the policy confines it.
     let account = OperatorSelection::Clusters.object();
     for mut policy in fleetwright_clusters::admission_policy(&choices.namespace, account, &choices.fleet_namespace) {
         label(&mut policy, &labels_of(OperatorSelection::Clusters));
@@ -149,7 +149,8 @@ pub(crate) fn objects(choices: &ManifestOptions) -> Vec<Object> {
     all.into_iter().map(Object::new).collect()
 }
 
-/// What installations had when all operators shared one account and one Deployment. The operators come first: what they need goes after them.
+/// The objects of installations in which all operators shared one account and one Deployment. The operators come first:
+/// their dependencies are removed after them.
 pub(crate) fn former(choices: &ManifestOptions) -> Vec<Object> {
     const VERSION: &str = "rbac.authorization.k8s.io/v1";
     let everywhere = format!("{NAME}:{}", choices.namespace);
@@ -183,17 +184,17 @@ fn labels_of(which: OperatorSelection) -> Value {
     labels
 }
 
-/// What the pods of all operators are found by.
+/// The selector of the pods of all operators.
 fn selector() -> Value {
     json!({"app.kubernetes.io/name": NAME})
 }
 
-/// What the pods of one operator are found by. It can never be changed in a Deployment, so it holds no version.
+/// The selector of the pods of one operator. A Deployment's selector is immutable, so it contains no version.
 fn selector_of(which: OperatorSelection) -> Value {
     json!({"app.kubernetes.io/name": NAME, COMPONENT: which.name()})
 }
 
-/// As [`named`], of one operator.
+/// Like [`named`], for one operator.
 fn of(which: OperatorSelection, api_version: &str, kind: &str, name: &str, namespace: Option<&str>) -> Value {
     let mut value = named(api_version, kind, name, namespace);
     label(&mut value, &labels_of(which));
@@ -216,7 +217,7 @@ fn named(api_version: &str, kind: &str, name: &str, namespace: Option<&str>) -> 
     value
 }
 
-/// The operators run without any privilege, and their namespace can say so.
+/// The operators run without any privilege, so that their namespace can enforce it.
 fn operator_namespace(choices: &ManifestOptions) -> Value {
     let mut value = named("v1", "Namespace", &choices.namespace, None);
     label(&mut value, &json!({"pod-security.kubernetes.io/enforce": "restricted"}));
@@ -228,7 +229,7 @@ const RBAC_VERSION: &str = "rbac.authorization.k8s.io/v1";
 
 fn access(choices: &ManifestOptions, which: OperatorSelection, rights: &OperatorRules) -> Vec<Value> {
     let account = which.object();
-    // Roles of the whole cluster carry the namespace in their name, so that several installations do not share one.
+    // Names of ClusterRoles contain the namespace, so that several installations do not share one.
     let cluster_name = format!("{account}:{}", choices.namespace);
     let subjects = json!([{"kind": "ServiceAccount", "name": account, "namespace": choices.namespace}]);
     let mut all = vec![];
@@ -244,14 +245,14 @@ fn access(choices: &ManifestOptions, which: OperatorSelection, rights: &Operator
         all.extend([role, binding]);
     };
     give("ClusterRole", &cluster_name, None, &rights.cluster);
-    // The lease lies in the namespace that it guards.
+    // The lease is in the namespace that it guards.
     let namespaced = [&rights.namespaced[..], &rights.lease[..]].concat();
     give("Role", account, Some(&choices.fleet_namespace), &namespaced);
     give("Role", &cluster_name, Some(&choices.namespace), &rights.keys);
-    // As those of the whole cluster: kube-system is everybody's.
+    // Named like the ClusterRoles, since all installations share kube-system.
     give("Role", &cluster_name, Some(TOKENS_NAMESPACE), &rights.tokens);
     if !rights.control_plane.is_empty() {
-        // Bound by the operator itself, in the namespace of each control plane.
+        // The operator itself binds this role, in the namespace of each control plane.
         let name = fleetwright_clusters::control_plane_role(&choices.namespace);
         let mut role = of(which, RBAC_VERSION, "ClusterRole", &name, None);
         role["rules"] = json!(rights.control_plane);
@@ -260,7 +261,7 @@ fn access(choices: &ManifestOptions, which: OperatorSelection, rights: &Operator
     all
 }
 
-/// Lets machines that join ask for certificates.
+/// Grants bootstrap tokens the right to request certificates.
 fn join_binding(choices: &ManifestOptions) -> Value {
     let name = format!("{NAME}:{}:join", choices.namespace);
     let mut binding = named(RBAC_VERSION, "ClusterRoleBinding", &name, None);
@@ -303,7 +304,7 @@ pub(crate) fn rights_table(choices: &ManifestOptions) -> String {
     out
 }
 
-/// Metrics are plain HTTP: only namespaces that were let in read them. Probes come from the node and are not held up.
+/// Metrics are plain HTTP: only labelled namespaces can read them. Probes come from the node and are not affected.
 fn network_policy(choices: &ManifestOptions) -> Value {
     let mut value = named("networking.k8s.io/v1", "NetworkPolicy", NAME, Some(&choices.namespace));
     value["spec"] = json!({
@@ -319,7 +320,7 @@ fn network_policy(choices: &ManifestOptions) -> Value {
 
 fn disruption_budget(choices: &ManifestOptions, which: OperatorSelection) -> Value {
     let mut value = of(which, "policy/v1", "PodDisruptionBudget", which.object(), Some(&choices.namespace));
-    // Of one at most unavailable, rather than of one at least available: a single replica must not hold up a drain.
+    // maxUnavailable rather than minAvailable: a single replica must not block a drain.
     value["spec"] = json!({
         "maxUnavailable": 1,
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
@@ -351,7 +352,7 @@ fn deployment(choices: &ManifestOptions, which: OperatorSelection) -> Value {
             "runAsGroup": 65532,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        // Machines start closed. If all of them are, somebody must still be able to open them; and one that is worked on may be the only one.
+        // Machines start closed. If all of them are, the operators must still run to open them; and the only node may be in maintenance.
         "tolerations": [
             {"key": names::UNREADY_TAINT, "operator": "Exists", "effect": "NoSchedule"},
             {"key": names::MAINTENANCE_TAINT, "operator": "Exists", "effect": "NoSchedule"},
@@ -370,7 +371,7 @@ fn deployment(choices: &ManifestOptions, which: OperatorSelection) -> Value {
             "name": "operators",
             "image": choices.image,
             "args": args,
-            // Pods that it makes for snapshots are of the same image.
+            // The pods that it creates for snapshots use the same image.
             "env": [{"name": "FLEETWRIGHT_IMAGE", "value": choices.image}],
             "ports": [{"name": "metrics", "containerPort": PORT, "protocol": "TCP"}],
             "livenessProbe": {
@@ -417,7 +418,7 @@ fn deployment(choices: &ManifestOptions, which: OperatorSelection) -> Value {
 /// The flag of the operators that names networks of the meta cluster.
 const META_NETWORK: &str = "--meta-network=";
 
-/// Tells the Cluster-Operator of the networks that control planes must not reach.
+/// Passes the networks that control planes must not reach to the Cluster-Operator.
 pub(crate) fn confine(objects: &mut [Object], networks: &[Network]) {
     if networks.is_empty() {
         return;
@@ -433,14 +434,14 @@ pub(crate) fn confine(objects: &mut [Object], networks: &[Network]) {
     }
 }
 
-/// The networks that a Deployment of ours tells its operators of.
+/// The networks that one of our Deployments passes to its operators.
 pub(crate) fn confined_by(deployment: &Value) -> Vec<Network> {
     let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().into_iter().flatten();
     let given = args.filter_map(|arg| arg.as_str()?.strip_prefix(META_NETWORK));
     given.flat_map(|all| all.split(',')).filter_map(|one| one.parse().ok()).collect()
 }
 
-/// The namespace that a Deployment of ours serves.
+/// The namespace that one of our Deployments serves.
 pub(crate) fn served_by(deployment: &Value) -> Option<&str> {
     let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array()?;
     args.iter().filter_map(Value::as_str).find_map(|arg| arg.strip_prefix("--namespace="))

@@ -1,4 +1,4 @@
-//! `fleetwright install`: brings a cluster what the operators need, and the operators.
+//! `fleetwright install`: installs the definitions and the operators in a cluster.
 
 mod apply;
 mod former_layout;
@@ -20,7 +20,7 @@ use self::manifest::{MANAGED_BY, MANAGER, ManifestOptions, NAME, Object};
 use crate::cluster::{Cluster, ClusterArgs, is_not_found};
 use crate::operators::OperatorSelection;
 
-/// How often a wait looks again.
+/// The polling interval of waits.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Which installation.
@@ -112,7 +112,7 @@ fn image(text: &str) -> Result<String, String> {
     }
 }
 
-/// Whether an installation made it.
+/// Whether an installation created the object.
 pub(crate) fn is_ours(metadata: &ObjectMeta) -> bool {
     metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|value| value == MANAGER)
 }
@@ -169,7 +169,7 @@ impl Args {
         }
         manifest::confine(&mut objects, &self.networks(&cluster).await?);
         let objects = &objects[..];
-        // All is asked before anything is done: an installation that cannot be finished is not begun.
+        // All checks come before the first change: an installation that cannot be finished is not started.
         let foreseen = self.foresee(&cluster, objects).await?;
         if self.dry_run {
             for (object, (change, checked)) in objects.iter().zip(foreseen) {
@@ -196,8 +196,8 @@ impl Args {
         Ok(())
     }
 
-    /// The networks that control planes must not reach: those that were given, or else those of the Deployment that is there and those that the cluster
-    /// tells of. What is not known is said.
+    /// The networks that control planes must not reach: those of the flags, or else those of the existing Deployment and those that the cluster
+    /// reports. Unknown networks are printed.
     async fn networks(&self, cluster: &Cluster) -> anyhow::Result<Vec<Network>> {
         let given = Network::merged(self.meta_network.iter().copied());
         if !given.is_empty() {
@@ -222,14 +222,14 @@ impl Args {
         Ok(networks)
     }
 
-    /// What each object would become, and whether the server was able to say so.
+    /// The change of each object by a dry run, and whether the server could answer.
     async fn foresee(&self, cluster: &Cluster, objects: &[Object]) -> anyhow::Result<Vec<(Change, bool)>> {
         let how = ApplyOptions { dry_run: true, force: self.force_conflicts };
         let (mut foreseen, mut refusals) = (vec![], vec![]);
         for object in objects {
             match apply::apply(&cluster.client, object, how).await {
                 Ok(change) => foreseen.push((change, true)),
-                // It comes with the installation.
+                // The installation creates the namespace.
                 Err(ApplyError::NoNamespace) => foreseen.push((Change::Created, false)),
                 Err(refused) => refusals.push(explain(cluster, object, refused)),
             }
@@ -245,7 +245,7 @@ impl Args {
         let how = ApplyOptions { dry_run: false, force: self.force_conflicts };
         let definitions = objects.iter().filter(|object| object.is_crd()).count();
         for (index, object) in objects.iter().enumerate() {
-            // Operators of the former layout hold another lease: they must be gone before these start.
+            // Operators of the former layout hold another lease: they must have ended before these start.
             if object.is_deployment() && !objects[index - 1].is_deployment() {
                 former_layout::FormerInstallation::new(cluster, &self.choices(), self.timeout).remove().await?;
             }
@@ -279,7 +279,7 @@ fn explain(cluster: &Cluster, object: &Object, refused: ApplyError) -> String {
     }
 }
 
-/// The namespace that the Deployment that is there serves.
+/// The namespace that the existing Deployment serves.
 async fn served_until_now(cluster: &Cluster, place: &InstallationArgs) -> anyhow::Result<Option<String>> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), &place.namespace);
     for name in OperatorSelection::ALL.map(OperatorSelection::object).into_iter().chain([NAME]) {
@@ -291,7 +291,7 @@ async fn served_until_now(cluster: &Cluster, place: &InstallationArgs) -> anyhow
     Ok(None)
 }
 
-/// Whether the API server has the kind of policy that confines an operator.
+/// Whether the API server serves the admission policy that confines an operator.
 async fn serves_policies(cluster: &Cluster) -> anyhow::Result<bool> {
     let served = format!("{}/v1", manifest::POLICIES);
     match cluster.client.list_api_group_resources(&served).await {
@@ -330,7 +330,7 @@ async fn established(cluster: &Cluster, definitions: &[Object], timeout: Span) -
     Ok(())
 }
 
-/// Waits until all replicas of the operators are available, and says how far they are.
+/// Waits until all replicas of the operators are available, and prints the progress.
 async fn available(cluster: &Cluster, namespace: &str, timeout: Span) -> anyhow::Result<()> {
     let deadline = Instant::now() + timeout.0;
     let mut said = String::new();
@@ -364,17 +364,16 @@ async fn deployment(client: &Client, namespace: &str, which: OperatorSelection) 
     Api::<Deployment>::namespaced(client.clone(), namespace).get(which.object()).await
 }
 
-/// How far a Deployment is.
+/// The progress of a Deployment.
 struct Rollout {
     wanted: i32,
     available: i32,
     complete: bool,
-    /// What its conditions complain of.
+    /// The messages of its failing conditions.
     troubles: String,
 }
 
 impl Rollout {
-    /// Those of both.
     fn add(&mut self, other: Self) {
         self.wanted += other.wanted;
         self.available += other.available;
@@ -385,7 +384,7 @@ impl Rollout {
     fn of(deployment: &Deployment) -> Self {
         let wanted = deployment.spec.replicas.unwrap_or(1);
         let status = deployment.status.clone().unwrap_or_default();
-        // Replicas of an older generation are no news of this one.
+        // Replicas of an older generation do not count for this one.
         let seen = status.observed_generation >= deployment.metadata.generation;
         let available = if seen { status.available_replicas.unwrap_or(0) } else { 0 };
         let updated = status.updated_replicas.unwrap_or(0);
@@ -405,7 +404,7 @@ impl Rollout {
     }
 }
 
-/// Lets the embedded server have the kinds and the namespace, for operators in the same process.
+/// Creates the kinds and the namespace in the embedded server, for operators in the same process.
 #[cfg(feature = "embedded")]
 pub(crate) async fn kinds_and_namespace(client: &Client) -> anyhow::Result<()> {
     let choices = ManifestOptions {

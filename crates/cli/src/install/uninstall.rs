@@ -1,4 +1,4 @@
-//! `fleetwright uninstall`: takes away what `install` brought, and nothing else.
+//! `fleetwright uninstall`: removes the objects of `install`, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -81,7 +81,7 @@ impl Uninstall<'_> {
         for object in manifest::former(&choices).iter().filter(|object| object.resource.kind != "Lease") {
             removed += u32::from(self.remove(object).await?);
         }
-        // The operators go first and are waited for: they give their lease back while they still may.
+        // The operators are removed first, with a wait: they release their leases while they still have the right to.
         for object in objects.iter().rev().filter(|object| !object.is_crd() && !object.is_namespace()) {
             removed += u32::from(self.remove(object).await?);
         }
@@ -89,7 +89,7 @@ impl Uninstall<'_> {
             removed += u32::from(self.remove_lease(name).await?);
         }
         if others.is_empty() {
-            // Somebody may have made objects in the meantime.
+            // Objects may have been created in the meantime.
             self.refuse_while_objects_exist(&others).await?;
             for object in objects.iter().rev().filter(|object| object.is_crd()) {
                 removed += u32::from(self.remove(object).await?);
@@ -106,7 +106,7 @@ impl Uninstall<'_> {
         self.tell_of_tainted_nodes(client).await
     }
 
-    /// The namespaces of other operators.
+    /// The namespaces of other installations.
     async fn other_installations(&self) -> anyhow::Result<Vec<String>> {
         let api: Api<Deployment> = Api::all(self.cluster.client.clone());
         let selector = format!("app.kubernetes.io/name={NAME}");
@@ -118,7 +118,7 @@ impl Uninstall<'_> {
         Ok(others.into_iter().collect())
     }
 
-    /// Objects whose kinds would be removed, or whose operators.
+    /// Refuses while objects exist that would lose their kinds or their operators.
     async fn refuse_while_objects_exist(&self, others: &[String]) -> anyhow::Result<()> {
         let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
         for crd in fleetwright_api::crds() {
@@ -131,7 +131,7 @@ impl Uninstall<'_> {
             };
             let api: Api<DynamicObject> = match others {
                 [] => Api::all_with(self.cluster.client.clone(), &resource),
-                // The others look after theirs.
+                // Other installations serve their own namespaces.
                 _ => Api::namespaced_with(self.cluster.client.clone(), &self.args.place.fleet_namespace, &resource),
             };
             let mut page = ListParams::default().limit(500);
@@ -157,12 +157,12 @@ impl Uninstall<'_> {
         }
     }
 
-    /// Removes an object of ours and waits until it is gone; whether there was one.
+    /// Removes an object of ours and waits until it is deleted; returns whether it existed.
     async fn remove(&self, object: &Object) -> anyhow::Result<bool> {
         let api = object.api(&self.cluster.client);
         let found = match api.get(object.name()).await {
             Ok(found) => found,
-            // The object, or its kind: not every API server has all of them.
+            // The object or its kind does not exist: not every API server has all of them.
             Err(error) if is_not_found(&error) => return Ok(false),
             Err(error) => return Err(self.cluster.explain(error)),
         };
@@ -208,7 +208,7 @@ impl Uninstall<'_> {
         Ok(())
     }
 
-    /// A lease that an operator made for itself.
+    /// Removes the lease that an operator created for itself.
     async fn remove_lease(&self, name: &str) -> anyhow::Result<bool> {
         let resource = ApiResource::erase::<k8s_openapi::api::coordination::v1::Lease>(&());
         let namespace = &self.args.place.fleet_namespace;
@@ -219,7 +219,7 @@ impl Uninstall<'_> {
         Ok(true)
     }
 
-    /// Removes a namespace that we made, if all that was in it was ours.
+    /// Removes a namespace that the installation created, if it contains nothing else.
     async fn remove_namespace(&self, object: &Object, ours: &[Object]) -> anyhow::Result<bool> {
         let api = object.api(&self.cluster.client);
         let found = api.get_opt(object.name()).await.map_err(|error| self.cluster.explain(error))?;
@@ -244,12 +244,12 @@ impl Uninstall<'_> {
         Ok(true)
     }
 
-    /// What a namespace holds that neither the installation nor Kubernetes itself put there.
+    /// The objects in a namespace that neither the installation nor Kubernetes itself created.
     async fn foreign(&self, namespace: &str, ours: &[Object]) -> anyhow::Result<Vec<String>> {
         let client = &self.cluster.client;
         let discovery = loop {
             match Discovery::new(client.clone()).run().await {
-                // A group whose last kind was just removed may still be named, and be gone when it is asked for.
+                // Discovery may still list a group whose last kind was just removed.
                 Err(error) if is_not_found(&error) && Instant::now() < self.deadline => tokio::time::sleep(LOOK).await,
                 found => break found.map_err(|error| self.cluster.explain(error))?,
             }
@@ -263,7 +263,7 @@ impl Uninstall<'_> {
                 }
                 let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
                 let list = match api.list_metadata(&ListParams::default()).await {
-                    // Discovery lags behind: a kind that was just removed is still named, and has no objects.
+                    // Discovery lags behind: a kind that was just removed is still listed, and has no objects.
                     Err(error) if is_not_found(&error) => continue,
                     list => list,
                 };
@@ -284,7 +284,7 @@ impl Uninstall<'_> {
         Ok(others)
     }
 
-    /// A taint that nobody will lift any more is worth a word.
+    /// Warns about taints that no operator will remove any more.
     async fn tell_of_tainted_nodes(&self, client: &Client) -> anyhow::Result<()> {
         let nodes: Api<Node> = Api::all(client.clone());
         let nodes = nodes.list(&ListParams::default()).await.map_err(|error| self.cluster.explain(error))?;
@@ -317,7 +317,7 @@ fn objects_exist(counts: &BTreeMap<(String, String), usize>) -> anyhow::Error {
     anyhow!(text)
 }
 
-/// What Kubernetes puts into every namespace.
+/// Whether Kubernetes itself creates this object in every namespace.
 fn by_itself(kind: &str, name: &str) -> bool {
     matches!((kind, name), ("ServiceAccount", "default") | ("ConfigMap", "kube-root-ca.crt"))
         || kind == "Lease" && leases().any(|lease| lease == name)

@@ -1,4 +1,4 @@
-//! Hosts beside a lab's meta cluster that business clusters make their workers, and the objects for that.
+//! Hosts beside a lab's meta cluster that become workers of business clusters, and the objects for them.
 
 use std::fs;
 use std::path::Path;
@@ -12,14 +12,13 @@ use serde_json::{Value, json};
 
 use crate::{FLEET_NAMESPACE, operators, yaml};
 
-/// For the meta cluster: a package version with what is shipped, and a Cluster of it.
+/// For the meta cluster: a package version with the shipped components, and a Cluster of it.
 pub(super) const CLUSTER: &str = "workers.yaml";
-/// For the business cluster: the key, packages, gates, a policy, and the hosts as Machines.
+/// For the business cluster: the SSH key, packages, gates, a policy, and the hosts as Machines.
 pub(super) const MACHINES: &str = "machines.yaml";
-/// The Cluster's name.
 pub(super) const NAME: &str = "pay-02";
 
-/// Makes the image available that takes snapshots and is the Machine-Operator of business clusters: of this program. Those who are to have workers
+/// Imports an image of this program, which takes snapshots and is the Machine-Operator of business clusters. Clusters with workers
 /// need the helpers in it.
 pub(super) async fn import(meta: &Meta, helpers: Option<&Path>, workers: bool) -> Result<()> {
     let (name, program) = (fleetwright_clusters::IMAGE, std::env::current_exe()?);
@@ -34,7 +33,7 @@ pub(super) async fn import(meta: &Meta, helpers: Option<&Path>, workers: bool) -
     meta.import(&image).await
 }
 
-/// Boots hosts that have the images of what runs on workers, with routes between all pods.
+/// Boots hosts with the images of workers' pods, and routes between all pods.
 pub(super) async fn boot(meta: &Meta, names: &[String], kubelet: &str) -> Result<(Vec<Host>, Workers)> {
     let workers = meta.workers(minor(kubelet), Vec::new()).await?;
     let hosts = try_join_all(names.iter().map(|name| meta.worker(name, &workers))).await?;
@@ -42,11 +41,11 @@ pub(super) async fn boot(meta: &Meta, names: &[String], kubelet: &str) -> Result
     Ok((hosts, workers))
 }
 
-/// Leaves the objects in a folder. One of them is a key.
+/// Writes the objects to a folder. One of them contains a private key.
 pub(super) fn write(folder: &Path, meta: &Meta, workers: &Workers, hosts: &[Host], kubelet: &str) -> Result<()> {
     fs::write(folder.join(CLUSTER), yaml::documents(&cluster(meta, workers, kubelet)?)?)?;
     let mut objects = meta.site.fleet(FLEET_NAMESPACE)?;
-    // Images are there already.
+    // The hosts have the images already.
     let mut packages = meta.site.worker(kubelet)?;
     packages.retain(|(component, _)| component != "images");
     let machines =
@@ -72,7 +71,7 @@ fn cluster(meta: &Meta, workers: &Workers, kubelet: &str) -> Result<[Value; 2]> 
         image.to_owned()
     })?)?;
     let mut values = meta.site.host_values();
-    // All pods have routes to each other here: none needs another's address.
+    // All pods have routes to each other: masquerading is not needed.
     values.insert("podMasquerade".to_owned(), "false".to_owned());
     let cluster = json!({
         "apiVersion": "fleetwright.io/v1alpha1",
@@ -85,7 +84,7 @@ fn cluster(meta: &Meta, workers: &Workers, kubelet: &str) -> Result<[Value; 2]> 
             "endpoint": { "type": "NodePort", "host": meta.address().to_string() },
             "extensions": [
                 { "name": "machine-access", "values": { "clusterValues": values } },
-                // Hosts have nobody to ask for other names; nor is anybody there.
+                // The hosts reach no upstream DNS server, so none answers at this address.
                 { "name": "coredns", "values": { "forward": meta.site.network.address().to_string() } },
             ],
             "deletionProtection": false,

@@ -1,4 +1,4 @@
-//! `fleetwright machine retry`, `pause`, `resume`, `adopt` and `force-release`: what a person says about machines.
+//! `fleetwright machine retry`, `pause`, `resume`, `adopt` and `force-release`: requests of a person to the Machine-Operator.
 
 use anyhow::bail;
 use fleetwright_api::{GROUP, HostOwner, Machine, names};
@@ -74,7 +74,7 @@ pub(crate) fn adopt(args: &Adopt) -> anyhow::Result<()> {
             let said = machine.status.iter().flat_map(|status| &status.conditions);
             said.into_iter().any(|said| said.type_ == names::HOST_OWNED && said.reason == reason)
         };
-        // The time tells this request from one that was followed before.
+        // The time makes this request differ from an earlier one that the operator carried out.
         let annotation = |adoption: &str| json!({"metadata": {
             "annotations": {names::ADOPT_HOST: format!("{adoption}/{}", Timestamp::now())},
         }});
@@ -113,7 +113,7 @@ pub(crate) fn adopt(args: &Adopt) -> anyhow::Result<()> {
                 owner.uid
             );
         }
-        // Exactly this owner in exactly this epoch: the annotation does nothing if another one has it by then.
+        // The request names this owner in this epoch: it has no effect if another Machine has the host by then.
         write(&cluster, &machine, &annotation(&owner.adoption())).await?;
         println!("machine.{GROUP}/{name} adopting its host from {whose}");
         Ok(())
@@ -134,7 +134,7 @@ pub(crate) fn resume(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// Changes each machine, if there is something to change, and says so.
+    /// Changes each machine that needs it, and prints the result.
     fn each(&self, done: &str, change: impl Fn(&Machine) -> Option<Value>) -> anyhow::Result<()> {
         crate::runtime()?.block_on(async {
             let cluster = self.cluster.connect().await?;

@@ -1,7 +1,7 @@
-//! `fleetwright machine bind-node`: a person says which existing Node is a machine's own.
+//! `fleetwright machine bind-node`: binds an existing Node to its machine, by a person's decision.
 //!
-//! The binding is written to the status of the Machine, which has a right of its own (`machines/status`): who may write Machines only cannot
-//! make the operators act on a Node that exists.
+//! The binding is in the status of the Machine, which needs a separate right (`machines/status`): a user who may write only Machines cannot
+//! make the operators act on an existing Node.
 
 use anyhow::{Context, bail};
 use fleetwright_api::{GROUP, Machine, MachineStatus, NodeBinding, NodeRef};
@@ -87,7 +87,7 @@ async fn bind(cluster: &Cluster, machine: &Machine, all: &[Machine], dry_run: bo
     Ok(format!("bound to Node {wanted}{hint}"))
 }
 
-/// Addresses of the Node that the machine does not declare: a hint that they are two hosts, and what its certificates will lack.
+/// Addresses of the Node that the machine does not declare: a hint that these are two hosts, and names that its certificates will lack.
 fn undeclared(machine: &Machine, node: &Node) -> String {
     let reported = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let ips = reported.filter(|address| address.type_.ends_with("IP")).map(|address| address.address.as_str());

@@ -1,4 +1,4 @@
-//! `fleetwright machine logs`: what a step printed, from the host's own journal.
+//! `fleetwright machine logs`: the output of a step, from the host's own journal.
 
 use anyhow::bail;
 use fleetwright_api::Machine;
@@ -12,7 +12,7 @@ use crate::cluster::ClusterArgs;
 use crate::target;
 use crate::terminal_text::{ago, line, lines, table};
 
-/// So many steps are listed.
+/// The number of steps listed.
 const RECENT: u32 = 32;
 
 #[derive(clap::Args)]

@@ -1,11 +1,11 @@
-//! `fleetwright machine`: hosts as a person sees them.
+//! `fleetwright machine`: commands for hosts.
 
 mod act;
 mod bind;
 mod import;
 mod logs;
 mod package_sources;
-mod plan;
+pub(crate) mod plan;
 mod reach;
 mod select;
 mod status;

@@ -1,4 +1,4 @@
-//! What machines should carry, made from live objects as the operator does it.
+//! The packages that machines should have, rendered from live objects as the operator does.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use kube::api::ListParams;
 use super::reach::secret_view;
 use crate::cluster::{Cluster, is_not_found};
 
-/// The package versions of a namespace and what they refer to.
+/// The package versions of a namespace and the objects that they refer to.
 pub(super) struct PackageCatalog {
     packages: BTreeMap<String, MachinePackageVersion>,
     objects: Objects,
@@ -37,15 +37,15 @@ impl Lookup for Objects {
     }
 }
 
-/// Why a machine's packages cannot be made.
+/// The reason why a machine's packages cannot be rendered.
 pub(super) struct RenderFailure {
-    /// They need what the host says of itself.
+    /// Whether facts of the host are missing.
     pub(super) waits_for_facts: bool,
     pub(super) message: String,
 }
 
 impl PackageCatalog {
-    /// What these machines refer to.
+    /// Reads the objects that these machines refer to.
     pub(super) async fn of(cluster: &Cluster, namespace: &str, machines: &[Machine]) -> anyhow::Result<Self> {
         let api: Api<MachinePackageVersion> = Api::namespaced(cluster.client.clone(), namespace);
         let listed = api.list(&ListParams::default()).await.map_err(|error| cluster.explain(error))?;
@@ -79,7 +79,7 @@ impl PackageCatalog {
         Ok(shelf)
     }
 
-    /// What a machine's host should carry, in the order of its specification.
+    /// The rendered packages of a machine, in the order of its specification.
     pub(super) fn wanted(&self, machine: &Machine, facts: Option<&Facts>) -> Result<Vec<Arc<Rendered>>, RenderFailure> {
         let values = Values { machine, facts, cluster: &self.values };
         let made = machine.spec.packages.iter().map(|wanted| {
@@ -104,7 +104,7 @@ impl PackageCatalog {
         made.collect()
     }
 
-    /// What is known of components that a machine has and should not have.
+    /// The components that the machine has and should not have, with their known state.
     pub(super) fn leaving(&self, machine: &Machine) -> BTreeMap<String, LeavingVersion> {
         let components = machine.status.as_ref().map(|status| status.components.as_slice()).unwrap_or_default();
         let gone = components

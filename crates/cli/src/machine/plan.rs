@@ -20,18 +20,18 @@ use fleetwright_wire::{Observation, Observe, Owner, plural};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::core::PartialObjectMeta;
-use kube::{Api, ResourceExt};
-use serde_json::json;
+use kube::api::{GetParams, Request};
+use kube::{Resource as _, ResourceExt as _};
+use serde_json::{Value, json};
 
 use super::package_sources::PackageCatalog;
 use super::reach::{self, HostConnector, ReachArgs};
 use super::select::MachineSelection;
-use crate::cluster::{Cluster, ClusterArgs};
+use crate::cluster::{Cluster, ClusterArgs, is_not_found};
 use crate::output::Output;
 use crate::terminal_text::{line, table};
 
-/// So many hosts are looked at a time.
+/// The number of hosts observed concurrently.
 const AT_ONCE: usize = 64;
 
 #[derive(clap::Args)]
@@ -61,25 +61,25 @@ pub(crate) struct Args {
     cluster: ClusterArgs,
 }
 
-/// What is ahead of one machine.
+/// The plan of one machine.
 struct MachinePlan {
     machine: Machine,
-    /// The steps, or why nobody can say.
+    /// The steps, or the reason why they cannot be computed.
     steps: Result<Vec<PlannedStep>, String>,
-    /// How it differs, by component; only if the host was asked.
+    /// The deviations by component; only if the host was observed.
     deviations: Vec<Deviation>,
     node: Option<String>,
-    /// What a drain does to the pods, if there is one; or why that is not known.
+    /// The effects of a drain on the pods, if one is needed; or the reason why they are not known.
     drain: Result<DrainPreview, String>,
     paused: bool,
-    /// Drift is only reported.
+    /// Whether drift is only reported.
     reports: bool,
     held: Vec<String>,
-    /// Packages that do not fit to the API server: reason, and what to do.
+    /// Packages that the API server does not support: reason, and what to do.
     refused: Vec<(&'static str, String)>,
-    /// Components of which an earlier version of the operator wrote down the version alone; empty if the host was asked.
+    /// Components for which an earlier version of the operator recorded the version only; empty if the host was observed.
     by_version: Vec<String>,
-    /// Files from Secrets that only the host can compare, as `component: path`; empty if it was asked.
+    /// Files from Secrets that only the host can compare, as `component: path`; empty if it was observed.
     not_compared: Vec<String>,
 }
 
@@ -174,20 +174,24 @@ async fn plan(
         Err(why) => Err(why),
     };
     let node = match planned.steps.as_ref().is_ok_and(|steps| !steps.is_empty()) {
-        true => node(cluster, machine).await,
+        true => node(cluster, machine).await.unwrap_or_else(|error| {
+            planned.steps = Err(format!("cannot read Node {}: {error:#}", node_name(machine)));
+            None
+        }),
         false => None,
     };
+    let name = node_name(machine);
     if let Some(node) = &node {
         let certified = machine.status.as_ref().and_then(|status| status.certified_at);
-        let created = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        let seen = RegisteredNode { uid: node.metadata.uid.as_deref().unwrap_or_default(), created };
-        if bind(machine, certified, &node.name_any(), Some(seen)) == Binding::Foreign {
-            planned.steps = Err(not_bound(&machine.name_any(), &node.name_any()));
+        let text = |field: &str| node["metadata"][field].as_str().unwrap_or_default();
+        let seen = RegisteredNode { uid: text("uid"), created: text("creationTimestamp").parse().ok() };
+        if bind(machine, certified, name, Some(seen)) == Binding::Foreign {
+            planned.steps = Err(not_bound(&machine.name_any(), name));
         }
     }
     let worst = planned.steps.iter().flatten().map(|step| step.disruption).max().unwrap_or_default();
     if worst > Disruption::None {
-        planned.node = node.map(|node| node.name_any());
+        planned.node = node.map(|_| name.to_owned());
         if worst >= Disruption::Drain
             && let Some(node) = &planned.node
         {
@@ -198,7 +202,7 @@ async fn plan(
     planned
 }
 
-/// What the host should carry and, if it is asked, what it says.
+/// The rendered packages of a host and, if it is observed, its observation.
 async fn look(
     args: &Args,
     cluster: &Cluster,
@@ -223,7 +227,7 @@ async fn look(
         wanted = shelf.wanted(machine, Some(&facts(&bare.facts)));
     }
     let wanted = wanted.map_err(|unmade| unmade.message)?;
-    // A version that was restored is compared with what the host keeps of it, as the operator does.
+    // A restored version is compared with the host's own copy, as the operator does.
     let restored: Vec<String> = held(machine, &wanted)
         .into_iter()
         .filter(|name| {
@@ -249,7 +253,7 @@ fn deviations(seen: &Observation) -> Vec<Deviation> {
     each.collect()
 }
 
-/// Components that wait for a person, because what they should be did not work.
+/// Components that wait for a person, because their wanted version failed.
 fn held(machine: &Machine, wanted: &[Arc<Rendered>]) -> Vec<String> {
     let components = machine.status.as_ref().map(|status| status.components.as_slice()).unwrap_or_default();
     let failed = components.iter().filter(|entry| {
@@ -258,17 +262,21 @@ fn held(machine: &Machine, wanted: &[Arc<Rendered>]) -> Vec<String> {
     failed.map(|entry| entry.component.clone()).collect()
 }
 
-/// Files whose content comes from a Secret: no digest of it is written down.
+/// Files with content from a Secret: their digest is not recorded.
 fn not_compared(wanted: &[Arc<Rendered>]) -> Vec<String> {
     let files = wanted.iter().flat_map(|one| one.package.files.iter().map(move |file| (one, file)));
     let secrets = files.filter(|(_, file)| file.secret && !file.once);
     secrets.map(|(one, file)| format!("{}: {}", one.package.component, file.path)).collect()
 }
 
-/// Its metadata alone: kubelets write times that cannot be parsed into the rest.
-async fn node(cluster: &Cluster, machine: &Machine) -> Option<PartialObjectMeta<Node>> {
-    let api: Api<Node> = Api::all(cluster.client.clone());
-    api.get_metadata_opt(node_name(machine)).await.ok().flatten()
+/// The Node of a machine, not parsed: kubelets write times that do not parse.
+pub(crate) async fn node(cluster: &Cluster, machine: &Machine) -> anyhow::Result<Option<Value>> {
+    let get = Request::new(Node::url_path(&(), None)).get(node_name(machine), &GetParams::default())?;
+    match cluster.client.request::<Value>(get).await {
+        Ok(node) => Ok(Some(node)),
+        Err(error) if is_not_found(&error) => Ok(None),
+        Err(error) => Err(cluster.explain(error)),
+    }
 }
 
 fn shown(planned: &[MachinePlan]) -> String {
@@ -340,7 +348,7 @@ fn shown(planned: &[MachinePlan]) -> String {
     out
 }
 
-/// What the worst step does to what runs.
+/// The impact of the most disruptive step.
 fn disrupts(one: &MachinePlan, steps: &[PlannedStep]) -> String {
     let worst = steps.iter().map(|step| step.disruption).max().unwrap_or_default();
     let Some(node) = one.node.as_ref().filter(|_| worst > Disruption::None) else {
@@ -379,7 +387,7 @@ fn disrupts(one: &MachinePlan, steps: &[PlannedStep]) -> String {
     }
 }
 
-/// For programs.
+/// The plan as data for JSON output.
 fn data(planned: &MachinePlan) -> Plan {
     let details = MachineDetails {
         node: planned.node.clone(),

@@ -1,4 +1,4 @@
-//! Reaching a machine's host from where a person sits, as the operator does: the same SSH, the same keys, the same trust.
+//! Connects to a machine's host from the user's computer as the operator does: the same SSH, the same keys, the same trust.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -33,10 +33,10 @@ pub(crate) struct ReachArgs {
 }
 
 impl ReachArgs {
-    /// A way to the hosts of a cluster's machines.
+    /// A connector for the hosts of a cluster's machines.
     ///
     /// # Errors
-    /// There are no helpers, and all hosts need one; says where they were looked for.
+    /// The helpers, which every host needs, were not found; the error lists the searched folders.
     pub(super) fn way(&self, cluster: &Cluster) -> anyhow::Result<HostConnector> {
         match (&cluster.door, self.ssh()) {
             (None, ssh) => Ok(HostConnector { door: None, ssh: Ok(ssh?) }),
@@ -69,11 +69,11 @@ impl ReachArgs {
     }
 }
 
-/// The way to hosts from here: SSH, or the door of the `fleetwright up` that simulates them.
+/// A connector for hosts: SSH, or the socket of the `fleetwright up` that simulates them.
 #[derive(Clone)]
 pub(super) struct HostConnector {
     door: Option<Door>,
-    /// Or why not.
+    /// The SSH transport, or the reason why it is not available.
     ssh: Result<Ssh, String>,
 }
 
@@ -93,7 +93,7 @@ impl Transport for HostConnector {
     }
 }
 
-/// The way to a machine's host, as the operator goes it, with the logins from the cluster's Secrets.
+/// The route to a machine's host, as the operator computes it, with the logins from the cluster's Secrets.
 ///
 /// # Errors
 /// The machine is not reached by SSH, a Secret is missing, or its host was never trusted.
@@ -111,7 +111,7 @@ pub(super) async fn route(cluster: &Cluster, machine: &Machine, limits: Transpor
     }
     let mut route = route::route(machine, |secret| secrets.get(secret).cloned())
         .map_err(|why| anyhow!("machine {name} in namespace {namespace}: {why}"))?;
-    // The first use is the operator's: it pins what it sees. Nobody would know what was seen here.
+    // Only the operator trusts on first use: it pins the key. A key that this command sees would not be recorded.
     if matches!(&route.host.trust, Trust::FirstUse) {
         bail!(
             "the host key of machine {name} is not known yet; the operator pins it when it first connects to the host"
@@ -121,30 +121,29 @@ pub(super) async fn route(cluster: &Cluster, machine: &Machine, limits: Transpor
     Ok(Arc::new(route))
 }
 
-/// A Secret, if it exists.
 pub(super) async fn secret_view(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<Option<SecretView>> {
     let api: Api<Secret> = Api::namespaced(cluster.client.clone(), namespace);
     let secret = api.get_opt(name).await.map_err(|error| cluster.explain(error))?;
     Ok(secret.map(SecretView::of))
 }
 
-/// A login out of a Secret.
+/// Reads a login from a Secret.
 pub(super) async fn login(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<Login> {
     let secret = secret_view(cluster, namespace, name).await?;
     route::login(name, secret.as_ref()).map_err(|why| anyhow!("namespace {namespace}: {why}"))
 }
 
-/// A login out of a file.
+/// Reads a login from a file.
 pub(super) fn login_from(path: &Path) -> anyhow::Result<Login> {
     let key =
         std::fs::read_to_string(path).with_context(|| format!("cannot read the private key {}", path.display()))?;
     Ok(Login { key: key.into(), certificate: None })
 }
 
-/// Connects, and looks at everything.
+/// Connects, and observes the whole host.
 ///
 /// # Errors
-/// Why the host is not reached, or what it answered instead.
+/// The reason why the host is not reached, or its unexpected answer.
 pub(super) async fn observe(
     way: &HostConnector,
     route: Arc<Route>,

@@ -1,4 +1,4 @@
-//! Which machines a command is about.
+//! Selects the machines of a command.
 
 use fleetwright_api::Machine;
 use kube::api::ListParams;
@@ -26,21 +26,21 @@ pub(crate) struct MachineSelection {
     namespace: Option<String>,
 }
 
-/// A machine's name, also with its type in front: `machine/x`.
+/// A machine's name, optionally with its type: `machine/x`.
 pub(super) fn name(text: &str) -> Result<String, String> {
     crate::target::bare_name::<Machine>(text)
 }
 
 impl MachineSelection {
-    /// The namespace to look in.
+    /// The namespace of the machines.
     pub(super) fn namespace<'a>(&'a self, cluster: &'a Cluster) -> &'a str {
         cluster.namespace_or(self.namespace.as_deref())
     }
 
-    /// The machines, in the order given or of their names.
+    /// The machines, in the given order or by name.
     ///
     /// # Errors
-    /// One that is named is not there, or none has these labels; says where it was looked for.
+    /// A named machine does not exist, or none matches the labels; the error names the namespace.
     pub(super) async fn fetch(&self, cluster: &Cluster) -> anyhow::Result<Vec<Machine>> {
         let namespace = self.namespace(cluster);
         if self.names.is_empty() {

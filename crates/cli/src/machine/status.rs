@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// A line for each change, until somebody stops it.
+/// Prints a line for each change, until the command is stopped.
 async fn go_on(args: &Args, cluster: &Cluster, namespace: &str, shown: &[Machine]) -> anyhow::Result<()> {
     let mut config = watcher::Config::default();
     config.label_selector.clone_from(&args.selector);
@@ -95,10 +95,10 @@ async fn go_on(args: &Args, cluster: &Cluster, namespace: &str, shown: &[Machine
     watch::changes(api, config, shown, KindPrinter { summary, is_problem, only_problems: args.problems }).await
 }
 
-/// From this rank on nothing is wrong.
+/// Machines of this rank or a higher one have no problem.
 const FINE: u8 = 6;
 
-/// The worst first.
+/// The rank of a machine, the worst first.
 fn rank(machine: &Machine) -> u8 {
     let Some(status) = &machine.status else { return FINE + 1 };
     let is_false =
@@ -117,7 +117,7 @@ fn rank(machine: &Machine) -> u8 {
     }
 }
 
-/// Whether somebody should look at it.
+/// Whether the machine needs attention.
 pub(crate) fn is_problem(machine: &Machine) -> bool {
     rank(machine) < FINE
 }
@@ -128,14 +128,14 @@ fn phase(machine: &Machine) -> String {
     if machine.spec.paused { format!("{phase},Paused") } else { phase }
 }
 
-/// How many of the components are as they should be.
+/// The number of components in sync, of all components.
 fn packages(machine: &Machine) -> String {
     let components = machine.status.as_ref().map(|status| status.components.as_slice()).unwrap_or_default();
     let ready = components.iter().filter(|component| component.state == ComponentState::Ready).count();
     format!("{ready}/{}", machine.spec.packages.len().max(components.len()))
 }
 
-/// What a person should know of it, in a line: what is wrong, else what is being done.
+/// The state of the machine in a line: the problem, else the running work.
 fn what(machine: &Machine) -> String {
     let Some(status) = &machine.status else { return "no status yet; check that the operators are running".to_owned() };
     let said = |type_: &str| {
@@ -163,7 +163,6 @@ fn what(machine: &Machine) -> String {
     line(&text.unwrap_or_default())
 }
 
-/// A machine in a line.
 pub(crate) fn summary(machine: &Machine) -> String {
     let text = format!("{} {} {}", phase(machine), packages(machine), what(machine));
     cut(text.trim_end(), 160)
@@ -206,7 +205,6 @@ fn list(machines: &[Machine], wide: bool, now: Timestamp) -> String {
     table(&rows)
 }
 
-/// Everything about one machine.
 fn detail(machine: &Machine, now: Timestamp) -> String {
     let mut out = String::new();
     let status = machine.status.clone().unwrap_or_default();
@@ -281,7 +279,7 @@ fn detail(machine: &Machine, now: Timestamp) -> String {
     out
 }
 
-/// When the host is looked at next: what is written may be of a look long ago that found something new.
+/// The time of the next check: the recorded observation may be old, since only changes are recorded.
 fn next_check(status: &MachineStatus, now: Timestamp) -> Option<Timestamp> {
     let (at, every) = (status.next_check?, status.check_every?.0.as_millis());
     let late = u128::try_from(now.duration_since(at).as_millis()).unwrap_or(0);
@@ -323,7 +321,7 @@ fn components(out: &mut String, components: &[Component], now: Timestamp) {
     out.push_str(&table(&rows));
 }
 
-/// An amount of memory as people say it.
+/// A memory size in readable units.
 fn size(quantity: &str) -> String {
     match quantity.strip_suffix("Ki").and_then(|kibibytes| kibibytes.parse::<u64>().ok()) {
         Some(kibibytes) if kibibytes >= 1 << 20 => format!("{} GiB", kibibytes >> 20),

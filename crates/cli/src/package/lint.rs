@@ -1,7 +1,7 @@
 //! `fleetwright package lint`.
 //!
-//! What an API server would say is asked of an embedded one with the same definitions, in this process; what it cannot know is checked by the
-//! planner. Everything is told with the line of the file that it stands in.
+//! An embedded API server in this process, with the same definitions, gives the server's errors; the planner checks what a server cannot know.
+//! Each finding has the line in the file.
 
 use std::io::Read as _;
 use std::rc::Rc;
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     output: TextOrJson,
 }
 
-/// Something to say, and where it stands.
+/// A finding with its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Finding {
@@ -60,11 +60,11 @@ struct Finding {
 enum Severity {
     Error,
     Warning,
-    /// Nothing is wrong; it was not looked at.
+    /// No error; the document was not checked.
     Note,
 }
 
-/// An object of a file.
+/// An object in a file.
 struct Document {
     file: String,
     /// The whole text of the file.
@@ -77,7 +77,7 @@ impl Document {
         self.tree.find("metadata.name").0.text().map(str::to_owned).filter(|_| self.tree.find("metadata.name").1)
     }
 
-    /// Whether it is a text that stands line for line below the sign `|`.
+    /// Whether the value is a block scalar, whose lines map to lines of the file.
     fn is_block(&self, tree: &SourceTree) -> bool {
         let above = tree.line.checked_sub(2).and_then(|at| self.text.lines().nth(at)).unwrap_or_default();
         let above = above.split(" #").next().unwrap_or_default().trim_end().trim_end_matches(['-', '+']);
@@ -191,7 +191,7 @@ fn is(document: &Document, kind: &str) -> bool {
     is("kind", kind) && is("apiVersion", &format!("{GROUP}/{VERSION}"))
 }
 
-/// Images that are not named by their digest: a registry can serve another image by the same tag tomorrow.
+/// Finds images without a digest: a registry can serve another image by the same tag later.
 fn images(document: &Document, findings: &mut Vec<Finding>) {
     for component in ControlPlaneComponent::ALL {
         let field = format!("spec.components.{}.image", component.field());
@@ -213,7 +213,7 @@ fn images(document: &Document, findings: &mut Vec<Finding>) {
         for tree in source::documents(schema).unwrap_or_default() {
             default_images(&tree.value(), &mut defaults);
         }
-        // Whatever order the values of the schema are kept in.
+        // Sorted, to be independent of the order of the schema.
         defaults.sort();
         for image in defaults {
             let field = format!("spec.extensions[{at}].valuesSchema");
@@ -226,7 +226,7 @@ fn by_tag(image: &str) -> String {
     format!("{image} is referenced by a tag, which can point to another image later: use its digest, NAME@sha256:…")
 }
 
-/// The images that stand in a template as they are, with their lines. What a value names is found where its default is.
+/// The literal images in a template, with their lines. Images from values are found in the defaults of the schema.
 fn template_images(template: &str) -> Vec<(usize, &str)> {
     let named = template.lines().enumerate().filter_map(|(at, line)| Some((at + 1, template_image(line)?)));
     named.filter(|(_, image)| !is_digest(image)).collect()
@@ -239,7 +239,7 @@ fn template_image(line: &str) -> Option<&str> {
     (bare && !value.is_empty() && !line.contains("{{")).then_some(value)
 }
 
-/// The images that a schema gives to values by default.
+/// The default images in a schema of values.
 fn default_images(schema: &Value, found: &mut Vec<String>) {
     for (key, value) in schema.as_object().into_iter().flatten() {
         let named = key == "image" || key.ends_with("Image");
@@ -251,7 +251,7 @@ fn default_images(schema: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Values of Clusters that templates of extensions do not quote.
+/// Finds values of Clusters that templates of extensions do not quote.
 fn extensions(document: &Document, findings: &mut Vec<Finding>) {
     let value = document.tree.value();
     let extensions = value["spec"]["extensions"].as_array().into_iter().flatten();
@@ -276,7 +276,7 @@ fn plain(file: &str, line: usize, column: usize, severity: Severity, message: &s
     }
 }
 
-/// What the server and the planner say of each.
+/// Adds the findings of the server and the planner for each document.
 async fn judge(documents: &[Document], findings: &mut Vec<Finding>) -> anyhow::Result<()> {
     if documents.is_empty() {
         return Ok(());
@@ -290,7 +290,7 @@ async fn judge(documents: &[Document], findings: &mut Vec<Finding>) -> anyhow::R
             let mut refused = refused(&client, &value).await?;
             let package = serde_json::from_value::<MachinePackageVersion>(value).ok();
             let checked = package.map(|package| check(&package.spec)).unwrap_or_default();
-            // Where both speak of the same field, the one that knows the line is heard, else the server.
+            // If both report the same field, the one with the line is kept, else the server's.
             refused
                 .retain(|(field, _)| !checked.iter().any(|one| one.error && one.line.is_some() && one.field == *field));
             let said =
@@ -309,12 +309,12 @@ async fn judge(documents: &[Document], findings: &mut Vec<Finding>) -> anyhow::R
     ended
 }
 
-/// What the server would not take, by field.
+/// The errors of the server, by field.
 async fn refused(client: &Client, object: &Value) -> anyhow::Result<Vec<(String, String)>> {
     let plural = MachinePackageVersion::crd().spec.names.plural;
     let namespace = crate::FLEET_NAMESPACE;
     let mut object = object.clone();
-    // Whichever namespace it is meant for.
+    // In a namespace of the embedded server, whatever the file declares.
     if let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         meta.remove("namespace");
     }
@@ -344,7 +344,7 @@ fn causes(status: &kube::core::Status) -> Vec<(String, String)> {
     if unknown.is_empty() { vec![(String::new(), status.message.clone())] } else { unknown }
 }
 
-/// Without the value that stands in the file anyway, if it is a long one.
+/// The message without a long value, which the file shows anyway.
 fn short(message: &str) -> String {
     let Some(rest) = message.strip_prefix("Invalid value: \"") else { return message.to_owned() };
     let mut escaped = false;
@@ -363,7 +363,7 @@ fn short(message: &str) -> String {
     }
 }
 
-/// Whether they go onto one machine.
+/// Checks whether all packages fit on one machine.
 fn together(documents: &[Document], findings: &mut Vec<Finding>) {
     let specs: Vec<_> = documents
         .iter()
@@ -385,7 +385,7 @@ fn together(documents: &[Document], findings: &mut Vec<Finding>) {
     }
 }
 
-/// As compilers do it, so that editors find the place.
+/// The findings in the format of compilers, so that editors find the place.
 fn shown(findings: &[Finding]) -> String {
     let mut out = String::new();
     for finding in findings {

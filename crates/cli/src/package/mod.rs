@@ -1,4 +1,4 @@
-//! `fleetwright package`: package versions before they reach a cluster.
+//! `fleetwright package`: commands for package versions before they are applied.
 
 #[cfg(feature = "embedded")]
 mod lint;

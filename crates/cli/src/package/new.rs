@@ -8,7 +8,7 @@ use fleetwright_plan::package::shipped::{Placeholder, SHIPPED, ShippedPackage};
 use sha2::{Digest as _, Sha256};
 
 #[derive(clap::Args)]
-// --version is that of the component.
+// `--version` is the version of the component.
 #[command(
     disable_version_flag = true,
     after_help = "Examples:
@@ -102,7 +102,7 @@ fn list() -> String {
     out
 }
 
-/// The digest of a file of any size.
+/// The digest of a file, read in blocks.
 fn digest_of(path: &Path) -> anyhow::Result<String> {
     let mut file = std::fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let (mut digest, mut part) = (Sha256::new(), vec![0; 1 << 16]);

@@ -1,4 +1,4 @@
-//! YAML that remembers where everything stands.
+//! YAML with the position of each value.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::Spanned;
 
-/// A value and where it stands.
+/// A value with its position.
 #[derive(Clone, Debug)]
 pub(crate) struct SourceTree {
-    /// Line and column, counted from 1.
+    /// The line and column, counted from 1.
     pub(crate) line: usize,
     pub(crate) column: usize,
     kind: Kind,
@@ -23,7 +23,7 @@ enum Kind {
 }
 
 impl SourceTree {
-    /// As JSON.
+    /// The value as JSON.
     pub(crate) fn value(&self) -> Value {
         match &self.kind {
             Kind::Plain(value) => value.clone(),
@@ -34,7 +34,7 @@ impl SourceTree {
         }
     }
 
-    /// What is below that key.
+    /// The value of a key.
     pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         match &self.kind {
             Kind::Map(entries) => entries.iter().find(|(name, _)| name == key).map(|(_, tree)| tree),
@@ -58,7 +58,7 @@ impl SourceTree {
         }
     }
 
-    /// The text, if it is one.
+    /// The text of a string.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.kind {
             Kind::Plain(Value::String(text)) => Some(text),
@@ -66,13 +66,13 @@ impl SourceTree {
         }
     }
 
-    /// Whether there is nothing: an empty document.
+    /// Whether the value is null, as in an empty document.
     pub(crate) fn is_null(&self) -> bool {
         matches!(self.kind, Kind::Plain(Value::Null))
     }
 
-    /// What stands at a path such as `spec.files[1].template` or `spec.tarball.links[/usr/bin/x]`, or the nearest thing above it,
-    /// and whether it is the thing itself.
+    /// The value at a path such as `spec.files[1].template` or `spec.tarball.links[/usr/bin/x]`, or its nearest existing ancestor,
+    /// and whether the path was found.
     pub(crate) fn find(&self, path: &str) -> (&Self, bool) {
         let (mut at, mut rest) = (self, path.trim_start_matches('.'));
         while !rest.is_empty() {
@@ -101,10 +101,10 @@ impl SourceTree {
     }
 }
 
-/// The documents of a text; comments alone are none.
+/// The documents of a text; comments alone are not a document.
 ///
 /// # Errors
-/// It is no YAML; says where.
+/// The text is not valid YAML; the error has the place.
 pub(crate) fn documents(text: &str) -> Result<Vec<SourceTree>, (usize, usize, String)> {
     match serde_saphyr::from_multiple::<SourceTree>(text) {
         Ok(documents) => Ok(documents.into_iter().filter(|document| !document.is_null()).collect()),

@@ -1,4 +1,5 @@
-//! Business clusters for `fleetwright up`: a simulated meta cluster runs what the real Cluster-Operator writes, and each control plane really answers.
+//! Business clusters for `fleetwright up`: a simulated meta cluster runs the objects of the real Cluster-Operator.
+//! Each control plane really answers.
 
 use anyhow::Context;
 use fleetwright_api::{
@@ -13,34 +14,34 @@ use kube::{Api, Client};
 use super::Workers;
 use crate::FLEET_NAMESPACE;
 
-/// Where the images would be.
+/// The registry in the names of images.
 const REGISTRY: &str = "simulated.fleetwright.io";
-/// What the clusters begin with.
+/// The initial package version of the clusters.
 pub(crate) const OLD: &str = "k8s-1.36.4";
-/// What they can be upgraded to.
+/// A package version to upgrade to.
 pub(crate) const NEW: &str = "k8s-1.37.1";
-/// One whose API servers never become ready: whoever is upgraded to it is taken back.
+/// A package version whose API servers never become ready: an upgrade to it is rolled back.
 pub(crate) const BAD: &str = "k8s-1.37.2";
-/// How long a stage may take until it is taken back.
+/// The time limit of a stage before its rollback.
 const STAGE: Span = Span::seconds(20);
 
-/// What the clusters are called.
+/// The name of a cluster.
 pub(crate) fn name(number: usize) -> String {
     const COLORS: [&str; 2] = ["blue", "green"];
     COLORS.get(number).map_or_else(|| format!("cluster-{number}"), |color| (*color).to_owned())
 }
 
-/// The meta cluster with the workers; it ends when this is dropped.
+/// The meta cluster with the workers; dropping it ends them.
 pub(crate) struct Clusters {
     _meta: Meta,
     _workers: Workers,
 }
 
 impl Clusters {
-    /// Starts what runs control planes, and declares so many clusters.
+    /// Starts the meta cluster, and declares this number of clusters.
     ///
     /// # Errors
-    /// There are no addresses for pods, or the server does not take what is declared.
+    /// No addresses for pods are free, or the server refuses an object.
     pub(crate) async fn start(client: &Client, count: usize, mut workers: Workers) -> anyhow::Result<Self> {
         let meta = Meta::start(client.clone(), Clock::system(), MetaConfig::default()).await?;
         let versions: Api<ClusterPackageVersion> = Api::namespaced(client.clone(), FLEET_NAMESPACE);
@@ -61,7 +62,7 @@ impl Clusters {
         let clusters: Api<Cluster> = Api::namespaced(client.clone(), FLEET_NAMESPACE);
         for number in 0..count {
             let mut spec = ClusterSpec::of(OLD);
-            // The first is as one runs it in earnest, the others are small.
+            // The first cluster has the replicas of a production cluster, the others are small.
             if number > 0 {
                 spec.replicas = 1;
                 spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
@@ -76,7 +77,7 @@ impl Clusters {
     }
 }
 
-/// What workers need. Nothing runs their pods in earnest, so there is neither DNS nor a proxy.
+/// The extensions of clusters with workers. Pods of workers are not really run, so there is neither DNS nor a proxy.
 fn extensions() -> anyhow::Result<Vec<Extension>> {
     let mut all = shipped(|name| format!("{REGISTRY}/{name}:v{}", env!("CARGO_PKG_VERSION")))?;
     all.retain(|one| one.name.starts_with("machine-"));

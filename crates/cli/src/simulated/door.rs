@@ -1,4 +1,4 @@
-//! The server side of [`crate::door`]: gives other processes read access to simulated hosts. What changes hosts is left to the operator.
+//! The server side of [`crate::door`]: gives other processes read access to simulated hosts. Only the operator changes hosts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::door::SOCKET;
 
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Opens the door to fleets; it closes with the task.
+/// Opens the socket for these fleets; it closes with the task.
 pub(super) fn open(folder: &Path, fleets: Vec<Fleet>) -> anyhow::Result<(PathBuf, JoinHandle<()>)> {
     let path = folder.join(SOCKET);
-    // The folder's lock is ours: whoever left it there is gone.
+    // This process holds the folder's lock: the owner of an old socket has ended.
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
     let task = tokio::spawn(async move {
@@ -36,7 +36,7 @@ pub(super) fn open(folder: &Path, fleets: Vec<Fleet>) -> anyhow::Result<(PathBuf
     Ok((path, task))
 }
 
-/// Serves one visitor until they leave.
+/// Serves one connection until it closes.
 async fn serve(stream: UnixStream, fleets: Vec<Fleet>) -> Option<()> {
     let (read, mut write) = stream.into_split();
     let mut lines = BufReader::new(read).lines();

@@ -1,4 +1,4 @@
-//! A simulated fleet for `fleetwright up`: hosts in memory behind the real operator, and what goes wrong with a few of them.
+//! A simulated fleet for `fleetwright up`: hosts in memory behind the real operator, with faults in a few of them.
 
 pub(crate) mod clusters;
 mod door;
@@ -20,10 +20,10 @@ pub(crate) use clusters::Clusters;
 pub(crate) use story::{BREAKS, DRIFTS, REPORTS, ROLLS};
 pub(crate) use workers::Workers;
 
-/// Simulated hosts are looked at so often, so that drift is soon seen.
+/// The check interval of simulated hosts, short so that drift is detected soon.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// The fleet, and what happens to it. Dropping it ends both.
+/// The fleet and its scenario. Dropping it ends both.
 pub(crate) struct Simulated {
     fleet: Fleet,
     _kubelets: Kubelets,
@@ -43,7 +43,7 @@ impl Drop for Simulated {
 }
 
 impl Simulated {
-    /// The hosts of so many machines. Their objects are made in the background: nobody waits for them.
+    /// Creates the hosts of this number of machines. The Machine objects are created in the background.
     pub(crate) fn start(client: &Client, url: &str, ca: &str, machines: usize) -> Self {
         let fleet = Fleet::new(Clock::system());
         fleet.set_timing(pace());
@@ -55,10 +55,10 @@ impl Simulated {
         Self { fleet, _kubelets: kubelets, tasks: vec![story], socket: None }
     }
 
-    /// Lets `fleetwright machine logs` and `plan --observe` ask its hosts and others, by a socket in that folder.
+    /// Lets `fleetwright machine logs` and `plan --observe` reach its hosts and others, by a socket in this folder.
     ///
     /// # Errors
-    /// The socket cannot be made there.
+    /// The socket cannot be created there.
     pub(crate) fn open_door(&mut self, folder: &Path, others: &[Fleet]) -> anyhow::Result<()> {
         let fleets = std::iter::once(&self.fleet).chain(others).cloned().collect();
         let (socket, task) = door::open(folder, fleets)?;
@@ -67,18 +67,18 @@ impl Simulated {
         Ok(())
     }
 
-    /// The way to its hosts, and by `others` to all others.
+    /// A transport to its hosts, and by `others` to all other hosts.
     pub(crate) fn transport(&self, others: Arc<dyn Transport>) -> Arc<dyn Transport> {
         Arc::new(MixedTransport { fleet: self.fleet.clone(), others })
     }
 }
 
-/// How fast simulated hosts are.
+/// The timing of simulated hosts.
 fn pace() -> FleetTiming {
     FleetTiming { latency: Duration::from_millis(10), step: Duration::from_secs(1), boot: Duration::from_secs(20) }
 }
 
-/// Simulated hosts where there are some, others by another way.
+/// A transport that serves simulated hosts itself and delegates the others.
 struct MixedTransport {
     fleet: Fleet,
     others: Arc<dyn Transport>,

@@ -1,4 +1,4 @@
-//! What happens to the simulated fleet: its objects are made, and then things go wrong, so that there is something to look at.
+//! The scenario of the simulated fleet: it creates the objects, and then injects faults as a demonstration.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -15,28 +15,28 @@ use tokio::time::sleep;
 
 use crate::FLEET_NAMESPACE;
 
-/// Requests at the same time while the fleet is made.
+/// The number of concurrent requests while the fleet is created.
 const AT_ONCE: usize = 16;
 
-/// The machine that is told to take a version that does not work.
+/// The machine that gets a version that does not work.
 pub(crate) const BREAKS: usize = 3;
 /// The machine whose drift is only reported.
 pub(crate) const REPORTS: usize = 5;
-/// The machine whose host somebody changes by hand, again and again.
+/// The machine on whose host the scenario causes drift repeatedly.
 pub(crate) const DRIFTS: usize = 7;
-/// The machines that are upgraded and downgraded for ever: a rack.
+/// The machines that are upgraded and downgraded continuously: a rack.
 pub(crate) const ROLLS: Range<usize> = 20..30;
-/// A fleet of so many has one machine, the last, whose host is off.
+/// From this fleet size on, the host of the last machine is off.
 const ONE_IS_OFF: usize = 40;
 
-/// So much time is between two things that somebody does to the machine that drifts.
+/// The interval between two drifts of the drifting machine.
 const DRIFT_EVERY: Duration = Duration::from_secs(60);
-/// And so much between two changes of the rack.
+/// The interval between two version changes of the rack.
 const ROLL_EVERY: Duration = Duration::from_secs(150);
-/// How long a step takes in that rack: one can watch.
+/// The duration of a step in that rack, long enough to be observed.
 const ROLL_STEP: Duration = Duration::from_secs(8);
 
-/// Makes the fleet, and lets things happen to it.
+/// Creates the fleet, and runs the scenario.
 pub(super) async fn tell(client: Client, fleet: Fleet, around: Vec<Value>, machines: usize) {
     if machines >= ONE_IS_OFF {
         fleet.host(&demo::address(machines - 1)).power_off();
@@ -60,7 +60,7 @@ pub(super) async fn tell(client: Client, fleet: Fleet, around: Vec<Value>, machi
     );
 }
 
-/// Makes machines, after what is around them and their packages.
+/// Creates machines, after the objects they need and their packages.
 pub(super) async fn make(client: &Client, around: Vec<Value>, machines: Vec<Value>) -> anyhow::Result<()> {
     for object in around.into_iter().chain(demo::packages()).chain(demo::rules()) {
         create(client, object).await?;
@@ -74,7 +74,7 @@ async fn create(client: &Client, object: Value) -> anyhow::Result<()> {
     let (version, kind) = (word("apiVersion"), word("kind"));
     let (group, version) = version.rsplit_once('/').unwrap_or(("", &version));
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &kind));
-    // The one plural that is not made by adding a letter.
+    // The only plural that is not formed by adding a letter.
     let resource = match kind.as_str() {
         "ReadinessGates" => ApiResource { plural: "readinessgates".to_owned(), ..resource },
         _ => resource,
@@ -89,14 +89,14 @@ async fn create(client: &Client, object: Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One machine is told to take a version that does not work.
+/// Gives one machine a version that does not work.
 async fn breaks(api: &Api<Machine>, machines: usize) {
     if machines > BREAKS && ready(api, BREAKS).await {
         kubelet(api, BREAKS, demo::KUBELET, demo::BAD_KUBELET).await;
     }
 }
 
-/// Somebody has hands on a host, and it is repaired each time.
+/// Causes drift on a host; the operator repairs it each time.
 async fn drifts(api: &Api<Machine>, fleet: &Fleet, machines: usize) {
     if machines <= DRIFTS || !ready(api, DRIFTS).await {
         return;
@@ -112,14 +112,14 @@ async fn drifts(api: &Api<Machine>, fleet: &Fleet, machines: usize) {
     }
 }
 
-/// Somebody changed a host once, and it is only told.
+/// Causes drift on a host once; the operator only reports it.
 async fn reports(api: &Api<Machine>, fleet: &Fleet, machines: usize) {
     if machines > REPORTS && ready(api, REPORTS).await {
         fleet.host(&demo::address(REPORTS)).spoil_sysctl("net.ipv4.ip_forward", "0");
     }
 }
 
-/// A rack goes from one kubelet to another and back, as fast as its window lets it.
+/// Switches a rack between two kubelet versions, as fast as its windows allow.
 async fn rolls(api: &Api<Machine>, fleet: &Fleet, machines: usize) {
     if machines < ROLLS.end {
         return;
@@ -140,7 +140,7 @@ async fn rolls(api: &Api<Machine>, fleet: &Fleet, machines: usize) {
     }
 }
 
-/// Refers a machine to another kubelet, unless a person did so before: then it is theirs.
+/// Changes the kubelet reference of a machine, unless a person changed it before.
 async fn kubelet(api: &Api<Machine>, number: usize, from: &str, to: &str) {
     const PATH: &str = "/spec/packages/2/ref";
     let patch = json!([{ "op": "test", "path": PATH, "value": from }, { "op": "replace", "path": PATH, "value": to }]);
@@ -149,7 +149,7 @@ async fn kubelet(api: &Api<Machine>, number: usize, from: &str, to: &str) {
     }
 }
 
-/// Waits until a machine is ready and open for pods; false if it is gone.
+/// Waits until a machine is ready and schedulable; returns false if it was deleted.
 async fn ready(api: &Api<Machine>, number: usize) -> bool {
     loop {
         match api.get_opt(&demo::name(number)).await {

@@ -1,4 +1,5 @@
-//! Workers of the business clusters of `fleetwright up`: hosts in memory, which the Machine-Operator of each cluster brings in, from its pod beside the control plane.
+//! Workers of the business clusters of `fleetwright up`: hosts in memory, which the Machine-Operator of each cluster joins
+//! from its pod beside the control plane.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use super::clusters::name;
 use super::{pace, story};
 use crate::{Cli, Command, FLEET_NAMESPACE};
 
-/// The component that the image of this program names.
+/// The component name of this program's image.
 const COMPONENT: &str = "fleetwright";
 
 /// The hosts of all clusters, by the cluster's number.
@@ -35,7 +36,7 @@ impl Drop for Workers {
 }
 
 impl Workers {
-    /// So many hosts for each of so many clusters.
+    /// This number of hosts for each of the clusters.
     pub(crate) fn new(clusters: usize, each: usize) -> Self {
         let fleet = |cluster: usize| {
             let fleet = Fleet::new(Clock::system());
@@ -47,12 +48,12 @@ impl Workers {
         Self { fleets: (0..clusters).map(fleet).collect(), each, tasks: Vec::new() }
     }
 
-    /// The hosts.
+    /// The fleets of all clusters.
     pub(crate) fn fleets(&self) -> &[Fleet] {
         &self.fleets
     }
 
-    /// Lets the Machine-Operator of each cluster run in its pod, and declares the machines once it does.
+    /// Runs the Machine-Operator of each cluster in its pod, and declares the machines when it is ready.
     pub(crate) fn start(&mut self, client: &Client, meta: &Meta) {
         let namespace = |cluster: usize| Names::of(FLEET_NAMESPACE, &name(cluster)).namespace;
         let numbered = self.fleets.iter().enumerate();
@@ -81,7 +82,7 @@ impl Workers {
     }
 }
 
-/// Its extensions are in place.
+/// Whether the extensions of the cluster are applied.
 fn extended() -> impl Condition<Cluster> {
     |cluster: Option<&Cluster>| {
         let status = cluster.and_then(|cluster| cluster.status.as_ref());
@@ -89,7 +90,7 @@ fn extended() -> impl Condition<Cluster> {
     }
 }
 
-/// What containers of this program's image do: `fleetwright operators` with the hosts of their cluster.
+/// The program of this image's containers: `fleetwright operators` with the hosts of their cluster.
 fn program(fleets: HashMap<String, Fleet>) -> Program {
     Arc::new(move |container| {
         let fleet = fleets.get(container.namespace()).cloned();
@@ -101,7 +102,7 @@ async fn operate(container: &Container, fleet: Option<Fleet>) -> anyhow::Result<
     let Command::Operators(args) = Cli::try_parse_from(container.arguments())?.command else {
         anyhow::bail!("only `fleetwright operators` runs in simulated pods");
     };
-    // A cluster that somebody made later has no hosts, and an operator all the same.
+    // A cluster that was created later has no hosts, but its operator runs all the same.
     let fleet = fleet.unwrap_or_else(|| Fleet::new(Clock::system()));
     args.run_in(container, Arc::new(fleet)).await
 }

@@ -1,4 +1,4 @@
-//! A cluster's data on a real meta cluster: snapshots that pods of our own image take, and a restore.
+//! A cluster's data on a real meta cluster: snapshots by pods with our own image, and a restore.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -18,10 +18,10 @@ use serde_json::json;
 
 use crate::support::BINARY;
 
-/// Seconds, on a machine that does nothing else.
+/// A generous timeout; an idle machine needs seconds.
 const LONG: Duration = Duration::from_secs(420);
 const IMAGE: &str = "fleetwright.local/fleetwright:test";
-/// Data of the cluster that must not be readable where snapshots are kept.
+/// Data of the cluster that must not be readable in the snapshot store.
 const MARKER: &str = "readable-data-of-the-cluster";
 
 struct BackupFixture {
@@ -41,7 +41,7 @@ async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Result<Result<
 }
 
 impl BackupFixture {
-    /// Our command, as a person types it.
+    /// Runs our command.
     fn run(&self, args: &[&str]) -> Result<String> {
         let output = Command::new(BINARY).args(args).arg("--kubeconfig").arg(self.meta.kubeconfig_path()).output()?;
         let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -71,7 +71,7 @@ impl BackupFixture {
         self.change(json!({ "spec": { "packageVersion": package } })).await
     }
 
-    /// Waits until a condition is false for that reason; answers what it says.
+    /// Waits until a condition is False with this reason; returns its message.
     async fn says(&self, type_: &str, reason: &str) -> Result<String> {
         let so = |status: &ClusterStatus| {
             let one = condition(&status.conditions, type_)?;
@@ -81,7 +81,7 @@ impl BackupFixture {
         so(&status).context("it was seen")
     }
 
-    /// Its pods, and which ones these are.
+    /// The pods of the cluster, with their uids.
     async fn pods(&self) -> Result<BTreeMap<String, Option<String>>> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), "fleet-pay");
         let all = pods.list(&Default::default()).await?.items.into_iter();
@@ -116,7 +116,7 @@ fn ready(cluster: &Cluster, status: &ClusterStatus) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_without_a_quorum_comes_back_to_a_snapshot_and_to_nothing_that_came_after_on_hosts() -> Result<()> {
-    // With policies enforced, for the networks that `install` finds.
+    // With enforced policies, for the networks that `install` discovers.
     let meta = Meta::start(Options { enforce: true, ..Options::default() }).await?;
     meta.import(&Image::program(IMAGE, BINARY)?).await?;
     let client = meta.client();
@@ -131,7 +131,7 @@ async fn a_cluster_without_a_quorum_comes_back_to_a_snapshot_and_to_nothing_that
 }
 
 async fn story(world: &BackupFixture) -> Result<()> {
-    // The operators are pods as well, with no more rights than the manifest gives them.
+    // The operators run as pods, too, with only the rights of the manifest.
     world.run(&["install", "--image", IMAGE, "--replicas", "1", "--wait"])?;
     let packages = world.meta.package_versions("fleet")?;
     fleetwright_lab::hosts::apply(&world.client, &packages).await?;
@@ -143,7 +143,7 @@ async fn story(world: &BackupFixture) -> Result<()> {
     spec.endpoint.type_ = EndpointType::NodePort;
     spec.endpoint.host = Some(world.meta.address().to_string());
     spec.deletion_protection = false;
-    // Its networks are the default ones. Services of this meta cluster have the same addresses, as the installation found out.
+    // The default networks. The meta cluster's Services have the same addresses, as the installation discovered.
     world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
     let status = world.until("it to be ready", ready).await?;
     let maps = world.maps(&status.endpoint.context("it has an endpoint")?).await?;
@@ -174,7 +174,7 @@ async fn story(world: &BackupFixture) -> Result<()> {
     ensure!(status.restored.as_ref().is_some_and(|restored| restored.data_of == last.at), "{status:#?}");
     let there: Vec<_> = maps.list(&Default::default()).await?.items.iter().map(|map| map.name_any()).collect();
     ensure!(there.contains(&"before".to_owned()) && !there.contains(&"after".to_owned()), "{there:?}");
-    // It is a cluster as any other: what is written now stays.
+    // The restored cluster is an ordinary one: new writes are kept.
     maps.create(&PostParams::default(), &map("later")).await?;
     Ok(())
 }
@@ -187,7 +187,7 @@ async fn folder(world: &BackupFixture, claim: &str) -> Result<String> {
     volume.spec.and_then(|spec| Some(spec.local?.path)).context("it is a folder of the node")
 }
 
-/// What etcd holds in plain text is in no file where snapshots are kept.
+/// Checks that data which etcd stores in plain text is in no file of the snapshot store.
 async fn encrypted(world: &BackupFixture, snapshot: &str) -> Result<()> {
     let (etcd, kept) = (folder(world, "data-etcd-0").await?, folder(world, "snapshots").await?);
     let look = format!("test -s {kept}/{snapshot}.db && {{ grep -rlaF {MARKER} {etcd} {kept} || true; }}");
@@ -204,7 +204,7 @@ fn manifest_of_keys_pod() -> Result<&'static str> {
     blocks.find(|block| block.contains("name: snapshot-keys")).context("the guide has the manifest of the pod")
 }
 
-/// The Deployment that the guide takes the image of that pod from.
+/// The Deployment from which the guide takes the image of that pod.
 fn deployment_with_image() -> Result<&'static str> {
     let command = manifest_of_keys_pod()?.split_once("kubectl get deployment ");
     command.and_then(|(_, rest)| rest.split_whitespace().next()).context("the guide names a Deployment")
@@ -219,7 +219,7 @@ fn the_guide_takes_the_image_for_keys_from_a_deployment_that_is_installed() -> R
     Ok(())
 }
 
-/// The snapshot has the keys of the cluster: the pod of the guide prints the Secrets that exist.
+/// Checks that the snapshot contains the keys of the cluster: the guide's pod prints the existing Secrets.
 async fn keys_of_snapshot(world: &BackupFixture, snapshot: &str) -> Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(world.client.clone(), "fleetwright-system");
     let deployment = deployments.get(deployment_with_image()?).await?.spec;
@@ -255,7 +255,7 @@ async fn keys_of_snapshot(world: &BackupFixture, snapshot: &str) -> Result<()> {
     .await
 }
 
-/// No room for one more pod: an upgrade is held back, and nothing is touched.
+/// Checks that without room for one more pod an upgrade is blocked, and nothing is changed.
 async fn held_back(world: &BackupFixture, package: &str, next: &str) -> Result<()> {
     let before = world.pods().await?;
     let quotas: Api<ResourceQuota> = Api::namespaced(world.client.clone(), "fleet-pay");
@@ -278,7 +278,7 @@ async fn held_back(world: &BackupFixture, package: &str, next: &str) -> Result<(
     Ok(())
 }
 
-/// Two of three members lose their data: that is told, an upgrade is held back, and nothing is touched.
+/// Checks that when two of three members lose their data, this is reported, an upgrade is blocked, and nothing is changed.
 async fn without_a_quorum(world: &BackupFixture, package: &str, next: &str) -> Result<()> {
     let before = world.pods().await?;
     let begun = Instant::now();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::BINARY;
 
-/// A process that ends with the test.
+/// A process that is killed at the end of the test.
 struct Running(Child);
 
 impl Drop for Running {
@@ -26,7 +26,7 @@ impl Running {
         Self(command.spawn().expect("the binary starts"))
     }
 
-    /// The lines that it prints first.
+    /// The first lines of its output.
     fn lines(&mut self, count: usize) -> Vec<String> {
         let stdout = self.0.stdout.as_mut().expect("standard output is piped");
         BufReader::new(stdout).lines().take(count).map(|line| line.expect("a line of text")).collect()
@@ -75,7 +75,7 @@ fn the_kubeconfig_appears_when_the_server_answers_and_only_its_owner_reads_it() 
     assert!(std::net::TcpStream::connect(address).is_err(), "{address} is free again");
 }
 
-/// Roles that aggregate each other once kept the server busy without an end, so that it did not hear the signal.
+/// Roles that aggregate each other once kept the server busy without an end, so that it did not handle the signal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_ends_with_sigterm_while_roles_aggregate_each_other_and_requests_hang() {
     use kube::client::Body;
@@ -93,20 +93,20 @@ async fn a_server_ends_with_sigterm_while_roles_aggregate_each_other_and_request
         let request = request.body(Body::from(body.to_string().into_bytes())).expect("a request");
         assert_eq!(client.send(request).await.expect("an answer").status(), 201);
     };
-    // Each selects all, itself too.
+    // Each selects all roles, itself included.
     for number in 0..30 {
         let selectors = serde_json::json!([{"matchLabels": {"all": "yes"}}]);
         let meta = serde_json::json!({"name": format!("r{number}"), "labels": {"all": "yes"}});
         post(serde_json::json!({"metadata": meta, "aggregationRule": {"clusterRoleSelectors": selectors}})).await;
     }
-    // Watches that are not read, and connections that say nothing.
+    // Watches that are not read, and idle connections.
     let mut held = Vec::new();
     for _ in 0..10 {
         let request = http::Request::get(format!("{roles}?watch=true")).body(Body::empty()).expect("a request");
         held.push(client.send(request).await.expect("a watch"));
     }
     let silent: Vec<_> = (0..10).map(|_| std::net::TcpStream::connect(&address).expect("a connection")).collect();
-    // Sources that change all the time, so that there is something to gather when the signal comes.
+    // Sources that change all the time, so that aggregation is running when the signal arrives.
     let writer = {
         let client = client.clone();
         tokio::spawn(async move {
@@ -145,7 +145,7 @@ fn up_keeps_everything_in_its_home_and_stops_cleanly() {
     }
     assert_eq!(mode(&home), 0o700);
 
-    // A second one on the same home finds the first and says what to type, too.
+    // A second one with the same home finds the first and prints the next commands, too.
     let second = run(&args);
     assert!(second.status.success());
     assert!(text(&second.stdout).contains("already running"), "{}", text(&second.stdout));

@@ -39,7 +39,7 @@ impl Lookup for Nothing {
     }
 }
 
-/// Where `hack/helper.sh` leaves the helper.
+/// The folder in which `hack/helper.sh` puts the helper.
 fn helpers() -> Helpers {
     let target = std::path::Path::new(env!("CARGO_BIN_EXE_fleetwright")).ancestors().nth(2).expect("a target folder");
     Helpers::find(&target.join("helpers")).expect("hack/helper.sh has built the helper")
@@ -66,7 +66,7 @@ async fn a_person_reaches_hosts_as_the_operator_does_on_hosts() {
     place.kubectl(&["create", "secret", "generic", "fleet-ssh", "-n", "fleet", &secret], None).await.ok();
     place.kubectl(&["apply", "-n", "fleet", "-f", "-"], Some(PACKAGE)).await.ok();
 
-    // Another key than the one that is known, and a host that is not there: told, and not imported.
+    // A wrong host key, and a host that does not exist: reported, and not imported.
     let import = ["machine", "import", &list, "--check", "--timeout", "5s", "--package", "greeting=greeting-1"];
     let ran = place.run(&[&import[..], &["--known-hosts", &known]].concat()).await;
     assert_eq!(ran.code, 1);
@@ -94,7 +94,7 @@ async fn a_person_reaches_hosts_as_the_operator_does_on_hosts() {
     let refused = place.run(&["machine", "logs", "host-1"]).await.refused();
     assert!(refused.contains("no steps"), "{refused}");
 
-    // A step, as the operator asks for it.
+    // A step, as the operator requests it.
     let package: MachinePackageVersion =
         Api::namespaced(place.target.admin(), "fleet").get("greeting-1").await.expect("it is there");
     let values = Values { machine: &machine, facts: None, cluster: &BTreeMap::new() };

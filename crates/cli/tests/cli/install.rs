@@ -1,4 +1,4 @@
-//! `install` and `uninstall` as a person uses them, on both servers.
+//! `install` and `uninstall` on both servers.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Pos
 use kube::discovery::{Discovery, Scope, verbs};
 use serde_json::json;
 
-/// All that a cluster holds, with versions, but for what changes by itself.
+/// All objects of a cluster with versions, except for those that change by themselves.
 async fn everything(client: &kube::Client) -> Vec<String> {
     let discovery = loop {
         match Discovery::new(client.clone()).run().await {
-            // A group whose last kind was just removed may still be named.
+            // Discovery may still list a group whose last kind was just removed.
             Err(kube::Error::Api(status)) if status.code == 404 => tokio::time::sleep(Duration::from_millis(100)).await,
             found => break found.expect("discovery"),
         }
@@ -35,7 +35,7 @@ async fn everything(client: &kube::Client) -> Vec<String> {
             all.extend(list.items.into_iter().map(|item| {
                 let metadata = item.metadata;
                 let name = metadata.name.unwrap_or_default();
-                // The server's own controller fills these from others, some time after it started.
+                // The server's own controller fills these from other roles, some time after its start.
                 let filled = resource.kind == "ClusterRole" && ["admin", "edit", "view"].contains(&&*name);
                 let version = metadata.resource_version.filter(|_| !filled).unwrap_or_default();
                 format!("{} {:?}/{name} {version}", resource.kind, metadata.namespace)
@@ -46,7 +46,7 @@ async fn everything(client: &kube::Client) -> Vec<String> {
     all
 }
 
-/// Waits until the server's own controllers have done with the namespaces.
+/// Waits until the server's own controllers have finished the namespaces.
 async fn settled(client: &kube::Client) {
     for namespace in ["fleetwright-system", "fleet"] {
         for name in ["kube-root-ca.crt"] {
@@ -133,7 +133,7 @@ async fn printed(target: Target) {
         manifest = served.collect::<Vec<_>>().join("\n---\n");
     }
     place.kubectl(&["apply", "--server-side", "-f", "-"], Some(&manifest)).await.ok();
-    // Who goes on with `install` finds everything in place.
+    // A later `install` finds everything in place.
     let after = place.run(&["install", "--force-conflicts"]).await.ok();
     assert!(!after.contains(" created"), "{after}");
     let plain = place.kubectl(&["apply", "--dry-run=server", "-f", "-"], Some(&manifest)).await.ok();
@@ -158,7 +158,7 @@ async fn hands_of_others(target: Target) {
     let client = place.target.admin();
     place.run(&["install"]).await.ok();
 
-    // Labels and annotations that others put there stay.
+    // Labels and annotations of other managers stay.
     place
         .kubectl(&["-n", "fleetwright-system", "label", "deployment", "fleetwright-machines", "team=blue"], None)
         .await
@@ -169,7 +169,7 @@ async fn hands_of_others(target: Target) {
     assert_eq!(found.metadata.labels.as_ref().and_then(|labels| labels.get("team")).map(String::as_str), Some("blue"));
     assert_eq!(found.spec.replicas, Some(3));
 
-    // A field that another owns is not overwritten, and nothing else is changed meanwhile.
+    // A field of another owner is not overwritten, and nothing else is changed meanwhile.
     let scale = ["-n", "fleetwright-system", "scale", "deployment", "fleetwright-machines", "--replicas=5"];
     place.kubectl(&scale, None).await.ok();
     let before = everything(&client).await;
@@ -209,7 +209,7 @@ async fn refusals(target: Target) {
     assert_eq!(everything(&client).await, before, "nothing was removed");
     machines.delete("host-1", &DeleteParams::default()).await.expect("it goes");
 
-    // Something of somebody else's in the operators' namespace, and a node that is closed.
+    // A foreign object in the operators' namespace, and a closed node.
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "fleetwright-system");
     let mine = serde_json::from_value(json!({"metadata": {"name": "mine"}})).expect("a ConfigMap");
     maps.create(&PostParams::default(), &mine).await.expect("a ConfigMap");
@@ -274,7 +274,7 @@ async fn who_moves_the_operators_to_another_fleet_is_told_what_is_left() {
     place.target.stop(false).await;
 }
 
-/// What an installation had when all operators shared one account, and keys of clusters were beside machines.
+/// The objects of an installation in which all operators shared one account, and keys of clusters were beside machines.
 const FORMER: &str = r#"
 {apiVersion: v1, kind: Namespace, metadata: {name: fleetwright-system, labels: &ours {app.kubernetes.io/managed-by: fleetwright-install}}}
 ---
@@ -365,7 +365,7 @@ async fn who_installs_without_admission_policies_is_told() {
     place.target.stop(false).await;
 }
 
-/// The table in the guide is the one that is installed. To write it: `fleetwright install --print-rights`.
+/// The table in the guide equals the installed rights. To write it: `fleetwright install --print-rights`.
 #[test]
 fn the_guide_shows_the_rights_that_are_given() {
     let guide = include_str!("../../../../docs/guide/install.md");

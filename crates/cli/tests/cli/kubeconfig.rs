@@ -1,4 +1,4 @@
-//! `fleetwright cluster kubeconfig`: what it writes leads into a cluster that runs, as the person and for as long as it says.
+//! `fleetwright cluster kubeconfig`: its file gives access to a running cluster, in the given name and for the given time.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::clusters::{cluster, place, say};
 use crate::support::CliServer;
 
-/// A business cluster that answers, and its Cluster in the meta cluster.
+/// A running business cluster, and its Cluster in the meta cluster.
 async fn business(place: &CliServer, name: &str) -> Handle {
     let authority = Arc::new(Authority::new("pay-01-ca").expect("an authority"));
     let config = Config {
@@ -50,7 +50,7 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).expect("the file is there").permissions().mode() & 0o777
 }
 
-/// Who the business cluster thinks it is.
+/// The user that the business cluster authenticates.
 async fn whoami(place: &CliServer, args: &[&str]) -> (String, Vec<String>) {
     let out = place.kubectl(&[args, &["auth", "whoami", "-o", "json"]].concat(), None).await.ok();
     let review: Value = serde_json::from_str(&out).expect("JSON");
@@ -66,7 +66,7 @@ async fn a_kubeconfig_leads_into_the_cluster(target: Target) {
     let file = folder.path().join("pay-01.kubeconfig");
     let path = file.to_str().expect("text");
 
-    // A file of one's own, for who one is at the meta cluster, with all rights, for 8 hours.
+    // A new file, in the name of the user at the meta cluster, with all rights, for 8 hours.
     let ran = place.run(&["cluster", "kubeconfig", "pay-01", "--output", path]).await;
     assert!(ran.err.contains("ClusterIP") && ran.err.contains("port-forward service/kube-apiserver"), "{}", ran.err);
     let out = ran.ok();
@@ -80,7 +80,7 @@ async fn a_kubeconfig_leads_into_the_cluster(target: Target) {
     assert_eq!(names, "pay-01\n", "the context is called like the cluster");
     place.kubectl(&["--kubeconfig", path, "get", "namespaces"], None).await.ok();
 
-    // For somebody else, with a group that may nothing, for an hour; printed only when asked.
+    // Another user, in a group without rights, for an hour; printed only on request.
     let somebody = ["cluster", "kubeconfig", "pay-01", "--user", "ann", "--group", "auditors", "--duration", "1h"];
     let text = place.run(&[&somebody[..], &["--output", "-"]].concat()).await.ok();
     let as_ann = folder.path().join("ann");
@@ -97,7 +97,7 @@ async fn a_kubeconfig_leads_into_the_cluster(target: Target) {
     let left = certificate.not_after - Timestamp::now().as_second();
     assert!((3000..=3600).contains(&left), "it ends in {left}s");
 
-    // Beside what is there, again and again, and the meta cluster stays the current one.
+    // Merged repeatedly into an existing file, whose current context stays the meta cluster.
     for _ in 0..2 {
         let out = place.run(&["cluster", "kubeconfig", "pay-01", "--user", "ann", "--merge"]).await.ok();
         assert!(out.starts_with("kubectl --context pay-01 get nodes    # as ann in system:masters"), "{out}");
@@ -116,7 +116,7 @@ async fn a_kubeconfig_leads_into_the_cluster(target: Target) {
     let text = std::fs::read_to_string(&file).expect("it is there");
     assert!(text.contains("tls-server-name: kube-apiserver.fleet-pay-01.svc"), "{text}");
 
-    // What would be lost, or could not be, is refused.
+    // A merge that would lose an entry, or could not work, is refused.
     let meta = place.kubeconfig();
     for (args, said) in [
         (&["--output", meta.to_str().expect("text")][..], "which would be lost"),
@@ -145,7 +145,7 @@ async fn a_kubeconfig_leads_into_the_cluster(target: Target) {
         assert!(ran.code == 2 && ran.err.contains(said), "{args:?}: {}", ran.err);
     }
 
-    // Who may see clusters and not their keys is told whom to ask.
+    // A user who may read clusters and not their keys gets a message whom to ask.
     place.kubectl(&["-n", "fleet", "create", "serviceaccount", "viewer"], None).await.ok();
     let role = ["-n", "fleet", "create", "role", "viewer", "--verb=get", "--resource=clusters.fleetwright.io"];
     place.kubectl(&role, None).await.ok();

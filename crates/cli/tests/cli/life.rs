@@ -1,4 +1,4 @@
-//! The life of a cluster as a person leads it, by commands alone: real operators, and control planes that answer on a simulated meta cluster.
+//! The life of a cluster by commands alone: real operators, and control planes on a simulated meta cluster.
 
 use std::process::{Child, Stdio};
 
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::clusters::{package, place};
 use crate::support::CliServer;
 
-/// The operators, as a Deployment would run them; they end with the test.
+/// The operators, as a Deployment would run them; killed at the end of the test.
 struct Operators(Child);
 
 impl Operators {
@@ -28,7 +28,7 @@ impl Drop for Operators {
     }
 }
 
-/// What would be done is told before it is, and nothing is changed by that.
+/// Plans are printed before the change, and change nothing.
 async fn plans(place: &CliServer) {
     let out = place.run(&["cluster", "plan", "pay-01"]).await.ok();
     assert!(
@@ -52,7 +52,7 @@ async fn plans(place: &CliServer) {
     }
     let json = place.run(&[&plan[..], &["-o", "json"]].concat()).await.ok();
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    assert_eq!((&json["steps"][1]["component"], &json["steps"][1]["restarts"]), (&json!("kube-apiserver"), &json!(2)));
+    assert_eq!((&json["steps"][0]["component"], &json["steps"][0]["restarts"]), (&json!("kube-apiserver"), &json!(2)));
     assert!(place.run(&[&plan[..], &["-o", "yaml"]].concat()).await.ok().contains("restarts: 2"));
     let dry = place.run(&["cluster", "upgrade", "pay-01", "k8s-1.37.1-r1", "--dry-run"]).await.ok();
     assert!(dry.contains("Stages:") && dry.contains("(dry run)"), "{dry}");
@@ -84,7 +84,7 @@ async fn a_cluster_is_made_reached_upgraded_rolled_back_and_deleted_by_commands(
     let out = place.run(&["cluster", "status", "pay-01"]).await.ok();
     assert!(out.contains("apiserver-tls") && out.contains("ready, verified"), "{out}");
 
-    // What is written there outlives both changes of the version.
+    // Data that is written here survives both version changes.
     place.run(&["cluster", "kubeconfig", "pay-01", "--user", "ann", "--merge"]).await.ok();
     let inside = async |args: &[&str]| place.kubectl(&[&["--context", "pay-01"], args].concat(), None).await.ok();
     inside(&["create", "configmap", "kept"]).await;

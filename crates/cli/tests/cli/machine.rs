@@ -1,4 +1,4 @@
-//! `fleetwright machine`: lists become machines, and what is written of machines is told so that a person can act on it.
+//! `fleetwright machine`: lists become machines, and the output shows the status so that a person can act on it.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -103,7 +103,7 @@ fn hosts_whose_key_nobody_knows_are_refused_with_the_ways_out() {
     assert!(refused.contains("empty.ini"), "{refused}");
 }
 
-/// A `machine status -w` that runs, and what it says.
+/// A running `machine status -w` with its output.
 struct Watching {
     process: tokio::process::Child,
     lines: tokio::io::Lines<tokio::io::BufReader<tokio::process::ChildStdout>>,
@@ -131,14 +131,14 @@ impl Watching {
         if clock { line[8..].trim_start().to_owned() } else { line }
     }
 
-    /// What it says to the person, and not to a program.
+    /// Waits for a message on standard error.
     async fn hears(&mut self, said: &str) {
         let stderr = self.process.stderr.take().expect("it is piped, and was not read before");
         let line = tokio::io::BufReader::new(stderr).lines().next_line().await;
         assert!(line.expect("text").is_some_and(|line| line.contains(said)), "not {said}");
     }
 
-    /// Ctrl-C, after which nothing may be left to be said.
+    /// Sends Ctrl-C, and checks that no output is left.
     async fn stop(mut self) {
         let id = self.process.id().expect("it runs").to_string();
         let killed = std::process::Command::new("kill").args(["-INT", &id]).status();
@@ -171,16 +171,16 @@ async fn every_change_of_a_machine_is_told(target: Target) {
     let mut one = Watching::start(&place, &["b"]);
     let mut problems = Watching::start(&place, &["--problems", "-l", "fleetwright.io/none!=x"]);
     problems.hears("namespace fleet").await;
-    // First what there is, as without -w.
+    // First the present state, as without -w.
     assert!(all.next().await.starts_with("NAME"));
     assert!(all.next().await.starts_with("a ") && all.next().await.starts_with("b "));
     assert!(one.next().await.starts_with("machine/b is Ready, 0/0 "));
     while !one.next().await.starts_with("  address") {}
 
-    // Then a line for each change, of those that were asked for.
+    // Then a line for each change, only of the selected machines.
     say("a", json!({"phase": "Converging", "progress": {"step": "install kubelet 2", "since": "2026-11-16T08:00:00Z", "message": "40 %"}})).await;
     assert_eq!(all.next().await, "a  Converging 0/0 install kubelet 2: 40 %");
-    // Its Node does not concern who watches for changes of what is shown.
+    // The Node is not part of the output, so that its change prints nothing.
     say("a", json!({"nodeRef": {"name": "a"}})).await;
     say("a", json!({"phase": "Ready", "progress": null})).await;
     assert_eq!(all.next().await, "a  Ready 0/0");
@@ -227,7 +227,7 @@ async fn machines_are_imported_told_and_steered(target: Target) {
     let path = path.to_str().expect("text");
     let import = ["machine", "import", path, "--trust-on-first-use"];
 
-    // Nothing is made by a dry run; the same list again changes nothing; a changed one changes what changed.
+    // A dry run changes nothing; neither does the same list; a changed list changes only the differences.
     let out = place.run(&[&import[..], &["--dry-run"]].concat()).await.ok();
     assert!(out.contains("machine.fleetwright.io/a created (dry run)"), "{out}");
     let api: Api<Machine> = Api::namespaced(place.target.admin(), "fleet");
@@ -297,7 +297,7 @@ async fn machines_are_imported_told_and_steered(target: Target) {
     let annotations = api.get("b").await.expect("it is there").metadata.annotations.unwrap_or_default();
     assert!(annotations.contains_key(names::RETRY), "{annotations:?}");
 
-    // Whose a host is: taken only from exactly the Machine that has it.
+    // A host is taken over only from exactly the Machine that owns it.
     let asked = async || api.get("c").await.ok()?.metadata.annotations?.get(names::ADOPT_HOST).cloned();
     let owned = async |owner: Value, reason: &str| {
         let said = json!({
@@ -397,7 +397,7 @@ async fn plans_are_told(target: Target) {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "old"}}).to_string();
     place.kubectl(&["apply", "-f", "-"], Some(&node)).await.ok();
 
-    // It is not known to be this machine's: a person says so, and the right to that is another than the right to write Machines.
+    // The Node is not known to belong to this machine: a person confirms it, with a right that differs from writing Machines.
     let ran = place.run(&["machine", "plan", "old"]).await;
     assert_eq!(ran.code, 1);
     assert!(ran.out.contains("fleetwright machine bind-node old"), "{}", ran.out);
@@ -421,7 +421,7 @@ async fn plans_are_told(target: Target) {
         "what it needs comes first: {out}"
     );
 
-    // What a drain does to pods: one without a controller blocks it, one that tolerates maintenance stays.
+    // The effects of a drain on pods: one without a controller blocks it, one that tolerates maintenance stays.
     place.kubectl(&["create", "serviceaccount", "default", "-n", "fleet"], None).await;
     let pod = |name: &str, tolerations: Value| {
         let spec = json!({"nodeName": "old", "tolerations": tolerations, "containers": [{"name": "main", "image": "busybox"}]});
@@ -466,7 +466,7 @@ async fn plans_are_told(target: Target) {
         "{}",
         ran.out
     );
-    // The same version with other content, as after an edit of the cluster's values; and a kubelet that its API server does not support.
+    // The same version with other content, as after a change of the cluster's values; and a kubelet that its API server does not support.
     let agent = json!({
         "apiVersion": "fleetwright.io/v1alpha1", "kind": "MachinePackageVersion", "metadata": {"name": "agent-1"},
         "spec": {"component": "agent", "version": "1", "config": {}, "disruption": "Restart", "files": [
@@ -510,8 +510,8 @@ async fn plans_are_told(target: Target) {
     let planned: Value = serde_json::from_str(&out).expect("JSON");
     let changes = planned[0]["steps"][0]["changes"].as_array().cloned().unwrap_or_default();
     assert!(changes.iter().any(|change| change["what"] == "file /etc/agent.conf"), "{out}");
-    assert_eq!(planned[0]["refused"][0]["reason"], "KubeletTooNew", "{out}");
-    // Written by an operator that knew of no inputs: an edit cannot be told from none.
+    assert_eq!(planned[0]["blockers"][0]["reason"], "KubeletTooNew", "{out}");
+    // Recorded by an operator without inputs: an edit cannot be distinguished from no edit.
     let status = json!({"status": {"components": [entry("agent", "1")]}});
     api.patch_status("edited", &PatchParams::default(), &Patch::Merge(&status)).await.expect("it has a status");
     let out = place.run(&["machine", "plan", "edited"]).await.ok();

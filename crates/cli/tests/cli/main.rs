@@ -1,4 +1,4 @@
-//! The binary as a person uses it: real processes, real signals, real files, and both API servers.
+//! The binary in use: real processes, real signals, real files, and both API servers.
 
 mod architecture;
 mod backup;

@@ -1,5 +1,5 @@
-//! `operators` as real processes: they become ready with exactly the rights that `install` gives, take over from each other, and
-//! end when they should.
+//! `operators` as real processes: they become ready with exactly the rights of `install`, take over from each other, and
+//! exit when they should.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
-/// Operators that end with the test.
+/// Operators that are killed at the end of the test.
 struct Operators {
     child: Child,
     address: String,
@@ -29,7 +29,7 @@ impl Drop for Operators {
 }
 
 impl Operators {
-    /// Starts them and waits until they say where their probes are.
+    /// Starts the operators and waits until they print the address of their probes.
     async fn start(place: &CliServer, args: &[&str]) -> Self {
         let mut command = place.command(&[&["operators", "--listen", "127.0.0.1:0"][..], args].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
@@ -66,7 +66,7 @@ impl Operators {
         assert!(status.success());
     }
 
-    /// How they ended, and their log.
+    /// The exit status, and the log.
     async fn ended(&mut self) -> (Option<i32>, String) {
         let deadline = Instant::now() + Duration::from_secs(120);
         let status = loop {
@@ -92,7 +92,7 @@ async fn holder_of(place: &CliServer, operator: &str) -> Option<String> {
     lease.spec.and_then(|spec| spec.holder_identity).filter(|holder| !holder.is_empty())
 }
 
-/// A machine with a Node that is closed and a gate that holds: somebody must open it.
+/// Creates a machine with a closed Node and a gate that holds: an operator must open it.
 async fn something_to_do(place: &CliServer, name: &str) {
     let client = place.target.admin();
     let gates: Api<ReadinessGates> = Api::namespaced(client.clone(), "fleet");
@@ -114,7 +114,7 @@ async fn something_to_do(place: &CliServer, name: &str) {
         "lastHeartbeatTime": now, "lastTransitionTime": now,
     }]}});
     nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(&ready)).await.expect("a status");
-    // Admission gives every new Node the taint not-ready, which Kubernetes' own controller lifts. Here there is none.
+    // Admission gives every new Node the taint not-ready, which Kubernetes' own controller removes. Here no such controller runs.
     let lifted = json!({"spec": {"taints": taints}});
     let node = nodes.patch(name, &PatchParams::default(), &Patch::Merge(&lifted)).await.expect("taints");
     let machines: Api<Machine> = Api::namespaced(client, "fleet");
@@ -199,7 +199,7 @@ async fn works_and_hands_over(target: Target) {
             .await;
         drop(running);
     }
-    // The account of one operator does not do for another.
+    // The account of one operator lacks the rights of another.
     let args = ["operators", "--listen", "127.0.0.1:0", "--only", "clusters", "--context", "fleetwright-machines"];
     let error = place.run(&args).await.refused();
     assert!(error.contains("patch clusters.fleetwright.io/status in namespace fleet"), "{error}");
@@ -278,7 +278,7 @@ async fn a_server_that_does_not_answer_keeps_nobody_from_stopping() {
     let mut command = std::process::Command::new(crate::support::BINARY);
     command.args(["operators", "--kubeconfig"]).arg(&file).stderr(Stdio::piped());
     let mut operators = Operators { child: command.spawn().expect("the binary starts"), address: String::new() };
-    // It waits for an answer as soon as somebody took its call.
+    // The operator waits for an answer as soon as its connection is accepted.
     let called = tokio::task::spawn_blocking(move || (silent.accept(), silent)).await.expect("a thread");
     operators.signal("-TERM");
     assert_eq!(operators.ended().await.0, Some(0));

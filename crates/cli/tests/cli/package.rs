@@ -1,4 +1,4 @@
-//! `fleetwright package`: what is made is right, and what is wrong is told with its place.
+//! `fleetwright package`: generated packages are valid, and errors are reported with their place.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{BINARY, CommandResult, alone};
 
-/// `fleetwright package lint - …` of that text.
+/// Runs `fleetwright package lint - …` on this text.
 fn lint(text: &str, more: &[&str]) -> CommandResult {
     let mut command = Command::new(BINARY);
     command.args(["package", "lint", "-"]).args(more).env_remove("KUBECONFIG").env_remove("FLEETWRIGHT_LOG");

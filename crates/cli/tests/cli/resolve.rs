@@ -1,4 +1,4 @@
-//! `resolve`: a person's word on an operation, on both servers.
+//! `resolve`: records an outcome, on both servers.
 
 use crate::support::{CliServer, alone};
 use fleetwright_api::{Operation, names};

@@ -1,4 +1,4 @@
-//! The runbook knows every reason that the operators can give.
+//! The runbook has every reason that the operators can report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Where its reasons are: everything that it says is written down there as a word.
+/// The source folders with reasons: the operators report only literals from there.
 const SOURCES: [&str; 6] = [
     "crates/machines/src",
     "crates/plan/src/machine",
@@ -16,7 +16,7 @@ const SOURCES: [&str; 6] = [
     "crates/kit/src/journal/act.rs",
 ];
 
-/// Words of the same form that are Kubernetes' or a field's, and no reasons.
+/// Literals of the same form that belong to Kubernetes or are fields, and are not reasons.
 const NO_REASONS: [&str; 23] = [
     "Approved",
     "Claimed",
@@ -56,7 +56,7 @@ fn files(path: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The words in quotes that begin with a capital letter and have nothing but letters, with where they are. Tests are left out.
+/// String literals that start with a capital letter and contain only letters, with their file. Tests are left out.
 fn words() -> BTreeMap<String, PathBuf> {
     let mut paths = Vec::new();
     for source in SOURCES {
@@ -105,7 +105,7 @@ fn the_reference_has_every_metric_of_the_operators() {
     assert!(names.len() > 20 && names.contains("fleetwright_clusters"), "{names:?}");
     let known = |name: &str| {
         let row = |cell: String| reference.lines().any(|line| line.starts_with(&format!("| `{cell}` |")));
-        // The page names counters so.
+        // The page uses these names for counters.
         row(name.to_owned()) || row(format!("{name}_total"))
     };
     let missing: Vec<_> = names.into_iter().filter(|name| !known(name)).collect();

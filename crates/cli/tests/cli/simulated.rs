@@ -1,4 +1,4 @@
-//! The simulated fleet of `fleetwright up`: what is promised happens, and every line that it prints works.
+//! The simulated fleet of `fleetwright up`: its scenario happens as documented, and every command that it prints works.
 
 use std::io::{BufRead, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::support::BINARY;
 use crate::tours::{path, tour};
 
-/// Enough for all that goes wrong, and few enough to be quick.
+/// Enough machines for all faults, and few enough to be quick.
 const MACHINES: &str = "9";
 
 struct Up {
@@ -36,7 +36,7 @@ impl Up {
         let mut lines = stdout.lines().map(|line| line.expect("text"));
         let mut printed: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with("Metrics")).collect();
         printed.retain(|line| line.starts_with("  "));
-        // Somebody reads on, as a terminal does.
+        // Keep reading the output, as a terminal does.
         std::thread::spawn(move || lines.for_each(drop));
         let complaints: Arc<Mutex<String>> = Arc::default();
         let (stderr, heard) = (BufReader::new(process.stderr.take().expect("it is piped")), complaints.clone());
@@ -63,7 +63,7 @@ impl Up {
         said
     }
 
-    /// Runs a line until it says what is waited for.
+    /// Repeats a command until its output is as expected.
     #[track_caller]
     fn until(&self, line: &str, good: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + Duration::from_secs(300);
@@ -84,22 +84,22 @@ fn up_shows_a_fleet_that_converges_drifts_and_breaks_and_its_lines_work() {
     let mut quiet = up.command("exec fleetwright machine status sim-001 -w");
     let mut quiet = quiet.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("sh runs");
 
-    // One whose new version does not work goes back, and says why.
+    // The machine with the bad version rolls back, and shows the reason.
     let problems = "fleetwright machine status --problems";
     let told =
         |said: &str, name: &str, what: &str| said.lines().any(|line| line.starts_with(name) && line.contains(what));
     up.until(problems, |said| told(said, "sim-003", "kubelet RolledBack: ") && told(said, "sim-003", "1.37.2"));
-    // One that drifted is told of, and stays as it is: its policy is to report.
+    // The machine with policy Report is reported as drifted, and stays unchanged.
     up.until(problems, |said| told(said, "sim-005", "Drifted: ") && told(said, "sim-005", "net.ipv4.ip_forward is 0"));
     let plan = up.run("fleetwright machine plan sim-005 --observe");
     assert!(
         plan.contains("net.ipv4.ip_forward is 0, should be 1\n") && plan.contains("spec.drift is Report"),
         "{plan}"
     );
-    // The other is repaired.
+    // The other one is repaired.
     let drifts = up.until("fleetwright machine status sim-007", |said| said.contains("ago, repaired"));
     assert!(drifts.contains("sysctl vm.max_map_count was 65530, should be 262144"), "{drifts}");
-    // All others become ready and are open for pods, and the list of all fits a screen.
+    // All others become ready and schedulable, and the list of all fits a screen.
     up.until("fleetwright machine status", |said| {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let fine =
@@ -110,21 +110,21 @@ fn up_shows_a_fleet_that_converges_drifts_and_breaks_and_its_lines_work() {
     assert!(wide.lines().all(|line| line.len() <= 170), "{wide}");
     assert!(told(&wide, "sim-003", "RolledBack") && told(&wide, "sim-005", "Drifted"), "{wide}");
 
-    // What the host remembers comes from the host, though there is no SSH to it.
+    // The journal comes from the host, though it has no SSH.
     let list = up.run("fleetwright machine logs sim-003 --list");
     assert!(list.lines().any(|line| line.contains("Back kubelet") && line.contains("done")), "{list}");
     let log = up.run("fleetwright machine logs sim-003");
     assert!(log.contains("(back kubelet) done"), "{log}");
 
-    // Every line, as it is printed; the last goes on until it is stopped.
+    // Every printed command; the last one runs until it is stopped.
     let commands =
         |line: &&String| line.trim_start().starts_with("kubectl ") || line.trim_start().starts_with("fleetwright ");
     let lines: Vec<&String> = up.printed.iter().filter(commands).collect();
     let (last, before) = lines.split_last().expect("lines are printed");
     assert!(before.len() >= 10 && last.ends_with(" -w"), "{lines:#?}");
-    // The README shows some of them, and what comes of an upgrade.
+    // The README shows some of them, and the result of an upgrade.
     let mut readme = tour("README.md", "```console fleet", &["kubectl ", "fleetwright "]);
-    // Only green is to be taken back, however busy the machine is.
+    // Only the cluster green may be rolled back, however busy the machine is.
     let patient = r#"{"spec":{"upgrade":{"stageWithin":"10m"}}}"#;
     up.run(&format!("kubectl patch clusters.fleetwright.io blue -n fleet --type merge -p '{patient}'"));
     for line in before {
@@ -135,7 +135,7 @@ fn up_shows_a_fleet_that_converges_drifts_and_breaks_and_its_lines_work() {
         assert!(!line.contains("sim-000") || said == shown, "$ {command}\n{said}\ninstead of\n{shown}");
     }
     assert!(readme.is_empty(), "the README has lines that are not printed: {readme:?}");
-    // The upgrade is told while it goes on, or was done before anybody watched.
+    // The upgrade is visible while it runs, or was finished before the watch started.
     let line = format!("exec timeout 90 {}", last.trim());
     let mut watch = up.command(&line).stdout(Stdio::piped()).spawn().expect("sh runs");
     let lines = BufReader::new(watch.stdout.take().expect("standard output is piped")).lines();
@@ -145,25 +145,25 @@ fn up_shows_a_fleet_that_converges_drifts_and_breaks_and_its_lines_work() {
     watch.wait().expect("it ends");
     assert!(done.is_some(), "the upgrade is not told");
 
-    // The workers of a cluster are its nodes, and their hosts can be asked.
+    // The workers of a cluster are its nodes, and their hosts answer commands.
     let nodes = up.until("kubectl --context blue get nodes --no-headers", |said| said.lines().count() == 3);
     assert!(nodes.lines().all(|node| node.split_whitespace().nth(1) == Some("Ready")), "{nodes}");
     let list = up.run("fleetwright machine logs blue-0 --list --context blue");
     assert!(list.lines().any(|line| line.contains("Install kubelet") && line.contains("done")), "{list}");
 
-    // A cluster that was brought to a version that does not work is back where it was, and says why.
+    // The upgrade of the cluster to a version that does not work was rolled back, and `why` shows the reason.
     let why = up.until("fleetwright why cluster/green", |said| said.contains("UpgradeFailed"));
     assert!(why.contains("k8s-1.37.2"), "{why}");
     up.until("fleetwright cluster list", |said| told(said, "green", "UpgradeFailed"));
 
-    // Who watches a machine of which there is nothing to tell is not bothered.
+    // The watch of an unchanged machine prints nothing.
     up.run(&format!("kill {}", quiet.id()));
     let mut heard = String::new();
     quiet.stderr.take().expect("it is piped").read_to_string(&mut heard).expect("text");
     quiet.wait().expect("it ends");
     assert_eq!(heard, "", "of a quiet machine");
 
-    // Nobody is warned of what hosts in memory do not need, and Ctrl-C ends everything.
+    // There are no warnings about parts that simulated hosts do not need, and Ctrl-C ends everything.
     let heard = up.complaints.lock().expect("nobody panicked").clone();
     assert!(!heard.contains("helpers"), "{heard}");
     up.run(&format!("kill -INT {}", up.process.id()));

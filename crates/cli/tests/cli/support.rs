@@ -1,4 +1,4 @@
-//! What the tests of commands share: the binary, a server to point it at, kubectl.
+//! The shared fixture of the command tests: the binary, a server, kubectl.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub struct CliServer {
     folder: tempfile::TempDir,
 }
 
-/// How a command ended.
+/// The result of a command.
 pub struct CommandResult {
     pub code: i32,
     pub out: String,
@@ -28,14 +28,14 @@ impl CommandResult {
         Self { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
     }
 
-    /// Its output, if it went well.
+    /// The output of a successful command.
     #[track_caller]
     pub fn ok(self) -> String {
         assert_eq!(self.code, 0, "{}{}", self.out, self.err);
         self.out
     }
 
-    /// What it complained of.
+    /// The error output of a failed command.
     #[track_caller]
     pub fn refused(self) -> String {
         assert_eq!(self.code, 1, "{}{}", self.out, self.err);
@@ -74,7 +74,7 @@ impl CliServer {
         ran(command, input.map(str::to_owned)).await
     }
 
-    /// Gives the kubeconfig a context, named like the service account, that speaks as it.
+    /// Adds a context to the kubeconfig, named like the service account, with its token.
     pub async fn speak_as(&self, namespace: &str, account: &str) {
         let token = self.kubectl(&["-n", namespace, "create", "token", account], None).await.ok();
         self.kubectl(&["config", "set-credentials", account, "--token", token.trim()], None).await.ok();
@@ -89,7 +89,7 @@ async fn ran(mut command: Command, input: Option<String>) -> CommandResult {
         let mut child = command.spawn().expect("the command starts");
         let mut stdin = child.stdin.take().expect("standard input is piped");
         let writer = std::thread::spawn(move || {
-            // Who does not read to the end says why in its output.
+            // A command that does not read all of its input reports the reason in its output.
             let _ = stdin.write_all(input.unwrap_or_default().as_bytes());
         });
         let output = child.wait_with_output().expect("the command ends");
@@ -106,7 +106,7 @@ pub fn alone(args: &[&str]) -> CommandResult {
     CommandResult::of(command.output().expect("the binary runs"))
 }
 
-/// Looks until there is something to see.
+/// Polls until the look returns a value.
 pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

@@ -1,5 +1,5 @@
-//! The tours of the README and the guides, run as they stand: every command, in order, on a fresh `fleetwright up`. Where the text shows
-//! output it is compared; ages and times differ from run to run and are left out.
+//! The tours of the README and the guides, run as written: every command, in order, on a fresh `fleetwright up`. Output in the text
+//! is compared; ages and times differ between runs and are left out.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use crate::support::BINARY;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// What a tour's commands begin with.
+/// The prefixes of a tour's commands.
 const OURS: [&str; 4] = ["kubectl ", "fleetwright why ", "fleetwright machine ", "docs/examples/"];
 
-/// The commands of the blocks that begin so, each with the output that the text shows.
+/// The commands of blocks with this first line, each with the output that the text shows.
 pub fn tour(file: &str, block: &str, ours: &[&str]) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(Path::new(ROOT).join(file)).expect("the text is there");
     let mut steps: Vec<(String, String)> = Vec::new();
@@ -35,7 +35,7 @@ pub fn tour(file: &str, block: &str, ours: &[&str]) -> Vec<(String, String)> {
     steps
 }
 
-/// Words of a text, without ages and times and with lines kept apart.
+/// The words of a text by line, without ages and times.
 fn normal(text: &str) -> Vec<Vec<&str>> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let changes = |word: &str| {
@@ -50,7 +50,7 @@ fn normal(text: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// `fleetwright up`, or operators beside a real server, which end with the test.
+/// `fleetwright up`, or operators beside a real server, which are killed at the end of the test.
 struct Running {
     process: Child,
     home: tempfile::TempDir,
@@ -86,7 +86,7 @@ impl Running {
         let stdout = process.stdout.take().expect("standard output is piped");
         let mut lines = BufReader::new(stdout).lines();
         let first = lines.next().expect("a line").expect("text");
-        // Somebody reads on, as a terminal does.
+        // Keep reading the output, as a terminal does.
         std::thread::spawn(move || lines.for_each(drop));
         assert!(first.starts_with("Fleetwright is up"), "{first}");
 
@@ -106,7 +106,7 @@ impl Running {
         assert!(fleetwright(&["install"]).status().expect("the binary starts").success());
         let process = fleetwright(&["operators", "--no-leader-election", "--listen", "127.0.0.1:0"]).spawn();
         let running = Self { process: process.expect("the binary starts"), home, path: path() };
-        // The service account that a pod needs is made by a controller, some moments after its namespace.
+        // A controller creates the service account that a pod needs, some moments after its namespace.
         let deadline = Instant::now() + Duration::from_secs(60);
         while !running.shell("kubectl get serviceaccount default").0 {
             assert!(Instant::now() < deadline, "there is no service account");
@@ -115,7 +115,7 @@ impl Running {
         running
     }
 
-    /// Whether the command went well, and what it said.
+    /// Whether the command succeeded, and its output.
     fn shell(&self, command: &str) -> (bool, String) {
         let mut shell = Command::new("sh");
         shell.args(["-c", command]).current_dir(ROOT).env("PATH", &self.path).env("HOME", self.home.path());
@@ -126,7 +126,7 @@ impl Running {
     }
 }
 
-/// Where kubectl and our binary are found.
+/// A PATH with kubectl and our binary.
 pub fn path() -> String {
     let binaries = Binaries::find(fleetwright_lab::DEFAULT_MINOR).expect("Kubernetes is built");
     let kubectl = binaries.path("kubectl").expect("kubectl is built");

@@ -1,13 +1,15 @@
-//! Brings a datastore back to a snapshot, stage by stage. The status says which stage it is in, so that whoever goes on after a crash knows.
+//! Restores a snapshot into the datastore, stage by stage. The status records the stage, so that the operator continues after a crash.
 //!
-//! Checking: a source restores the snapshot and runs an etcd of it; nothing else is touched, and if that does not work nothing is lost: members are replaced,
-//! replicas healed and snapshots taken as ever. When the source serves, the Operation of the restore asks the gate, and nothing is stopped before that Operation was started. Stopping: all
-//! components go down. Restoring: each member's volume gets the data of the source, beside what it has. Starting: all begin again and are proven.
-//! Cleaning: what the members had before is removed, beside everything else that is done to the cluster.
+//! Checking: a source pod restores the snapshot and runs an etcd with it; nothing else is changed. If the snapshot cannot be restored, nothing is
+//! lost: members are replaced, replicas healed and snapshots taken as usual. When the source serves, the Operation of the restore asks the gate; no
+//! component is stopped before that Operation has started. Stopping: all components are scaled down. Restoring: each member's volume gets the data of
+//! the source, next to its old data. Starting: all components start and API servers are proven. Cleaning: the old data of the members is removed,
+//! while the cluster is reconciled as usual.
 //!
-//! Guarantees: the package version and the number of members that Stopping starts with stay until the cluster works with the data. If another snapshot is
-//! named in between, it takes the place of the first one once a source of it serves, as a restore and an Operation of its own that begins with Stopping:
-//! no volume is restored while a pod of another restore exists. Nothing is stopped for a snapshot whose data needs a newer minor of etcd than the package version has.
+//! Guarantees: the package version and the number of members of Stopping are kept until the cluster works with the restored data. If spec names
+//! another snapshot meanwhile, its restore replaces the first one as soon as its source serves, with an Operation of its own that starts with
+//! Stopping: no volume is restored while a pod of another restore exists. Nothing is stopped for a snapshot whose data needs a newer minor of etcd
+//! than the package version has.
 
 use fleetwright_api::{
     ClusterPackageVersionSpec, ClusterPhase, ClusterSpec, ClusterStatus, ControlPlaneComponent, EtcdStatus,
@@ -28,33 +30,33 @@ use super::stage::bounded;
 use super::step::package_missing_message;
 use super::upgrade_path::VersionNode;
 
-/// The type of the Operation of a restore.
+/// Type of the Operation of a restore.
 pub const RESTORE: &str = "Restore";
-/// A pod that failed is made anew after this long: until then it can be looked at.
+/// A failed pod is recreated after this long; until then a person can inspect it.
 const RETRY_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
-/// A restore that is under way.
+/// A restore in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restore {
-    /// The snapshot.
+    /// Name of the snapshot.
     pub snapshot: String,
-    /// The Cluster that it was taken of, if that is another one.
+    /// The Cluster that the snapshot was taken of, if that is another one.
     pub cluster: Option<String>,
-    /// What tells it from others, also of the same snapshot.
+    /// Identifier of this restore; other restores of the same snapshot have other identifiers.
     pub id: String,
 }
 
-/// What is known of the Operation of a restore.
+/// State of the Operation of a restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestoreOperation {
-    /// It passed the gate and was started.
+    /// Whether the gate granted the Operation and it has started.
     pub running: bool,
-    /// Why it was not yet.
+    /// Why the Operation has not started.
     pub waits: Option<String>,
 }
 
 impl Restore {
-    /// The one that is under way.
+    /// The restore that the status records.
     pub fn of(restoring: &Restoring) -> Self {
         let id = super::digest(&format!("{} {}", restoring.snapshot, restoring.began), 4);
         match restoring.snapshot.split_once('/') {
@@ -63,49 +65,50 @@ impl Restore {
         }
     }
 
-    /// The pod that has the snapshot as an etcd.
+    /// Name of the pod that serves the snapshot as an etcd.
     pub fn source(&self) -> String {
         format!("restore-{}", self.id)
     }
 
-    /// The pod that restores a member's volume.
+    /// Name of the pod that restores a member's volume.
     pub fn member(&self, number: u32) -> String {
         format!("restore-{}-{number}", self.id)
     }
 
-    /// The pod that removes what a member had before.
+    /// Name of the pod that removes the old data of a member.
     pub fn clean(&self, number: u32) -> String {
         format!("clean-{}-{number}", self.id)
     }
 
-    /// Whether a pod of a restore works for this one.
+    /// Whether the pod belongs to this restore.
     fn owns(&self, task: &SnapshotPod) -> bool {
         task.pod.split('-').nth(1) == Some(self.id.as_str())
     }
 }
 
-/// The stage that it is in; none if nothing is restored.
+/// Stage of the restore; `None` without a restore.
 pub(super) fn stage(seen: &Observed) -> Option<RestoreStage> {
     seen.status.restoring.as_ref().map(|restoring| restoring.stage)
 }
 
-/// No component may run now.
+/// Whether all components must be stopped now.
 pub(super) fn down(seen: &Observed) -> bool {
     matches!(stage(seen), Some(RestoreStage::Stopping | RestoreStage::Restoring))
 }
 
-/// The data is that of a snapshot, or will be: components begin with what the cluster refers to, whatever they were of.
+/// Whether a restore replaces the data: components then start with the package version that the cluster refers to, whatever version they had.
 pub(super) fn replaces(seen: &Observed) -> bool {
     down(seen) || stage(seen) == Some(RestoreStage::Starting)
 }
 
-/// No change of version begins: a snapshot is looked at, or replaces the data.
+/// Whether a restore blocks changes of version: a snapshot is being checked, or replaces the data.
 pub(super) fn holds(seen: &Observed) -> bool {
     stage(seen).is_some_and(|stage| stage != RestoreStage::Cleaning)
 }
 
-/// Nothing else is done to components, members and data: the restore stops them now, or did. While its snapshot is only looked at, or its Operation waits, everything
-/// goes on: a name that is mistyped is never found to be good. So it does while volumes are cleaned: a member without a node is never cleaned.
+/// Whether the restore blocks all other work on components, members and data: it stops them now, or has stopped them. While the snapshot is only
+/// checked, or the Operation waits, the cluster is reconciled as usual: the check of a mistyped name never succeeds. The same while volumes are
+/// cleaned: a member without a node is never cleaned.
 pub(super) fn takes_over(seen: &Observed) -> bool {
     seen.status.restoring.as_ref().is_some_and(|restoring| match restoring.stage {
         RestoreStage::Checking => {
@@ -116,9 +119,9 @@ pub(super) fn takes_over(seen: &Observed) -> bool {
     })
 }
 
-/// The package version that components start with while a restore replaces the data, and what it says if it exists: the one that the cluster referred to when they
-/// were stopped, or the present one if it is of the same minors of Kubernetes and etcd: then it corrects what does not start. Any other one was not checked against
-/// the snapshot and the kubelets, and may not understand what was written since.
+/// The package version with which components start while a restore replaces the data, and its spec if it exists: the version that the cluster
+/// referred to when the components were stopped, or the present one if it has the same minors of Kubernetes and etcd: the present one may fix what
+/// does not start. Any other version was not checked against the snapshot and the kubelets, and may not be able to read the data written since.
 pub(super) fn package(seen: &Observed) -> Option<(&str, Option<&ClusterPackageVersionSpec>)> {
     let restoring = seen.status.restoring.as_ref().filter(|_| replaces(seen))?;
     let target = seen.target();
@@ -130,14 +133,15 @@ pub(super) fn package(seen: &Observed) -> Option<(&str, Option<&ClusterPackageVe
     Some(if name == target.0 || corrects { (target.0, Some(target.1)) } else { (name, stopped_for) })
 }
 
-/// The restore of another snapshot that was named since the components were stopped. It takes the place of the one that is under way once its snapshot is seen to be good.
+/// The restore of another snapshot that spec named after the components were stopped. It replaces the restore in progress as soon as its snapshot is
+/// verified.
 pub(super) fn instead(seen: &Observed) -> Option<Restoring> {
     let restoring = seen.status.restoring.as_ref().filter(|_| replaces(seen))?;
     let snapshot = wanted(seen).filter(|wanted| *wanted != restoring.snapshot)?;
     Some(Restoring { snapshot, ..restoring.clone() })
 }
 
-/// Why the snapshot that is asked for cannot be restored, and what to do. Until another try has ended, what the last one said counts.
+/// Why the declared snapshot cannot be restored, and what to do. The result of the last attempt counts until the next attempt has ended.
 pub(super) fn unusable(seen: &Observed) -> Option<String> {
     let restoring = seen.status.restoring.as_ref().filter(|restoring| restoring.stage == RestoreStage::Checking)?;
     let source = task(seen, &Restore::of(restoring).source()).filter(|source| !is_stale(seen, source));
@@ -157,17 +161,19 @@ pub(super) fn unusable(seen: &Observed) -> Option<String> {
         ));
     }
     let before = condition(&seen.status.conditions, names::ACCEPTED);
-    before.filter(|one| one.reason == names::reasons::SNAPSHOT_UNUSABLE).map(|one| one.message.clone())
+    // What was found before an edit may not hold for it.
+    let current = |one: &&fleetwright_api::Condition| one.observed_generation == seen.generation;
+    before.filter(|one| one.reason == names::reasons::SNAPSHOT_UNUSABLE).filter(current).map(|one| one.message.clone())
 }
 
-/// The snapshot that is asked for and not followed yet: its name, or `CLUSTER/NAME` of another Cluster's.
+/// The declared snapshot that is not restored yet: its name, or `CLUSTER/NAME` for a snapshot of another Cluster.
 fn wanted(seen: &Observed) -> Option<String> {
     seen.spec.datastore.etcd.as_ref()?;
     let asked = asked(&seen.spec, &seen.names.name)?;
     (seen.status.restore_followed.as_ref() != Some(&asked)).then_some(asked)
 }
 
-/// The snapshot that a spec of the Cluster with that name asks for.
+/// The snapshot that the spec of the Cluster with that name declares.
 fn asked(spec: &ClusterSpec, name: &str) -> Option<String> {
     let restore = spec.restore.as_ref()?;
     Some(match &restore.cluster {
@@ -176,14 +182,14 @@ fn asked(spec: &ClusterSpec, name: &str) -> Option<String> {
     })
 }
 
-/// Whether the restore that a spec of the Cluster with that name asks for has replaced the data, or is about to: it cannot be withdrawn any more.
+/// Whether the declared restore of the Cluster with that name has replaced the data, or is about to: it cannot be withdrawn any more.
 pub fn is_completed(spec: &ClusterSpec, name: &str, status: &ClusterStatus) -> bool {
     let replaces = status.restoring.as_ref().filter(|restoring| restoring.stage != RestoreStage::Checking);
     let followed = [status.restore_followed.as_ref(), replaces.map(|restoring| &restoring.snapshot)];
     asked(spec, name).is_some_and(|asked| followed.contains(&Some(&asked)))
 }
 
-/// The pods of restores, also of those that are over.
+/// The pods of all restores, also of those that have ended.
 fn tasks(seen: &Observed) -> impl Iterator<Item = &SnapshotPod> {
     seen.backup.tasks.iter().filter(|task| task.job != SnapshotPodJob::Snapshot)
 }
@@ -196,7 +202,7 @@ fn members(seen: &Observed) -> u32 {
     super::datastore::record(seen).members
 }
 
-/// What the source says of the snapshot, once it serves it to members whose etcd can read it.
+/// The report of the source about the snapshot, once the source serves it to members whose etcd can read it.
 fn checked(seen: &Observed, source: Option<&SnapshotPod>) -> Option<SnapshotReport> {
     let serves = source.filter(|source| source.serves.is_some() && !is_stale(seen, source));
     fetched(serves).filter(|_| too_new(seen, serves).is_none())
@@ -207,8 +213,8 @@ fn fetched(source: Option<&SnapshotPod>) -> Option<SnapshotReport> {
     serde_json::from_str(source?.said.as_deref()?).ok()
 }
 
-/// Why the etcd of the package version that the cluster refers to cannot read the snapshot of a source. `etcdutl` restores newer data without a word: etcd refuses the data
-/// only when it starts, and says neither where the data is from nor what to do.
+/// Why the etcd of the package version that the cluster refers to cannot read the snapshot of a source. `etcdutl` restores newer data without an
+/// error: etcd refuses the data only when it starts, and its message names neither the origin of the data nor what to do.
 fn too_new(seen: &Observed, source: Option<&SnapshotPod>) -> Option<String> {
     let (name, package) = seen.target();
     let needs = etcd_data::needs_newer(package, fetched(source)?.etcd.as_deref()?)?;
@@ -218,13 +224,13 @@ fn too_new(seen: &Observed, source: Option<&SnapshotPod>) -> Option<String> {
     ))
 }
 
-/// Whether a source runs another minor of etcd than the cluster will, because another package version was named since. An etcd raises the version of the data that it
-/// serves: members with an older minor could not start with what they get from it.
+/// Whether a source runs another minor of etcd than the cluster will, because spec named another package version since. An etcd raises the version of
+/// the data that it serves: members with an older minor could not start with data of that source.
 fn is_stale(seen: &Observed, source: &SnapshotPod) -> bool {
     source.etcd.as_deref().is_some_and(|runs| !etcd_data::has_minor(seen.target().1, runs))
 }
 
-/// The restore whose Operation is driven on: from when its snapshot is known to be good until the cluster works with that data.
+/// The restore whose Operation the journal drives: from the verification of its snapshot until the cluster works with the data.
 fn driven(seen: &Observed, restoring: &Restoring) -> Option<Restore> {
     let restore = Restore::of(restoring);
     let begins =
@@ -237,24 +243,24 @@ fn driven(seen: &Observed, restoring: &Restoring) -> Option<Restore> {
     under_way.then_some(restore)
 }
 
-/// What is done about a restore.
+/// Steps of a restore in this pass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RestoreSteps {
-    /// Drive the Operation of this restore on.
+    /// The restore whose Operation is to be driven.
     pub restore: Option<Restore>,
-    /// Create these claims, unless they exist.
+    /// Claims to create, unless they exist.
     pub claims: Vec<Value>,
-    /// Create these pods.
+    /// Pods to create.
     pub pods: Vec<Value>,
-    /// Delete these pods, which have done their work or failed.
+    /// Pods to delete, which have succeeded or failed.
     pub tidy: Vec<SnapshotPod>,
-    /// When to look again.
+    /// When to run the next pass.
     pub next: Option<Timestamp>,
 }
 
 impl RestoreSteps {
-    /// The same for the source of a snapshot that is checked: one with another minor of etcd is replaced. One with a snapshot that is too new stays as it is: another attempt
-    /// would fail in the same way.
+    /// Like `pod`, for the source of a snapshot that is checked: a source with another minor of etcd is replaced. A source whose snapshot is too new
+    /// is kept: another attempt would fail in the same way.
     fn source(&mut self, seen: &Observed, name: &str, body: impl FnOnce() -> Option<Value>, now: Timestamp) {
         match task(seen, name) {
             Some(task) if is_stale(seen, task) => self.tidy.extend((!task.ending).then(|| task.clone())),
@@ -263,7 +269,7 @@ impl RestoreSteps {
         }
     }
 
-    /// Creates that pod if it does not exist. One that failed is deleted after a while, so that it is created again.
+    /// Creates the pod if it does not exist. A failed pod is deleted after [`RETRY_AFTER`], so that a later pass creates it again.
     fn pod(&mut self, seen: &Observed, name: &str, body: impl FnOnce() -> Option<Value>, now: Timestamp) {
         match task(seen, name) {
             None => self.pods.extend(body()),
@@ -278,7 +284,7 @@ impl RestoreSteps {
     }
 }
 
-/// What is to be done in the stage that a restore is in. One that is `held` back asks the gate for nothing while its snapshot is checked.
+/// Steps of the stage of the restore. A restore that is `held` does not ask the gate while its snapshot is checked.
 pub(super) fn keep(seen: &Observed, held: bool, now: Timestamp) -> RestoreSteps {
     let mut steps = RestoreSteps::default();
     let left = tasks(seen).filter(|task| !task.ending);
@@ -290,10 +296,10 @@ pub(super) fn keep(seen: &Observed, held: bool, now: Timestamp) -> RestoreSteps 
     let is_over = |task: &&SnapshotPod| match restoring.stage {
         _ if !restore.owns(task) => other.as_ref().is_none_or(|other| !other.owns(task)),
         RestoreStage::Checking => false,
-        // Sources of both may need the same volume with the snapshots: this one makes room.
+        // Both sources may need the same volume with the snapshots: the old source is deleted so that the new one can mount it.
         RestoreStage::Stopping | RestoreStage::Restoring => other.is_some() && task.job == SnapshotPodJob::Source,
         RestoreStage::Starting => true,
-        // The claim is not deleted as long as there is a pod with it.
+        // The claim is not deleted while a pod uses it.
         RestoreStage::Cleaning => task.job != SnapshotPodJob::Clean || is_on_ending_volume(seen, task),
     };
     steps.tidy = left.filter(is_over).cloned().collect();
@@ -316,7 +322,7 @@ pub(super) fn keep(seen: &Observed, held: bool, now: Timestamp) -> RestoreSteps 
             let serves = task(seen, &restore.source()).filter(|_| other.is_none());
             let serves = serves.and_then(|source| source.serves.clone());
             if other.is_none() {
-                // One that went away meanwhile comes back.
+                // A source that was deleted meanwhile is recreated.
                 steps.pod(seen, &restore.source(), source, now);
             }
             for number in 0..members {
@@ -327,7 +333,8 @@ pub(super) fn keep(seen: &Observed, held: bool, now: Timestamp) -> RestoreSteps 
                 let pod = task(seen, &name);
                 let lost = volume.is_none() && pod.is_some_and(succeeded);
                 if lost || volume.is_some_and(|volume| volume.ending) {
-                    // What the pod restored is deleted with the claim. A pod with a claim that is being deleted is never scheduled, and the claim that it waits for would not be created again.
+                    // The restored data is deleted with the claim. A pod whose claim is being deleted is never scheduled, and the claim would not be
+                    // created again while the pod exists.
                     steps.tidy.extend(pod.filter(|pod| !pod.ending).cloned());
                 } else if has_claim {
                     let body = || Some(ground?.member(&restore, number, serves.as_deref()?));
@@ -346,7 +353,7 @@ pub(super) fn keep(seen: &Observed, held: bool, now: Timestamp) -> RestoreSteps 
     steps
 }
 
-/// Whether it did its work. One that is being deleted may have done it on a volume that does not exist any more.
+/// Whether the pod succeeded. A pod that is being deleted may have succeeded on a volume that no longer exists.
 fn succeeded(task: &SnapshotPod) -> bool {
     !task.ending && matches!(task.state, SnapshotPodState::Succeeded(_))
 }
@@ -357,13 +364,13 @@ fn volume(seen: &Observed, number: u32) -> Option<&VolumeClaim> {
     seen.claims.iter().find(|claim| claim.name == name)
 }
 
-/// Whether nothing is left of what the member had before. A volume whose claim is being deleted is removed with all that it holds, and no pod starts with it.
+/// Whether the old data of the member is gone. A volume whose claim is being deleted is removed with all its data, and no pod starts with it.
 fn is_cleaned(seen: &Observed, restore: &Restore, number: u32) -> bool {
     task(seen, &restore.clean(number)).is_some_and(succeeded)
         || volume(seen, number).is_some_and(|volume| volume.ending)
 }
 
-/// Whether the claim of the member that a pod works for is being deleted.
+/// Whether the claim that a pod mounts is being deleted.
 fn is_on_ending_volume(seen: &Observed, task: &SnapshotPod) -> bool {
     let number = task.pod.rsplit('-').next().and_then(|number| number.parse().ok());
     number.and_then(|number| volume(seen, number)).is_some_and(|volume| volume.ending)
@@ -376,7 +383,7 @@ fn node(seen: &Observed, number: u32) -> Option<&str> {
     members.iter().find(|replica| replica.name == name)?.node.as_deref()
 }
 
-/// The claim of a member, as its StatefulSet has it; none while there is no StatefulSet.
+/// The claim of a member, from the template of its StatefulSet; `None` while there is no StatefulSet.
 fn claim(seen: &Observed, number: u32) -> Option<Value> {
     let set = seen.object(Kind::StatefulSet, ControlPlaneComponent::Etcd.binary())?;
     let template = &set["spec"]["volumeClaimTemplates"][0];
@@ -390,24 +397,24 @@ fn claim(seen: &Observed, number: u32) -> Option<Value> {
     Some(claim)
 }
 
-/// Nobody makes a pod of it.
+/// Whether no controller creates pods of the component: its workload does not exist, or is scaled to zero.
 fn scaled_down(seen: &Observed, component: ControlPlaneComponent) -> bool {
     let kind = if component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
     seen.object(kind, component.binary()).is_none_or(|object| object["spec"]["replicas"] == 0)
 }
 
-/// The stage that follows when the snapshot is seen to be good: all components are stopped for it. All members begin with the snapshot, and all components with this
-/// package version. Both stay so until it is restored, whatever is declared meanwhile.
+/// The stage after the snapshot is verified: all components are stopped for it. All members start with the snapshot, and all components with this
+/// package version. Both are kept until the restore has finished, whatever is declared meanwhile.
 fn stops(seen: &Observed, status: &mut ClusterStatus, restoring: Restoring, report: &SnapshotReport) -> Restoring {
     let members = seen.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members);
     status.etcd = Some(EtcdStatus { members, serving: members, ..EtcdStatus::default() });
-    // The data is not that of the snapshot before any more: that one can be asked for again.
+    // The datastore no longer holds the data of the previously restored snapshot: that snapshot can be declared again.
     status.restore_followed = None;
     let (data_of, package_version) = (Some(report.at), Some(seen.target().0.to_owned()));
     Restoring { stage: RestoreStage::Stopping, data_of, package_version, ..restoring }
 }
 
-/// Goes on to the next stage when the present one is done. `settled` says whether all components are as they should be, and proven.
+/// Proceeds to the next stage when the present one is finished. `settled`: all components are as declared, and proven.
 pub(super) fn set_conditions(
     seen: &Observed,
     decision: &Decision,
@@ -451,7 +458,7 @@ pub(super) fn set_conditions(
         let (name, source) = (other.snapshot.clone(), task(seen, &Restore::of(&other).source()));
         more = match (checked(seen, source), &decision.preflight.restore_waits) {
             (Some(report), None) if !settled && !seen.spec.paused => {
-                // What an attempt did to a volume counts for that attempt alone.
+                // The results of an attempt on a volume count for that attempt alone.
                 let next = stops(seen, status, Restoring { began: now, ..other }, &report);
                 status.waiting_for = Some(format!("snapshot {name} passed its check and replaces {snapshot}"));
                 (status.phase, status.restoring) = (Some(ClusterPhase::Restoring), Some(next));
@@ -471,9 +478,9 @@ pub(super) fn set_conditions(
                 return;
             }
             match (&decision.preflight.restore_waits, checked(seen, source)) {
-                // Nothing is stopped for a restore that would leave kubelets newer than their API server.
+                // No component is stopped for a restore that would leave kubelets newer than their API server.
                 (Some(held), _) => Some(held.clone()),
-                // A paused cluster keeps everything as it is, what is recorded of its members included.
+                // A paused cluster keeps everything, also the record of its members.
                 (None, Some(report)) if seen.backup.restore.running && !seen.spec.paused => {
                     next = stops(seen, status, next, &report);
                     Some(format!("snapshot {snapshot} passed its check; stopping all components"))
@@ -497,7 +504,7 @@ pub(super) fn set_conditions(
                     next.stage = RestoreStage::Restoring;
                     Some(format!("restoring snapshot {snapshot} to the etcd members"))
                 }
-                // One that took the place of another.
+                // A restore that replaced another one.
                 (RestoreOperation { waits, .. }, true) => {
                     let why = waits.as_deref().unwrap_or("its Operation has not started yet");
                     Some(format!("snapshot {snapshot} is not restored yet: {why}"))
@@ -544,7 +551,7 @@ pub(super) fn set_conditions(
         }
         RestoreStage::Cleaning => {
             let left = (0..members(seen)).find(|number| !is_cleaned(seen, &restore, *number));
-            // Another restore removes what this one leaves.
+            // The pods of the next restore remove the old data that this one leaves.
             let Some(number) = left.filter(|_| wanted(seen).is_none()) else {
                 status.restoring = None;
                 return;

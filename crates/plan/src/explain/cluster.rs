@@ -53,7 +53,10 @@ fn progress(cluster: &Cluster, status: &ClusterStatus) -> Vec<Check> {
     let wanted = &cluster.spec.package_version;
     let state = match &status.package_version {
         Some(has) if has == wanted => State::Passing,
-        _ if failed(cluster).is_some() => State::Failing,
+        _ if failed(cluster).is_some() || cluster.spec.paused => State::Failing,
+        _ if problems(cluster).iter().any(|one| [names::UPGRADABLE, names::ACCEPTED].contains(&one.type_.as_str())) => {
+            State::Failing
+        }
         _ => State::Waiting,
     };
     checks.push(Check {
@@ -157,7 +160,7 @@ fn for_condition(condition: &Condition, cluster: &Cluster, status: &ClusterStatu
             Action::run(etcd, "members that start again bring the data back"),
             match &status.last_snapshot {
                 Some(snapshot) => patch(
-                    &format!("{{\"restore\":{{\"snapshot\":\"{}\"}}}}", snapshot.name),
+                    &format!("{{{}\"restore\":{{\"snapshot\":\"{}\"}}}}", etcd_version(cluster, status), snapshot.name),
                     format!(
                         "if the data of most members is lost; writes after {} are lost, too",
                         snapshot.at.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -218,6 +221,15 @@ fn for_condition(condition: &Condition, cluster: &Cluster, status: &ClusterStatu
             ),
         ],
         _ => vec![],
+    }
+}
+
+/// The field that a restore needs besides the snapshot: after a rollback etcd keeps the newer version, and its snapshots need it.
+fn etcd_version(cluster: &Cluster, status: &ClusterStatus) -> String {
+    let package = status.etcd.as_ref().and_then(|etcd| etcd.package_version.as_ref());
+    match package.filter(|package| **package != cluster.spec.package_version) {
+        Some(package) => format!("\"packageVersion\":\"{package}\","),
+        None => String::new(),
     }
 }
 

@@ -9,7 +9,7 @@ use super::{Action, Check, Explanation, Group, State, Subject, Verdict};
 use crate::readiness::cut;
 use crate::readiness::gate::{CheckedGate, ConditionSource, GateResult, GateState};
 use crate::readiness::reports::CopiedConditions;
-use crate::readiness::verdict::{Decision, GateVerdict, MachineObservation, Node, NodeAction, NodeObservation, reason};
+use crate::readiness::verdict::{Decision, GateVerdict, MachineObservation, Node, NodeObservation, reason};
 
 /// Broken reports that are listed.
 const MAX_REPORTS: usize = 8;
@@ -133,12 +133,11 @@ fn node_checks(node: &Node<'_>, judgement: &GateVerdict<'_>) -> Vec<Check> {
     let taint = |state, value: &str| Check {
         value: value.to_owned(),
         since: node.closed_at,
-        owner: Some("readiness operator".to_owned()),
         ..Check::new(Group::Node, format!("taint {}", names::UNREADY_TAINT), state)
     };
     checks.push(match (node.closed, node.closed_at) {
         (true, Some(_)) => taint(State::Failing, "closed"),
-        (true, None) => Check { message: "startup taint".to_owned(), ..taint(State::Failing, "closed") },
+        (true, None) => Check { message: "startup taint of the kubelet".to_owned(), ..taint(State::Failing, "closed") },
         (false, _) => taint(State::Passing, "open"),
     });
     if node.cordoned {
@@ -149,10 +148,17 @@ fn node_checks(node: &Node<'_>, judgement: &GateVerdict<'_>) -> Vec<Check> {
             ..Check::new(Group::Node, "spec.unschedulable", State::Failing)
         });
     }
-    checks.extend(node.foreign.iter().map(|taint| Check {
-        owner: node.tainted_by.map(|hand| cut(hand.manager, 63)),
-        message: "not declared in spec.taints".to_owned(),
-        ..Check::new(Group::Node, format!("taint {}:{:?}", taint.key, taint.effect), State::Failing)
+    // The last manager of any taint is known, not that of each.
+    let only = node.foreign.len() == 1;
+    checks.extend(node.foreign.iter().map(|taint| {
+        Check {
+            owner: node
+                .tainted_by
+                .filter(|_| only && !taint.is_kubernetes() && !taint.is_window())
+                .map(|hand| cut(hand.manager, 63)),
+            message: "not declared in spec.taints".to_owned(),
+            ..Check::new(Group::Node, format!("taint {}:{:?}", taint.key, taint.effect), State::Failing)
+        }
     }));
     checks.push(match &judgement.bootstrapped {
         Some(first) if first.node_uid == node.uid => Check {
@@ -171,7 +177,7 @@ fn node_checks(node: &Node<'_>, judgement: &GateVerdict<'_>) -> Vec<Check> {
 fn safety_net(gates: &ReadinessGates) -> Option<Check> {
     let conditions = &gates.status.as_ref()?.conditions;
     let active = condition(conditions, names::SAFETY_NET_ACTIVE).filter(|active| active.status == Status::True)?;
-    let mut check = Check::of_condition(Group::SafetyNet, active, State::Failing);
+    let mut check = Check::of_condition(Group::SafetyNet, active, State::Waiting);
     check.rule = Some(format!("ReadinessGates/{}", gates.metadata.name.as_deref().unwrap_or_default()));
     check.message = cut(&check.message, 600);
     Some(check)
@@ -239,10 +245,15 @@ fn actions(input: &Schedulability<'_, '_>, recorded: bool) -> Vec<Action> {
     if decision.held {
         actions.push(Action::text("find what the failing machines have in common before you change spec.safetyNet"));
     }
-    if actions.is_empty() && (judgement.turn == Some(NodeAction::Open) || decision.status != Status::True) {
-        actions.push(Action::text("nothing: it resolves by itself"));
-    }
     actions
+}
+
+/// Adds that no action is needed, if nothing but time is missing.
+pub fn waits(out: &mut Explanation) {
+    let blocked = |check: &Check| matches!(check.group, Group::Packages | Group::Host) && check.state == State::Failing;
+    if out.actions.is_empty() && out.verdict.status != Status::True && !out.checks.iter().any(blocked) {
+        out.act([Action::text("nothing: it resolves by itself")]);
+    }
 }
 
 /// Adds what is wrong with the machine's host and its packages.

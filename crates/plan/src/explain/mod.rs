@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use cluster::cluster;
-pub use machine::{Schedulability, host, node_name, schedulability};
+pub use machine::{Schedulability, host, node_name, schedulability, waits};
 pub use plan::{ClusterDetails, Deviation, MachineDetails, Obstacles, Plan, Step};
 
 /// Why an object is or is not in its end state.

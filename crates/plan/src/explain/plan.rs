@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{Check, Group, State, Subject};
 use crate::cluster::cluster_plan::{
-    CertificatePlan, ClusterPlan, ObjectChange, PlannedVersion, RestorePlan, RollbackPlan,
+    CertificatePlan, ClusterPlan, ObjectChange, PlannedVersion, RestorePlan, RollbackPlan, StagePlan,
 };
 use crate::machine::{InputChange, PlannedStep};
 
@@ -185,7 +185,10 @@ impl Plan {
             namespace: cluster.metadata.namespace.clone().unwrap_or_default(),
             name: cluster.metadata.name.clone().unwrap_or_default(),
         };
-        let steps = rehearsal.stages.iter().map(|stage| Step {
+        let changes = |stage: &&StagePlan| {
+            stage.restarts > 0 || !stage.objects.is_empty() || stage.from.as_ref() != Some(&stage.to)
+        };
+        let steps = rehearsal.stages.iter().filter(changes).map(|stage| Step {
             action: match &stage.from {
                 None => "install",
                 Some(from) if *from == stage.to => "change",

@@ -1,7 +1,7 @@
-//! Ansible inventories, as INI and as YAML: hosts, groups of groups, variables.
+//! Ansible inventories in INI and YAML format: hosts, nested groups, variables.
 //!
-//! Groups become labels `group.fleetwright.io/NAME`, variables become labels of their own name. What would be a secret, what is computed, and
-//! what is no valid label is dropped, and said.
+//! Groups become labels `group.fleetwright.io/NAME`, variables become labels of their own name. Possible secrets, computed values and
+//! invalid labels are dropped, with a note.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::package::source::SourceTree;
 /// The label of a group.
 const GROUP: &str = "group.fleetwright.io/";
 
-/// Variables that mean nothing to us and that nobody misses.
+/// Variables that have no meaning for Machines and are dropped without a note.
 const SILENT: [&str; 12] = [
     "ansible_become",
     "ansible_become_method",
@@ -39,7 +39,7 @@ type Vars = BTreeMap<String, AnsibleVar>;
 
 #[derive(Debug, Default)]
 struct Group {
-    /// Its hosts, each with its own variables.
+    /// The hosts of the group, each with its own variables.
     hosts: Vec<String>,
     vars: Vars,
     children: BTreeSet<String>,
@@ -48,7 +48,7 @@ struct Group {
 #[derive(Debug, Default)]
 struct Inventory {
     groups: BTreeMap<String, Group>,
-    /// Every host once, in the order of the file: where it was found and its own variables.
+    /// Every host once, in the order of the file: its place and its own variables.
     hosts: Vec<(String, String, Vars)>,
     notes: ImportNotes,
 }
@@ -62,8 +62,8 @@ impl Inventory {
         self.groups.entry(group.to_owned()).or_default().hosts.push(name.to_owned());
     }
 
-    /// The groups of a host with those above them, the farthest first, and of the same distance by name: the order in which Ansible lets
-    /// variables win.
+    /// The groups of a host with their ancestors, the farthest first, and at the same distance by name: the order of Ansible's variable
+    /// precedence.
     fn groups_of(&self, host: &str) -> Vec<&str> {
         let mut depths: BTreeMap<&str, usize> = BTreeMap::new();
         let mut next: Vec<&str> = self
@@ -91,7 +91,7 @@ impl Inventory {
         names
     }
 
-    /// How many groups are above it, by the longest way. A circle counts once.
+    /// The length of the longest path to a root group. A cycle counts once.
     fn depth<'a>(&'a self, name: &'a str, seen: &mut BTreeSet<&'a str>) -> usize {
         if !seen.insert(name) {
             return 0;
@@ -173,7 +173,7 @@ fn candidate(
     Some(host)
 }
 
-/// A variable that is no business of SSH's becomes a label, if it can.
+/// Turns a variable that does not concern SSH into a label, if it is a valid one.
 fn label(host: &mut Candidate, place: &str, name: &str, value: AnsibleVar, notes: &mut ImportNotes) {
     if SILENT.contains(&name) {
         return;
@@ -197,7 +197,7 @@ fn label(host: &mut Candidate, place: &str, name: &str, value: AnsibleVar, notes
             notes.say(place, format!("the variable {name} is not a valid label with that value (letters, digits, -, _ and ., at most 63): dropped"));
         }
         AnsibleVar::Text(text) => {
-            // What has a field of its own goes there, too: limits and failure domains go by it.
+            // Some variables also have a field of their own: limits and failure domains use it.
             match name {
                 "rack" => host.hardware.rack = Some(text.clone()),
                 "zone" => host.hardware.zone = Some(text.clone()),
@@ -210,7 +210,7 @@ fn label(host: &mut Candidate, place: &str, name: &str, value: AnsibleVar, notes
     }
 }
 
-/// Words in a variable's name that say that nobody should read it in a label.
+/// Words in a variable's name that mark its value as a secret, which must not become a label.
 fn is_secret(name: &str) -> bool {
     let name = name.to_lowercase();
     ["pass", "secret", "token", "vault", "credential", "private", "api_key", "apikey"]
@@ -218,7 +218,7 @@ fn is_secret(name: &str) -> bool {
         .any(|word| name.contains(word))
 }
 
-/// The first of these variables, as a text.
+/// The first of these variables that is set, as text.
 fn take(vars: &mut Vars, names: &[&str], notes: &mut ImportNotes, place: &str) -> Option<String> {
     let mut found = None;
     for name in names {
@@ -233,7 +233,7 @@ fn take(vars: &mut Vars, names: &[&str], notes: &mut ImportNotes, place: &str) -
     found
 }
 
-/// The hosts on the way, if these arguments of ssh say nothing else of weight.
+/// The jump hosts in these arguments of ssh; none if the arguments contain other relevant options.
 fn jumps(args: &str) -> Option<Vec<Hop>> {
     let mut words = words(args).into_iter();
     let mut found = Vec::new();
@@ -253,7 +253,7 @@ fn jumps(args: &str) -> Option<Vec<Hop>> {
     Some(found)
 }
 
-/// The hosts that an option names: those of ProxyJump; none for options that do not matter here.
+/// The hosts of a ProxyJump option; an empty text for irrelevant options.
 fn option(text: &str) -> Option<String> {
     let (name, value) = text.split_once(['=', ' '])?;
     match name.trim().to_lowercase().as_str() {
@@ -274,7 +274,7 @@ fn option(text: &str) -> Option<String> {
     }
 }
 
-/// The words of a line, with quotes as a shell has them.
+/// The words of a line, with quotes as in a shell.
 fn words(line: &str) -> Vec<String> {
     let (mut found, mut word, mut quote, mut open) = (Vec::new(), String::new(), None, false);
     for c in line.chars() {
@@ -300,7 +300,7 @@ fn words(line: &str) -> Vec<String> {
     found
 }
 
-/// An inventory as INI.
+/// Parses an inventory in INI format.
 pub(super) fn ini(file: &str, text: &str) -> Imported {
     let mut inventory = Inventory::default();
     let (mut group, mut part) = ("ungrouped".to_owned(), "hosts".to_owned());
@@ -370,7 +370,7 @@ pub(super) fn ini(file: &str, text: &str) -> Imported {
     inventory.imported()
 }
 
-/// The names of a range such as `web[01:03].example` or `db-[a:c]`; more than one range is a product. None if it is malformed or too large.
+/// The names of a range such as `web[01:03].example` or `db-[a:c]`; several ranges give their product. None if it is malformed or too large.
 fn expand(pattern: &str) -> Option<Vec<String>> {
     let Some((head, rest)) = pattern.split_once('[') else { return Some(vec![pattern.to_owned()]) };
     let (range, tail) = rest.split_once(']')?;
@@ -393,7 +393,7 @@ fn expand(pattern: &str) -> Option<Vec<String>> {
     })
 }
 
-/// A text of one letter.
+/// The character of a text with a single letter.
 fn one(text: &str) -> Option<char> {
     let mut letters = text.chars();
     letters.next().filter(|letter| letter.is_ascii_alphabetic() && letters.next().is_none())
@@ -408,7 +408,7 @@ pub(super) fn is_inventory(tree: &SourceTree) -> bool {
         && entries.iter().any(|(_, tree)| group(tree))
 }
 
-/// An inventory as YAML.
+/// Parses an inventory in YAML format.
 pub(super) fn yaml(file: &str, tree: &SourceTree) -> Imported {
     let mut inventory = Inventory::default();
     for (name, group) in tree.entries() {

@@ -1,4 +1,4 @@
-//! A host out of somebody's list, on its way to becoming a Machine.
+//! A host from an imported list, before it becomes a Machine.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use fleetwright_api::{
     Hardware, HostKeyPolicy, HostKeys, Jump, Machine, MachineSpec, PackageRef, Role, SecretRef, Ssh,
 };
 
-/// What was read from a list.
+/// The hosts of a list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Imported {
     pub(super) hosts: Vec<Candidate>,
-    /// What was not understood or dropped.
+    /// Notes about entries that were not understood or were dropped.
     pub(super) notes: ImportNotes,
 }
 
-/// What a person should know of what became of the list. Each is said once, with how often and where it first was.
+/// The notes of an import. Each is printed once, with its count and its first place.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ImportNotes(Vec<(String, String, usize)>);
 
@@ -39,7 +39,7 @@ impl ImportNotes {
 /// A host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Candidate {
-    /// Where it was found, for messages.
+    /// The place in the list, for messages.
     pub(super) place: String,
     pub(super) name: String,
     pub(super) hostname: Option<String>,
@@ -53,14 +53,14 @@ pub(super) struct Candidate {
     pub(super) provider_id: Option<String>,
     /// Host keys, as in a known_hosts file without the host.
     pub(super) host_keys: Vec<String>,
-    /// A file with the private key, on the machine that the list was written for.
+    /// The private key file, on the machine that the list was written for.
     pub(super) key_file: Option<String>,
     /// The Secret with the private key.
     pub(super) key_secret: Option<String>,
     pub(super) jumps: Vec<Hop>,
 }
 
-/// A host on the way to another.
+/// A jump host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hop {
     pub(super) address: String,
@@ -70,7 +70,7 @@ pub(super) struct Hop {
 }
 
 impl Hop {
-    /// From `[user@]host[:port]`, as `ssh -J` has it.
+    /// Parses `[user@]host[:port]`, the notation of `ssh -J`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (user, rest) = text.rsplit_once('@').unwrap_or(("root", text));
         let (address, port) = match rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -91,10 +91,10 @@ impl Hop {
     }
 }
 
-/// How machines are made of candidates.
+/// The options for turning candidates into Machines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ImportOptions {
-    /// The Secret with the private key, where the list names none.
+    /// The Secret with the private key for hosts whose list names none.
     pub(super) key_secret: String,
     pub(super) trust_on_first_use: bool,
     pub(super) labels: BTreeMap<String, String>,
@@ -103,7 +103,7 @@ pub(super) struct ImportOptions {
 }
 
 impl Candidate {
-    /// The machine, or why it cannot be made.
+    /// The Machine, or the reason why it cannot be created.
     pub(super) fn machine(&self, choices: &ImportOptions) -> Result<Machine, String> {
         if let Some(hop) = self.jumps.iter().find(|hop| hop.host_keys.is_empty()) {
             return Err(format!(
@@ -180,7 +180,7 @@ fn is_word(text: &str, dots: bool) -> bool {
     text.len() <= 63 && edge(text.chars().next()) && edge(text.chars().next_back()) && text.chars().all(inner)
 }
 
-/// The nearest name that an object may have.
+/// A valid object name that is close to the text.
 pub(super) fn object_name(text: &str) -> String {
     let lower = text.to_lowercase();
     let mapped: String = lower.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();

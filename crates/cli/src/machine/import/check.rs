@@ -1,4 +1,4 @@
-//! Reaching each host before it becomes a machine.
+//! Connects to each host before it becomes a Machine.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,18 +13,18 @@ use crate::cluster::Cluster;
 use crate::machine::reach::{self, ReachArgs};
 use crate::terminal_text::line;
 
-/// So many hosts at a time.
+/// The number of concurrent connections.
 const AT_ONCE: usize = 64;
 
 pub(super) struct Options<'a> {
-    /// Unknown host keys are taken from the host.
+    /// Whether unknown host keys are taken from the host.
     pub(super) pin: bool,
     pub(super) key_file: Option<&'a Path>,
     pub(super) reach: &'a ReachArgs,
     pub(super) key_secret: &'a str,
 }
 
-/// Reaches all, prints a line for each, and takes those out that were not reached. Answers why.
+/// Connects to all hosts, prints a line for each, and removes the unreachable ones. Returns the reasons.
 pub(super) async fn all(
     cluster: &Cluster,
     namespace: &str,
@@ -103,7 +103,7 @@ fn route(host: &Candidate, login: Login, options: &Options<'_>) -> Result<Arc<Ro
     Ok(Arc::new(Route { machine: host.name.clone(), host: own, jumps, limits: options.reach.limits() }))
 }
 
-/// What a host says of itself, and the key that it showed. Nothing is left on a host that carries nothing of ours.
+/// The facts of a host, and its host key. The check leaves nothing on a host without an owner.
 async fn look(
     way: &reach::HostConnector,
     route: Arc<Route>,
@@ -116,7 +116,7 @@ async fn look(
     let said = format!("{}, kernel {}, {}, {} cpus, {memory} GiB", facts.os, facts.kernel, facts.arch, facts.cpus);
     let said = match seen.components.iter().filter(|component| component.installed.is_some()).count() {
         0 => {
-            // A host that has an owner refuses: then it is no bare host, and stays as it is.
+            // A host with an owner refuses the cleanup: then it is managed already, and stays unchanged.
             let cleaned = link.ask(&Request::Clean { claim: Claim::default() }, within, &|_| {}).await;
             match cleaned {
                 Ok(Answer::Cleaned | Answer::Failed(_)) => said,

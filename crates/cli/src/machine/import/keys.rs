@@ -1,4 +1,4 @@
-//! Host keys out of `known_hosts` files.
+//! Host keys from `known_hosts` files.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use super::candidate::{Candidate, Hop};
 #[derive(Debug, Default)]
 pub(super) struct KnownHosts {
     keys: BTreeMap<String, Vec<String>>,
-    /// Entries whose names are hashed: nobody can say whose they are without the name.
+    /// The number of entries with hashed names: they cannot be listed, since the name is needed to match them.
     pub(super) hashed: usize,
 }
 
 impl KnownHosts {
-    /// What a file says. Entries that revoke or name authorities are not host keys.
+    /// Parses a file. Entries that revoke keys or name authorities are not host keys.
     pub(super) fn parse(text: &str) -> Self {
         let mut known = Self::default();
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(['#', '@'])) {
@@ -41,7 +41,7 @@ impl KnownHosts {
         plain.or_else(|| self.keys.get(&with_port)).cloned().unwrap_or_default()
     }
 
-    /// Gives a host, and those on the way to it, the keys that are known of them.
+    /// Adds the known keys to a host and its jump hosts.
     pub(super) fn fill(&self, host: &mut Candidate) {
         if host.host_keys.is_empty() {
             let port = host.port.unwrap_or(22);

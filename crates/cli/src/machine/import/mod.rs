@@ -24,7 +24,7 @@ use crate::cluster::{Cluster, ClusterArgs, is_not_found};
 use crate::output::Output;
 use crate::package::source;
 
-/// The field manager of what is imported: the same list again changes what changed in it.
+/// The field manager of imports: importing a changed list again changes only the differences.
 const FIELD_MANAGER: &str = "fleetwright-import";
 
 #[derive(clap::Args)]
@@ -114,7 +114,7 @@ fn package(text: &str) -> Result<PackageRef, String> {
     }
 }
 
-/// A label as people write it.
+/// Parses a label `key=value`.
 pub(crate) fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=').filter(|(key, value)| is_label_key(key) && is_label_value(value)) {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
@@ -144,7 +144,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     for note in imported.notes.lines() {
         eprintln!("note: {note}");
     }
-    // Whoever only looks at the outcome needs no cluster.
+    // A dry run with JSON or YAML output needs no cluster.
     let offline = args.dry_run && args.output != Output::Text && !args.check;
     crate::runtime()?.block_on(async {
         if offline {
@@ -179,7 +179,7 @@ fn read(file: &str) -> anyhow::Result<(String, String)> {
     Ok((file.to_owned(), text))
 }
 
-/// The hosts of a list, and objects that are Machines already.
+/// Parses the hosts of a list, and Machine objects.
 fn parse(form: Option<InputFormat>, file: &str, text: &str) -> anyhow::Result<(Imported, Vec<Value>)> {
     let yaml = || {
         source::documents(text).map_err(|(line, column, said)| anyhow!("{file}:{line}:{column}: invalid YAML: {said}"))
@@ -233,7 +233,7 @@ fn parse(form: Option<InputFormat>, file: &str, text: &str) -> anyhow::Result<(I
     }
 }
 
-/// What a list is, by its name and content.
+/// Guesses the format of a list, by its name and content.
 fn guess(file: &str, text: &str) -> InputFormat {
     let lower = file.to_lowercase();
     if lower.ends_with(".csv") || lower.ends_with(".tsv") {
@@ -268,7 +268,7 @@ fn known_hosts(files: &[PathBuf]) -> anyhow::Result<KnownHosts> {
     Ok(KnownHosts::parse(&all))
 }
 
-/// A list names files with private keys, machines name Secrets: one file is the Secret of --key-secret, several are Secrets of their names.
+/// Maps private key files of the list to Secrets: one file is the Secret of --key-secret, several are Secrets of their names.
 fn name_secrets(imported: &mut Imported, key_secret: &str) {
     let files: BTreeSet<String> = imported.hosts.iter().filter_map(|host| host.key_file.clone()).collect();
     let name = |file: &str| match files.len() {
@@ -301,7 +301,7 @@ fn unique(hosts: &[Candidate]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The machines, and why some cannot be made.
+/// The Machines, and the reasons for those that cannot be created.
 fn machines(
     args: &Args,
     namespace: Option<String>,
@@ -348,7 +348,7 @@ fn machines(
     (made, failed)
 }
 
-/// As it is applied: without what only a server writes, and what says nothing.
+/// The object to apply: without server-side fields and empty values.
 fn object(machine: &Machine) -> Value {
     let mut value = json!(machine);
     value["apiVersion"] = json!(format!("{GROUP}/{VERSION}"));
@@ -372,7 +372,7 @@ fn object(machine: &Machine) -> Value {
     value
 }
 
-/// Writes or prints them, and tells what became of each.
+/// Applies or prints the Machines, and prints the result of each.
 async fn finish(
     args: &Args,
     cluster: Option<Cluster>,

@@ -8,10 +8,10 @@ use crate::package::source::SourceTree;
 /// The names of columns and fields, for messages.
 const FIELDS: &str = "name, address (several with spaces), hostname, port, user, role, serial, model, rack, zone, providerID, hostKeys (several with ;), keySecret, jump, labels (a=b;c=d), label:NAME and nodeLabel:NAME";
 
-/// A table whose first row names the columns.
+/// Parses a table whose first row names the columns.
 ///
 /// # Errors
-/// There is no such row, or no column for names; says what is allowed.
+/// The header row or the name column is missing; the error lists the allowed columns.
 pub(super) fn csv(file: &str, text: &str) -> Result<Imported, String> {
     let mut rows = rows(text).map_err(|(line, said)| format!("{file}:{line}: {said}"))?.into_iter();
     let Some((_, header)) = rows.next() else {
@@ -35,7 +35,7 @@ pub(super) fn csv(file: &str, text: &str) -> Result<Imported, String> {
     Ok(imported)
 }
 
-/// A list of hosts in YAML, each a map.
+/// Parses a list of hosts in YAML, each a map.
 pub(super) fn list(file: &str, tree: &SourceTree) -> Imported {
     let mut imported = Imported::default();
     for item in tree.items() {
@@ -166,7 +166,7 @@ fn host(place: &str, fields: impl Iterator<Item = (String, String)>, notes: &mut
 
 type Row = (usize, Vec<String>);
 
-/// The rows with the number of their first line. Values may stand in double quotes, with doubled ones inside; `;` or tabs may separate them.
+/// The rows with the number of their first line. Values may be in double quotes, with doubled quotes inside; `;` or tabs may separate them.
 fn rows(text: &str) -> Result<Vec<Row>, (usize, String)> {
     let first = text.lines().next().unwrap_or_default();
     let separator = [',', '\t', ';']
