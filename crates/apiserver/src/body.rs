@@ -1,4 +1,4 @@
-//! Response bodies: whole or streamed, and the plain answers.
+//! Response bodies, whole or streamed, and plain answers.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -18,20 +18,20 @@ use crate::error::ApiError;
 /// The body of a response.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A body that is there as a whole.
+/// A body with known content.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed_unsync()
 }
 
-/// A body that arrives in pieces.
+/// A body that is streamed in pieces.
 pub fn stream(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Body {
     use futures::StreamExt;
     StreamBody::new(pieces.map(|piece| Ok(Frame::data(piece)))).boxed_unsync()
 }
 
-/// A body that holds something until it is sent or dropped.
+/// A body that keeps a value alive until it is sent or dropped.
 pub fn with_guard(body: Body, held: impl Send + 'static) -> Body {
-    // Of the adapters, this one passes the size on. It is never called.
+    // This adapter passes the size hint on. Its closure is never called.
     let holds = move |never: Infallible| {
         let _held = &held;
         never
@@ -39,26 +39,26 @@ pub fn with_guard(body: Body, held: impl Send + 'static) -> Body {
     body.map_err(holds).boxed_unsync()
 }
 
-/// Hears which pieces of an answer wait for its client.
+/// Gets notified about pieces of an answer that wait for the client.
 pub(crate) trait SendProgress {
     /// A piece was handed out to be sent.
     fn handed_out(&self);
-    /// A piece was sent, or is not sent any more.
+    /// A piece was sent, or dropped unsent.
     fn sent(&self);
 }
 
-/// The most that is handed out at once, so that a client that reads nothing is known by a piece that stays unsent.
+/// The largest piece that is handed out at once, so that a client that reads nothing is detected by a piece that stays unsent.
 const CHUNK_BYTES: usize = 128 * 1024;
 
-/// A body that is sent piece by piece, and kept with all that it holds until the last piece was sent. HTTP/2 drops a body when it has its last piece, of
+/// A body that is sent piece by piece, and kept with its guards until the last piece was sent. HTTP/2 drops a body when it has its last piece, of
 /// which the client may have taken one byte; and a piece keeps the whole answer in memory that it is a part of.
 pub(crate) fn chunked<P: SendProgress>(body: Body, progress: P) -> ChunkedBody<P> {
     ChunkedBody { rest: Bytes::new(), answer: Arc::new(SharedBody { body: Mutex::new(body), progress }) }
 }
 
-/// What [`chunked`] makes.
+/// The body of [`chunked`].
 pub(crate) struct ChunkedBody<P> {
-    /// What is left of a large piece.
+    /// The rest of a large piece.
     rest: Bytes,
     answer: Arc<SharedBody<P>>,
 }
@@ -74,7 +74,7 @@ impl<P> SharedBody<P> {
     }
 }
 
-/// A piece of an answer, dropped when it was sent.
+/// A piece of an answer, dropped after it was sent.
 pub(crate) struct Chunk<P: SendProgress> {
     bytes: Bytes,
     answer: Arc<SharedBody<P>>,
@@ -146,7 +146,7 @@ impl<P: SendProgress> http_body::Body for ChunkedBody<P> {
     }
 }
 
-/// An answer of this type.
+/// An answer of this content type.
 pub fn respond(code: u16, content_type: &str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -163,7 +163,7 @@ pub fn json(code: u16, value: &Value) -> Response<Body> {
     respond(code, "application/json", full(text))
 }
 
-/// A text answer, which browsers shall not take for anything else.
+/// A text answer, with headers against content sniffing in browsers.
 pub fn text(code: u16, text: impl Into<Bytes>) -> Response<Body> {
     let mut response = respond(code, "text/plain; charset=utf-8", full(text));
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, http::HeaderValue::from_static("nosniff"));

@@ -1,4 +1,4 @@
-//! What a server holds before its first client: the system namespaces, RBAC's default policy, priority classes and the
+//! The initial objects of a server: the system namespaces, RBAC's default policy, priority classes and the
 //! `kubernetes` service.
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::store::Key;
 use crate::write::options::WriteOptions;
 use crate::write::{Warnings, WriteRequest, create, decode};
 
-/// Creates what is missing. Objects that exist are left alone, so that a durable store keeps its administrators' changes.
+/// Creates the missing objects. Existing ones are left alone, so that a durable store keeps its administrators' changes.
 pub(crate) fn run(inner: &Arc<Inner>) {
     let namespaces = ["kube-system", "default", "kube-public", "kube-node-lease"]
         .map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));

@@ -1,11 +1,11 @@
-//! The connections of a listener, and which of them is closed when there are too many.
+//! The connections of a listener, and the choice of the one to close when the limit is reached.
 //!
-//! A listener that is full closes one connection for each new one, so that whoever has many makes room for whoever has few:
-//! - if more than a quarter of all connections have shown no identity yet, the oldest one of the address that has most of those;
-//! - otherwise the oldest one of the user who has most.
+//! A full listener closes one connection for each new one, so that clients with many connections make room for clients with few:
+//! - if more than a quarter of all connections are unauthenticated, the oldest one of the address with most of those;
+//! - otherwise the oldest one of the user with most connections.
 //!
-//! Connections of administrators and operators are never closed for others. A new connection is one of the youngest and so lives long enough to show
-//! whose it is: by its client certificate, or with its first request.
+//! Connections of administrators and operators are never closed for others. A new connection is one of the youngest and so lives long enough to
+//! authenticate: by its client certificate, or with its first request.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -27,15 +27,15 @@ pub(crate) struct Connections {
 #[derive(Default)]
 struct OpenConnections {
     next: u64,
-    /// By address.
+    /// Unauthenticated connections by address.
     unknown: ConnectionPool,
-    /// By user.
+    /// Ordinary users' connections by user.
     ordinary: ConnectionPool,
-    /// By user.
+    /// Administrators' and operators' connections by user.
     privileged: ConnectionPool,
 }
 
-/// Connections of one owner, oldest first. Each ends when its sender is dropped.
+/// Connections of one owner, oldest first. Dropping its sender ends a connection.
 type ConnectionsOfOwner = BTreeMap<u64, oneshot::Sender<Infallible>>;
 
 /// Connections by owner.
@@ -52,7 +52,7 @@ enum ConnectionClass {
     Privileged,
 }
 
-/// The place of one connection, until it is dropped.
+/// The slot of one connection, freed when it is dropped.
 pub(crate) struct ConnectionSlot {
     connections: Arc<Connections>,
     id: u64,
@@ -62,15 +62,16 @@ pub(crate) struct ConnectionSlot {
 /// A new connection.
 pub(crate) struct AcceptedConnection {
     pub(crate) slot: ConnectionSlot,
-    /// Resolves when the connection must end for another one.
+    /// Resolves when the connection must close for another one.
     pub(crate) replaced: oneshot::Receiver<Infallible>,
-    /// Another connection was closed for this one.
+    /// Whether another connection was closed for this one.
     pub(crate) replaces: bool,
 }
 
 impl Connections {
-    /// At most `most` connections in a process that may open `files` files. One that can open no more accepts no connection at all, not even to close
-    /// another one for it; so a quarter of the files is left, also for the other parts of the process.
+    /// At most `most` connections in a process that may open `files` files. A process without free file descriptors accepts no connection at
+    /// all, not even to close
+    /// another one for it; so a quarter of the files is reserved, also for the other parts of the process.
     pub(crate) fn new(most: usize, files: Option<u64>) -> Arc<Self> {
         let files = files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX);
         Arc::new(Self { most: most.min(files - files / 4), open: Mutex::default() })
@@ -80,7 +81,7 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a new connection from that address; none if administrators and operators have all of them.
+    /// A slot for a new connection from this address; none if administrators and operators have all slots.
     pub(crate) fn enter(connections: &Arc<Self>, address: IpAddr) -> Option<AcceptedConnection> {
         let owner = (ConnectionClass::Unknown, network(address).to_string());
         let mut open = connections.open();
@@ -102,7 +103,7 @@ impl Connections {
     }
 }
 
-/// Whoever has one IPv6 address usually has all of its /64.
+/// The network of an address: a client with one IPv6 address usually has all of its /64.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
@@ -136,7 +137,7 @@ impl ConnectionPool {
         Some(sender)
     }
 
-    /// Closes the oldest connection of the owner who has most; of two such owners, that of the one whose is older.
+    /// Closes the oldest connection of the owner with most; of two such owners, the one whose connection is older.
     fn close_one(&mut self) -> bool {
         let oldest = |own: &ConnectionsOfOwner| own.keys().next().copied();
         let most = self.owners.iter().max_by_key(|&(_, own)| (own.len(), Reverse(oldest(own))));
@@ -146,7 +147,7 @@ impl ConnectionPool {
 }
 
 impl ConnectionSlot {
-    /// The connection is that user's from now on. The first identity that it shows counts; to be anonymous is none.
+    /// Assigns the connection to a user. The first identity counts; anonymous requests do not.
     pub(crate) fn belongs_to(&self, user: &User, privileged: bool) {
         let mut owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
         if owner.0 != ConnectionClass::Unknown || !user.is_in(AUTHENTICATED) {
@@ -154,7 +155,7 @@ impl ConnectionSlot {
         }
         let class = if privileged { ConnectionClass::Privileged } else { ConnectionClass::Ordinary };
         let mut open = self.connections.open();
-        // None if the connection is being closed for another one.
+        // None if the connection is already being closed for another one.
         if let Some(sender) = open.unknown.remove(&owner.1, self.id) {
             *owner = (class, limit_key(user).to_owned());
             open.pool(class).insert(&owner.1, self.id, sender);
@@ -177,7 +178,7 @@ mod tests {
         Connections::enter(connections, address.parse().unwrap()).unwrap()
     }
 
-    /// A connection that has shown whose it is.
+    /// An authenticated connection.
     fn known(connections: &Arc<Connections>, address: &str, user: &str, privileged: bool) -> AcceptedConnection {
         let accepted = enter(connections, address);
         accepted.slot.belongs_to(&User::new(user, [AUTHENTICATED]), privileged);
@@ -200,7 +201,7 @@ mod tests {
         assert!(silent.iter().all(|one| !one.replaces));
         let mut other = enter(&connections, "10.0.0.2");
         assert!(other.replaces && closed(&mut silent[0]) && count(&mut silent) == 1);
-        // However many more come from that address.
+        // Independent of the number of further connections from that address.
         for _ in 0..100 {
             silent.push(enter(&connections, "10.0.0.1"));
         }
@@ -211,10 +212,10 @@ mod tests {
     #[test]
     fn connections_of_one_user_make_room_for_those_of_others() {
         let connections = Connections::new(8, None);
-        // Behind a proxy all come from one address.
+        // Behind a proxy all connections come from one address.
         let mut bob = known(&connections, "10.0.0.1", "bob", false);
         let mut eve: Vec<_> = (0..7).map(|_| known(&connections, "10.0.0.1", "eve", false)).collect();
-        // Those who have not shown who they are do not close each other while they are few.
+        // Unauthenticated connections are not closed for each other while they are few.
         let mut new: Vec<_> = (0..3).map(|_| enter(&connections, "10.0.0.1")).collect();
         assert_eq!((count(&mut eve), count(&mut new)), (3, 0));
         assert!(closed(&mut eve[0]) && !closed(&mut bob));

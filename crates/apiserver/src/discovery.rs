@@ -1,7 +1,7 @@
-//! What a server says about itself: its groups, versions and resources, in the old form (`/api`, `/apis`, one list per
+//! Discovery: groups, versions and resources of a server, in the unaggregated form (`/api`, `/apis`, one list per
 //! version) and in the aggregated one (everything in one answer), the index of its OpenAPI documents, and its version.
 //!
-//! Every function makes a document from resources; caching and serving them is the caller's.
+//! Every function builds a document from resources; the caller caches and serves it.
 
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub(crate) fn compare_versions(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// `v2beta1` is (beta, 2, 1); none for a version that does not look like one.
+/// Parses a version: `v2beta1` is (beta, 2, 1); none for other names.
 fn rank(version: &str) -> Option<(u8, u64, u64)> {
     let rest = version.strip_prefix('v')?;
     let digits = |text: &str| text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -94,7 +94,7 @@ pub(crate) fn group_list(resources: &[Arc<Resource>]) -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
-/// `/apis/GROUP`; none when there is no such group.
+/// `/apis/GROUP`; none when the group does not exist.
 pub(crate) fn group(resources: &[Arc<Resource>], name: &str) -> Option<Value> {
     let groups = groups(resources);
     let mut value = describe(groups.iter().find(|group| &*group.name == name)?);
@@ -113,7 +113,7 @@ fn describe(group: &Group) -> Map<String, Value> {
     value
 }
 
-/// `/api/v1` and `/apis/GROUP/VERSION`; none when there is no such version.
+/// `/api/v1` and `/apis/GROUP/VERSION`; none when the version does not exist.
 pub(crate) fn resource_list(resources: &[Arc<Resource>], group: &str, version: &str) -> Option<Value> {
     let mut list = Vec::new();
     for resource in resources.iter().filter(|resource| &*resource.group == group && &*resource.version == version) {
@@ -164,7 +164,7 @@ fn add_names(value: &mut Value, resource: &Resource) {
     }
 }
 
-/// Tells clients when objects are stored in another version than before.
+/// A hash that changes when objects are stored in another version.
 fn storage_version_hash(resource: &Resource) -> String {
     let (group, version) = match resource.storage_api_version.split_once('/') {
         // kube-apiserver still writes definitions of custom resources in the version in which they first appeared.
@@ -197,7 +197,7 @@ fn aggregated_group(resources: &[Arc<Resource>], group: &Group) -> Value {
 }
 
 fn aggregated_resource(resource: &Resource) -> Value {
-    // Built-in kinds leave group and version to the list around them; custom ones always name theirs.
+    // Built-in kinds inherit group and version from the enclosing list; custom ones always have their own.
     let kind = |group: &str, version: &str, kind: &str| {
         let own = group == &*resource.group && version == &*resource.version;
         let (group, version) = match resource.origin {
@@ -223,7 +223,7 @@ fn aggregated_resource(resource: &Resource) -> Value {
     value
 }
 
-/// What identifies the content of a document: the hash in OpenAPI addresses and, in quotes, its ETag.
+/// The hash of a document: part of OpenAPI addresses and, in quotes, its ETag.
 pub(crate) fn content_hash(document: &[u8]) -> String {
     let digest = digest::digest(&digest::SHA512, document);
     digest.as_ref().iter().map(|byte| format!("{byte:02X}")).collect()
@@ -239,7 +239,7 @@ pub(crate) fn openapi_path(group: &str, version: &str) -> String {
     if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }
 
-/// `/openapi/v3`: where the documents are, each address changing with the content so that clients can cache for ever.
+/// `/openapi/v3`: the index of the documents; each address changes with the content, so that clients can cache without expiry.
 pub(crate) fn openapi_index<'a>(documents: impl IntoIterator<Item = (&'a str, &'a Bytes)>) -> Value {
     let paths = documents.into_iter().map(|(path, document)| {
         let url = format!("/openapi/v3/{path}?hash={}", content_hash(document));
@@ -248,7 +248,7 @@ pub(crate) fn openapi_index<'a>(documents: impl IntoIterator<Item = (&'a str, &'
     json!({"paths": paths.collect::<Map<_, _>>()})
 }
 
-/// `/`: every path that answers. `others` are those that are not about groups.
+/// `/`: all served paths. `others` are the paths outside of groups.
 pub(crate) fn root_paths(resources: &[Arc<Resource>], others: &[&str]) -> Value {
     let mut paths: Vec<String> = others.iter().map(|path| (*path).to_owned()).collect();
     paths.extend(["/api".into(), "/api/v1".into(), "/apis".into(), "/apis/".into()]);
@@ -260,7 +260,7 @@ pub(crate) fn root_paths(resources: &[Arc<Resource>], others: &[&str]) -> Value 
     json!({"paths": paths})
 }
 
-/// `/version`: the Kubernetes that is spoken, and that it is this server which speaks it.
+/// `/version`: the Kubernetes version of the API, with this server named in it.
 pub(crate) fn version(told: Option<&Version>) -> Value {
     let git = told.map_or(crate::KUBERNETES_VERSION, |told| &told.git);
     let mut numbers = git.trim_start_matches('v').split('.').map(|number| number.parse::<u32>().unwrap_or_default());
@@ -283,7 +283,7 @@ pub(crate) fn version(told: Option<&Version>) -> Value {
     })
 }
 
-/// The processor as Go and Kubernetes name it.
+/// The processor architecture in the notation of Go.
 fn platform_arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

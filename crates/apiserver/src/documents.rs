@@ -1,4 +1,4 @@
-//! What is not a resource: health, version, metrics, discovery, OpenAPI, and the keys that sign tokens.
+//! The paths that are not resources: health, version, metrics, discovery, OpenAPI, and the keys that verify tokens.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use crate::registry::{Registry, Resource};
 use crate::server::Inner;
 use crate::store::Key;
 
-/// What `/` lists beside groups.
+/// The paths in `/` beside those of groups.
 const OTHERS: &[&str] = &[
     "/.well-known/openid-configuration",
     "/healthz",
@@ -28,7 +28,7 @@ const OTHERS: &[&str] = &[
     "/version",
 ];
 
-/// The documents of one state of the registry, made when they are first asked for.
+/// The documents of one state of the registry, created on first use.
 #[derive(Default)]
 struct DocumentCache(Mutex<BTreeMap<String, Option<Bytes>>>);
 
@@ -38,9 +38,9 @@ impl DocumentCache {
         if let Some(known) = lock().get(name) {
             return known.clone();
         }
-        // Made without the lock: the index of OpenAPI asks for every document.
+        // Created without the lock: the index of OpenAPI needs every document.
         let made = make();
-        // Names that lead nowhere are not kept: a client could ask for any number of them.
+        // Unknown names are not cached: a client could request any number of them.
         if made.is_some() {
             lock().insert(name.to_owned(), made.clone());
         }
@@ -48,7 +48,7 @@ impl DocumentCache {
     }
 }
 
-/// Servers without custom resources all say the same.
+/// The shared documents of all servers without custom resources.
 static BUILTIN: LazyLock<Arc<DocumentCache>> = LazyLock::new(Arc::default);
 
 /// The documents of one server.
@@ -72,7 +72,7 @@ impl Documents {
     }
 }
 
-/// Answers a request that names no resource.
+/// Answers a request for a path that is not a resource.
 pub(crate) fn answer(call: &Call) -> Result<Response<Body>, ApiError> {
     if !matches!(call.method, Method::GET | Method::HEAD) {
         let message = "the server does not allow this method on the requested resource";
@@ -136,8 +136,8 @@ fn bytes(value: Value) -> Option<Bytes> {
     Some(value.to_string().into())
 }
 
-/// `/livez`, `/readyz`, `/healthz` and their single checks; none for other paths. A server that answers at all is healthy by itself: its controllers are
-/// part of it. Whether it has its objects is told by what stands before them. `?verbose` lists the checks, and so does a page that failed.
+/// `/livez`, `/readyz`, `/healthz` and their single checks; none for other paths. The server itself is healthy if it answers: its controllers are
+/// part of it. The interceptor checks the access to its objects. `?verbose` lists the checks, and so does a failed page.
 fn health(call: &Call, path: &str) -> Option<Response<Body>> {
     let mut parts = path.trim_matches('/').splitn(2, '/');
     let page = parts.next().filter(|page| matches!(*page, "livez" | "readyz" | "healthz"))?;
@@ -169,7 +169,7 @@ fn health(call: &Call, path: &str) -> Option<Response<Body>> {
     Some(body::text(if passed { 200 } else { 500 }, text))
 }
 
-/// Whether the client asks for the aggregated form; an error when it asks for forms that do not exist and nothing else.
+/// Whether the client requests the aggregated form; an error when it accepts unknown forms only.
 fn wants_aggregated(call: &Call) -> Result<bool, ApiError> {
     let accept = call.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let clauses: Vec<String> = accept.split(',').map(|clause| clause.replace(' ', "")).collect();
@@ -201,7 +201,7 @@ fn document(call: &Call, document: Option<Bytes>) -> Response<Body> {
     }
 }
 
-/// A document with its ETag; 304 for a client that has it.
+/// A document with its ETag; 304 for a client that has this version.
 fn tagged(call: &Call, document: Bytes, content_type: &str) -> Response<Body> {
     let tag = discovery::etag(&document);
     let has = call.headers.get(header::IF_NONE_MATCH).is_some_and(|given| given.as_bytes() == tag.as_bytes());
@@ -222,14 +222,14 @@ fn tagged(call: &Call, document: Bytes, content_type: &str) -> Response<Body> {
     response
 }
 
-/// `/openapi/v2`, which describes nothing: clients that know v3 ask for it only to learn that a kind is unknown there too.
+/// `/openapi/v2`, an empty document: clients that know v3 request it only to learn that it does not have a kind either.
 fn openapi_v2(call: &Call) -> Response<Body> {
     const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
     let accepts = call.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if accepts.contains(PROTOBUF) {
         // Document { swagger: "2.0", info: { title: "Kubernetes", version: "v1.37" }, paths: {} }
         let bytes: &[u8] = b"\x0a\x032.0\x12\x13\x0a\x0aKubernetes\x12\x05v1.37\x42\x00";
-        // Not the type that was asked for: with its `@`, Go's own reader of media types does not take it.
+        // Not the requested type: with its `@`, Go's own media type parser rejects it.
         let content_type = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
         return body::respond(200, content_type, body::full(Bytes::from_static(bytes)));
     }
@@ -274,7 +274,7 @@ fn openapi_document(
     })
 }
 
-/// The schema as its definition has it.
+/// The schema as in its definition.
 fn schema_of(server: &Inner, resource: &Resource) -> Value {
     let name = format!("{}.{}", resource.plural, resource.group);
     let definition = server

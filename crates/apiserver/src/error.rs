@@ -1,4 +1,4 @@
-//! What goes wrong, as the `Status` objects that Kubernetes clients read.
+//! API errors, as the `Status` objects that Kubernetes clients read.
 
 use fleetwright_schema::FieldError;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ pub struct ApiError {
     pub reason: &'static str,
     /// The text for a person.
     pub message: String,
-    /// What the error is about.
+    /// The object or resource of the error.
     pub details: Option<Box<Details>>,
 }
 
@@ -29,7 +29,7 @@ pub struct Details {
     pub uid: String,
     /// Single causes.
     pub causes: Vec<Cause>,
-    /// When to try again.
+    /// The time in seconds after which to retry.
     pub retry_after: Option<u32>,
 }
 
@@ -67,23 +67,23 @@ impl ApiError {
         self
     }
 
-    /// The same error with a time after which to try again.
+    /// The same error with a retry time.
     pub fn with_retry_after(mut self, seconds: u32) -> Self {
         self.details.get_or_insert_default().retry_after = Some(seconds);
         self
     }
 
-    /// 400: the request makes no sense.
+    /// 400: the request is malformed.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
-    /// 401: who are you?
+    /// 401: authentication is missing or failed.
     pub fn unauthorized() -> Self {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// 403: the object may not be touched in this way.
+    /// 403: the request is not allowed.
     pub fn forbidden(group: &str, resource: &str, name: &str, why: impl std::fmt::Display) -> Self {
         let what = qualified(group, resource);
         let message = if name.is_empty() {
@@ -120,20 +120,20 @@ impl ApiError {
         )
     }
 
-    /// 409: the name is taken.
+    /// 409: an object of this name exists.
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
         Self::new(409, "AlreadyExists", format!("{} {name:?} already exists", qualified(group, resource)))
             .about(group, resource, name)
     }
 
-    /// 409: the object changed, or is not in the state that the request asks for.
+    /// 409: the object changed, or its state does not permit the request.
     pub fn conflict(group: &str, resource: &str, name: &str, why: impl std::fmt::Display) -> Self {
         let what = qualified(group, resource);
         Self::new(409, "Conflict", format!("Operation cannot be fulfilled on {what} {name:?}: {why}"))
             .about(group, resource, name)
     }
 
-    /// 409 for a write that was based on an older version.
+    /// 409 for a write to an older version of the object.
     pub fn modified(group: &str, resource: &str, name: &str) -> Self {
         Self::conflict(
             group,
@@ -143,7 +143,7 @@ impl ApiError {
         )
     }
 
-    /// 410: the version asked for is no longer kept.
+    /// 410: the requested version is no longer in the history.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }
@@ -153,7 +153,7 @@ impl ApiError {
         Self::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {limit}"))
     }
 
-    /// 415: the body has a format that cannot be read here.
+    /// 415: the format of the body is not supported.
     pub fn unsupported_media_type(accepted: &[&str]) -> Self {
         Self::new(
             415,
@@ -189,12 +189,12 @@ impl ApiError {
         Self::new(422, "Invalid", message).about(group, kind, name).with_causes(causes)
     }
 
-    /// 429: not now.
+    /// 429: too many requests.
     pub fn too_many_requests(message: impl Into<String>, retry_after: u32) -> Self {
         Self::new(429, "TooManyRequests", message).with_retry_after(retry_after)
     }
 
-    /// 500: the server's own fault.
+    /// 500: an error of the server.
     pub fn internal(message: impl std::fmt::Display) -> Self {
         Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
             .with_causes(vec![Cause { message: message.to_string(), ..Cause::default() }])

@@ -1,4 +1,4 @@
-//! From a request to its answer: who asks, may they, and which part of the server answers.
+//! Request handling: authentication, authorization, and the dispatch to the part of the server that answers.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::write::patch::{PatchKind, patch};
 use crate::write::{Outcome, Warnings, WriteRequest, create, decode, update};
 use crate::{documents, list, reviews, subresources, watch};
 
-/// Who is at the other end.
+/// The peer of a connection.
 #[derive(Clone)]
 pub(crate) enum Peer {
     /// Code in the same process, as this user.
@@ -39,7 +39,7 @@ pub(crate) enum Peer {
     Remote(Option<Arc<ClientCertificate>>, Arc<ConnectionSlot>),
 }
 
-/// One request, with all that its handler needs.
+/// A request with everything that its handler needs.
 pub(crate) struct Call {
     pub(crate) server: Arc<Inner>,
     pub(crate) user: User,
@@ -49,7 +49,7 @@ pub(crate) struct Call {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) warnings: Warnings,
-    /// Nothing of it is to happen, although it is answered as if it had.
+    /// Whether the request is answered as if it were done, without effect.
     pub(crate) pretend: bool,
 }
 
@@ -68,7 +68,7 @@ where
         Ok(user) => receive(&server, &user, &parts.method, incoming).await.map(|bytes| (user, bytes)),
         Err(error) => Err(error),
     };
-    // A place is taken when everything is there: how long a body takes is up to its client.
+    // A slot is taken when the whole body has arrived: its duration depends on the client.
     let admitted = admitted.and_then(|(user, bytes)| Ok((server.in_flight_limiter.take(&user, &info)?, user, bytes)));
     let mut answer = match admitted {
         Err(error) => body::error(&error),
@@ -87,7 +87,7 @@ where
                     warnings: Warnings::default(),
                     pretend,
                 });
-                // A mistake of ours in one request must not take the connection, with other requests on it, along.
+                // A panic in one request must not end the connection with its other requests.
                 let guarded = AssertUnwindSafe(dispatch(&call, &mut known)).catch_unwind().await;
                 let answer = guarded
                     .unwrap_or_else(|_| {
@@ -95,7 +95,7 @@ where
                     })
                     .unwrap_or_else(|error| call.refuse(&error));
                 let answer = with_warnings(answer, &call.warnings);
-                // An answer takes memory until its client has read it, so that it keeps its place until then.
+                // An answer takes memory until its client has read it, so that it keeps its slot until then.
                 match permit {
                     Some(permit) => answer.map(|sent| body::with_guard(sent, permit)),
                     None => answer,
@@ -143,7 +143,7 @@ fn attributes<'a>(user: &'a User, info: &'a RequestInfo) -> Attributes<'a> {
     attributes
 }
 
-/// Whether a request is only to be answered, and nothing of it is to happen.
+/// Whether a request is only answered, without effect.
 async fn pass(server: &Inner, info: &RequestInfo) -> Result<bool, ApiError> {
     let passage = match &server.interceptor {
         Some(interceptor) if info.is_resource => {
@@ -158,7 +158,7 @@ async fn pass(server: &Inner, info: &RequestInfo) -> Result<bool, ApiError> {
     Ok(passage == InterceptAction::Pretend)
 }
 
-/// The body of a request. A body that has arrived already needs no place among those that are being received.
+/// The body of a request. A body that has arrived completely needs no slot among those that are being received.
 async fn receive<B>(server: &Inner, user: &User, method: &Method, incoming: B) -> Result<Bytes, ApiError>
 where
     B: http_body::Body<Data = Bytes> + Send,
@@ -191,7 +191,7 @@ where
 
 fn with_warnings(mut answer: Response<Body>, warnings: &Warnings) -> Response<Body> {
     for warning in warnings.take() {
-        // RFC 7234: code, agent, quoted text. Control characters cannot stand in a header.
+        // RFC 7234: code, agent, quoted text. Control characters are not allowed in a header.
         let text: String = warning.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()) {
@@ -218,7 +218,7 @@ async fn dispatch(call: &Arc<Call>, known: &mut bool) -> Result<Response<Body>, 
     {
         call.warnings.add(warning);
     }
-    // Cluster-scoped things have no namespace in their path, namespaced objects must have one.
+    // Cluster-scoped objects have no namespace in their path, namespaced objects must have one.
     let is_namespace = resource.is("", "namespaces");
     let misplaced = !resource.namespaced && !info.namespace.is_empty() && !is_namespace;
     let unplaced = resource.namespaced && info.namespace.is_empty() && !matches!(info.verb, "list" | "watch");
@@ -267,7 +267,7 @@ async fn dispatch(call: &Arc<Call>, known: &mut bool) -> Result<Response<Body>, 
     }
 }
 
-/// Nothing is at this path: groups of the table say so with a `Status`, unknown ones as the mux does.
+/// The 404 of a missing path: known groups answer with a `Status`, unknown ones like the mux.
 pub(crate) fn nothing_here(group: &str) -> Result<Response<Body>, ApiError> {
     if Registry::builtins().iter().any(|resource| &*resource.group == group) {
         return Err(ApiError::no_such_resource());
@@ -275,7 +275,7 @@ pub(crate) fn nothing_here(group: &str) -> Result<Response<Body>, ApiError> {
     Ok(page_not_found())
 }
 
-/// What the real server's mux says about paths that it does not know.
+/// The answer of the real server's mux to an unknown path.
 pub(crate) fn page_not_found() -> Response<Body> {
     body::text(404, "404 page not found\n")
 }
@@ -301,7 +301,7 @@ impl Call {
         if resource.namespaced { &self.info.namespace } else { "" }
     }
 
-    /// The write that this call asks for.
+    /// The write request of this call.
     pub(crate) fn operation<'a>(&'a self, resource: &'a Arc<Resource>, options: WriteOptions) -> WriteRequest<'a> {
         WriteRequest {
             server: &self.server,
@@ -321,7 +321,7 @@ impl Call {
         Ok(options)
     }
 
-    /// The body as an object of the resource; what strict reading found is warned of or refused, as the client asked.
+    /// The body as an object of the resource; findings of strict decoding become warnings or an error, as the client requested.
     pub(crate) fn object(&self, resource: &Resource, options: &WriteOptions) -> Result<Value, ApiError> {
         let decoded = decode::object(resource, &self.headers, &self.body)?;
         decode::apply_field_validation(decoded.strict, options.field_validation, &self.warnings, |error| {
@@ -334,7 +334,7 @@ impl Call {
         Ok(decoded.object)
     }
 
-    /// Answers with an error, in the client's format where that can be made.
+    /// The error answer, in the client's format where possible.
     fn refuse(&self, error: &ApiError) -> Response<Body> {
         let plain = body::error(error);
         let Ok(view) = self.view() else { return plain };
@@ -345,8 +345,8 @@ impl Call {
         answer
     }
 
-    /// How the client wants its answer. Asked before anything is written, so that a write whose answer cannot be given
-    /// does not happen.
+    /// The response format that the client accepts. Negotiated before any write, so that a write whose answer cannot be encoded
+    /// is not made.
     pub(crate) fn view(&self) -> Result<ResponseFormat, ApiError> {
         ResponseFormat::negotiate(&self.headers, &self.query, self.server.now())
     }
@@ -397,7 +397,7 @@ fn remove(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiEr
         DeleteOutcome::Gone(last) if returns_object(&resource.origin) => view.object(resource, &last, 200),
         DeleteOutcome::Gone(last) => Ok(view.plain(200, &success(&op, &last))),
         DeleteOutcome::Pending(outcome) => {
-            // The old way of asking for cascading deletion has an answer of its own.
+            // The deprecated option for cascading deletion has a different status code.
             let code = if options.orphan_dependents == Some(false) { 202 } else { 200 };
             view.outcome(resource, code, &outcome)
         }

@@ -1,4 +1,4 @@
-//! Who calls this server and what they may do: the auth module, fed from this server's own objects.
+//! Authentication and authorization of this server's clients: the auth module with this server's own objects.
 
 use std::sync::{Arc, LazyLock};
 
@@ -16,7 +16,7 @@ use crate::write::WriteRequest;
 const GROUP: &str = "rbac.authorization.k8s.io";
 const ROLES: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
 
-/// What a policy is made of. Every request asks whether it changed, so the table is searched only once.
+/// The resources of the RBAC policy. Every request checks for changes, so the table is searched only once.
 static ROLE_RESOURCES: LazyLock<Vec<&'static Arc<Resource>>> = LazyLock::new(|| {
     Registry::builtins().iter().filter(|r| *r.group == *GROUP && ROLES.contains(&&*r.plural)).collect()
 });
@@ -32,7 +32,7 @@ impl auth::Graph for Inner {
     fn pods_on(&self, node: &str) -> Vec<Value> {
         let Some(pods) = self.registry.find("", "v1", "pods") else { return Vec::new() };
         let needle = format!("\"nodeName\":\"{node}\"");
-        // Looked at as bytes first: most pods are elsewhere.
+        // Filtered on the bytes first: most pods are on other nodes.
         let page = self.store.page(&pods.storage, None, None, None, 0, |pod| {
             pod.json.windows(needle.len()).any(|window| window == needle.as_bytes())
         });
@@ -50,7 +50,7 @@ impl auth::Graph for Inner {
 }
 
 impl Inner {
-    /// The policy as of now.
+    /// The present policy.
     pub(crate) fn policy(&self) -> Arc<Policy> {
         let resources = || ROLE_RESOURCES.iter();
         let revision = resources().map(|r| self.store.resource_revision(&r.storage)).max().unwrap_or(0);
@@ -63,7 +63,7 @@ impl Inner {
         })
     }
 
-    /// Who sent a request over the network.
+    /// The user of a request over the network.
     pub(crate) fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -72,7 +72,7 @@ impl Inner {
         Authenticator { issuer: &self.tokens, objects: self }.authenticate(certificate, headers, self.now())
     }
 
-    /// Refuses what the policy does not allow.
+    /// Refuses requests that the policy does not allow.
     pub(crate) fn authorize(&self, attributes: &Attributes<'_>) -> Result<(), ApiError> {
         if auth::node_may(attributes, "", self) {
             return Ok(());
@@ -80,7 +80,7 @@ impl Inner {
         auth::authorize(&self.policy(), attributes)
     }
 
-    /// An apply or a PUT that finds nothing creates the object, which needs the right to create as well.
+    /// An apply or a PUT without an existing object creates it, which needs the right to create as well.
     pub(crate) fn authorize_create(&self, op: &WriteRequest<'_>, name: &str) -> Result<(), ApiError> {
         let attributes = Attributes::resource(op.user, "create", &op.resource.group, &op.resource.plural)
             .in_namespace(op.namespace)
@@ -88,14 +88,14 @@ impl Inner {
         self.authorize(&attributes)
     }
 
-    /// Nobody grants more than they hold.
+    /// Prevents escalation: a user cannot grant more rights than their own.
     pub(crate) fn check_escalation(
         &self,
         op: &WriteRequest<'_>,
         old: Option<&Value>,
         new: &Value,
     ) -> Result<(), ApiError> {
-        // Masters may grant anything. Asked first: the policy would be compiled anew after each of their writes, which made
+        // Masters may grant anything. Checked first: the policy would be recompiled after each of their writes, which made
         // the start of a server quadratic in its bootstrap roles.
         if &*op.resource.group != GROUP || op.user.is_master() {
             return Ok(());

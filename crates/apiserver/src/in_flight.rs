@@ -1,10 +1,10 @@
-//! The most requests that a server works on at the same time, as `--max-requests-inflight` and `--max-mutating-requests-inflight` limit them
-//! in kube-apiserver. A request beyond the limit is answered with 429 and `Retry-After`.
+//! Limits on concurrent requests, as `--max-requests-inflight` and `--max-mutating-requests-inflight` of kube-apiserver.
+//! A request beyond the limit is answered with 429 and `Retry-After`.
 //!
-//! Guarantees, for each kind of place:
+//! Guarantees, for each kind of slot:
 //! - Members of `system:masters` are answered beyond the limits, as in kube-apiserver.
-//! - A quarter is kept for operators: all other users together have three quarters, however many they are.
-//! - One of these other users has at most a share. The service accounts of a namespace count as one user, because whoever may create one there
+//! - A quarter is reserved for operators: all other users together have three quarters, however many they are.
+//! - One of these other users has at most a share. The service accounts of a namespace count as one user, because a user who may create one there
 //!   may create thousands.
 
 use std::collections::HashMap;
@@ -18,16 +18,16 @@ use crate::request::RequestInfo;
 /// The limits on requests in flight. Members of `system:masters` and health checks are answered beyond them, as in kube-apiserver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlightLimits {
-    /// Requests that change nothing: get, list, and paths outside the resources. One user has at most half of these places.
+    /// Requests that change nothing: get, list, and paths outside the resources. One user has at most half of these slots.
     pub reads: usize,
-    /// Requests that change objects. One user has at most half of these places.
+    /// Requests that change objects. One user has at most half of these slots.
     pub writes: usize,
-    /// Watches, each for as long as it lives. One user has at most half of these places: a controller of thousands of clusters needs thousands.
+    /// Watches, each until its end. One user has at most half of these slots: a controller of thousands of clusters needs thousands.
     pub watches: usize,
-    /// Requests whose bodies are being received. They have no place among the writes yet, because their clients decide how long that takes. One user
-    /// has at most an eighth of these places.
+    /// Requests whose bodies are being received. They have no slot among the writes yet, because their clients decide how long that takes. One user
+    /// has at most an eighth of these slots.
     pub bodies: usize,
-    /// The groups of operators, for whom a quarter of all places is kept. Tenants must not be able to create members of these groups.
+    /// The groups of operators, for whom a quarter of all slots is kept. Tenants must not be able to create members of these groups.
     pub operators: &'static [&'static str],
 }
 
@@ -64,17 +64,17 @@ impl InFlightLimiter {
         }
     }
 
-    /// Administrators and operators, whom others must not keep out.
+    /// Whether the user is an administrator or operator, whom other users must not block.
     pub(crate) fn is_privileged(&self, user: &User) -> bool {
         user.is_master() || self.operators.iter().any(|group| user.is_in(group))
     }
 
-    /// A place for a request whose body is still to come, to be held until the body was received.
+    /// A slot for a request without its body, to be held until the body was received.
     pub(crate) fn receive(&self, user: &User) -> Result<Option<Permit>, ApiError> {
         self.place(&self.bodies, user)
     }
 
-    /// A place for a request, to be held until the answer is sent; none for a request that needs none.
+    /// A slot for a request, to be held until the answer is sent; none for a request that needs none.
     pub(crate) fn take(&self, user: &User, info: &RequestInfo) -> Result<Option<Permit>, ApiError> {
         if !info.is_resource && is_health_check(&info.path) {
             return Ok(None);
@@ -89,7 +89,7 @@ impl InFlightLimiter {
 
     fn place(&self, places: &Arc<RequestPool>, user: &User) -> Result<Option<Permit>, ApiError> {
         match RequestPool::take(places, user, self.is_privileged(user)) {
-            // Administrators must be able to look at an overloaded server.
+            // Administrators must be able to inspect an overloaded server.
             None if !user.is_master() => {
                 Err(ApiError::too_many_requests("Too many requests, please try again later.", 1))
             }
@@ -97,14 +97,14 @@ impl InFlightLimiter {
         }
     }
 
-    /// The number of requests in flight by their kind, with the names that kube-apiserver's metric has for them.
+    /// The numbers of requests in flight by kind, under the names of kube-apiserver's metric.
     pub(crate) fn taken(&self) -> [(&'static str, usize); 3] {
         let taken = |places: &RequestPool| places.taken().all;
         [("readOnly", taken(&self.reads)), ("mutating", taken(&self.writes)), ("watch", taken(&self.watches))]
     }
 }
 
-/// Whom a limit for one user counts: the service accounts of a namespace are one.
+/// The key of a user's limit: the service accounts of a namespace share one.
 pub(crate) fn limit_key(user: &User) -> &str {
     match user.name.rsplit_once(':') {
         Some((namespace, _)) if user.name.starts_with("system:serviceaccount:") => namespace,
@@ -112,7 +112,7 @@ pub(crate) fn limit_key(user: &User) -> &str {
     }
 }
 
-/// The places of one kind.
+/// The slots of one kind.
 struct RequestPool {
     most: usize,
     share: usize,
@@ -122,13 +122,13 @@ struct RequestPool {
 #[derive(Default)]
 struct PermitCounts {
     all: usize,
-    /// Those of users who are neither administrators nor operators.
+    /// Taken slots of users who are neither administrators nor operators.
     ordinary: usize,
-    /// The same by user.
+    /// The same by limit key.
     by_key: HashMap<String, usize>,
 }
 
-/// One of them, until it is dropped.
+/// A taken slot, freed when it is dropped.
 pub(crate) struct Permit {
     places: Arc<RequestPool>,
     /// None for administrators and operators.
@@ -136,7 +136,7 @@ pub(crate) struct Permit {
 }
 
 impl RequestPool {
-    /// At most `most` places, and for one user one of `parts` equal parts.
+    /// At most `most` slots, and for one user one of `parts` equal parts.
     fn new(most: usize, parts: usize) -> Arc<Self> {
         Arc::new(Self { most, share: most.div_ceil(parts), taken: Mutex::default() })
     }
@@ -211,18 +211,18 @@ mod tests {
         let mut held: Vec<_> = (0..4).map(|_| in_flight_limiter.take(&eve, &watch).unwrap()).collect();
         assert_eq!(refused(&eve), Some(429));
         assert!(in_flight_limiter.take(&eve, &read).is_ok(), "each kind has places of its own");
-        // A watch that has ended gives its place back.
+        // A watch that has ended frees its slot.
         held.pop();
         held.push(in_flight_limiter.take(&eve, &watch).unwrap());
         assert_eq!(refused(&eve), Some(429));
-        // Administrators have no share, and are answered when every place is taken.
+        // Administrators have no share, and are answered when all slots are taken.
         let admin = User::new("admin", ["system:masters"]);
         held.extend((0..2).map(|_| in_flight_limiter.take(&admin, &watch).unwrap()));
         held.extend((0..2).map(|_| in_flight_limiter.take(&user("bob"), &watch).unwrap()));
         assert_eq!(in_flight_limiter.taken()[2], ("watch", 8));
         assert_eq!(refused(&user("amy")), Some(429));
         assert!(in_flight_limiter.take(&admin, &watch).unwrap().is_none());
-        // Who was refused has kept no place.
+        // A refused request has not kept a slot.
         drop(held);
         assert!(in_flight_limiter.watches.taken().by_key.is_empty());
         assert_eq!(in_flight_limiter.taken()[2], ("watch", 0));

@@ -1,4 +1,4 @@
-//! What stands between a server and its objects, where they are not simply there.
+//! A hook between a server and its objects, for simulated failures of the storage.
 
 use futures::future::BoxFuture;
 
@@ -11,23 +11,23 @@ pub struct InterceptedRequest<'a> {
     pub resource: &'a str,
 }
 
-/// Whether a request goes on.
+/// The decision about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InterceptAction {
-    /// It does.
+    /// The request is handled.
     Continue,
-    /// It is answered as if it had been done, and is not.
+    /// The request is answered as if it were done, without effect.
     Pretend,
-    /// It is answered with this code and this message.
+    /// The request is refused with this code and message.
     Refuse(u16, String),
 }
 
-/// One of the checks that `/readyz` and `/livez` are made of.
+/// A check of `/readyz` and `/livez`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// The name.
     pub name: &'static str,
-    /// Whether it counts for `/livez` too.
+    /// Whether it is part of `/livez` too.
     pub live: bool,
     /// Whether it is passed.
     pub passed: bool,
@@ -46,15 +46,15 @@ pub struct Removal {
     pub release: String,
 }
 
-/// Stands between a server and its objects: storage that can be lost, a server that does not do what it should.
+/// Intercepts requests between a server and its objects: storage that is lost, a server with a defect.
 pub trait Interceptor: Send + Sync + 'static {
-    /// Asked before every request that needs objects, also those of the process; may take its time.
+    /// Called before every request that needs objects, also those within the process; it may wait.
     fn intercept<'a>(&'a self, asked: InterceptedRequest<'a>) -> BoxFuture<'a, InterceptAction>;
 
     /// The checks beyond those of the server itself.
     fn checks(&self) -> Vec<HealthCheck>;
 
-    /// APIs that a release removes: who asks for them is told by the server's metrics.
+    /// APIs that a release removes: the server's metrics report requests for them.
     fn removals(&self) -> Vec<Removal> {
         Vec::new()
     }

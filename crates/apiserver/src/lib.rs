@@ -1,7 +1,8 @@
-//! A Kubernetes API server in a library: what kubectl and controllers see is what kube-apiserver shows them.
+//! A Kubernetes API server in a library: kubectl and controllers see the behavior of kube-apiserver.
 //!
-//! [`Server::start`] gives a running server; one process may hold thousands, and some of them may share their [`Storage`]. Requests come over TLS or, for callers in the
-//! same process, through [`Handle::client`]. Everything that changes goes through the write path into the store; reads
+//! [`Server::start`] starts a server; one process may run thousands, and some of them may share their [`Storage`]. Requests come over TLS or,
+//! for callers in the
+//! same process, through [`Handle::client`]. All changes pass through the write path into the store; reads
 //! and watches are served from it.
 
 mod admission;

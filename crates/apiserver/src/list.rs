@@ -1,4 +1,4 @@
-//! Reads: one object, and collections at any moment that the store still knows, whole or page by page.
+//! Reads: one object, and collections at any revision in the store's history, whole or page by page.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::request::Query;
 use crate::selectors::{FieldSelector, LabelSelector, Selectors};
 use crate::store::{Key, Page, Store};
 
-/// How long a request waits for a version that is still to come.
+/// The time for which a request waits for a future revision.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 const LIST_EXPIRED: &str = "The resourceVersion for the provided list is too old.";
@@ -26,7 +26,7 @@ const CONTINUE_EXPIRED: &str = "The provided continue parameter is too old to di
     remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were \
     created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
 
-/// How a given resourceVersion is meant.
+/// The meaning of a given resourceVersion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Match {
     Exact,
@@ -122,7 +122,7 @@ impl ListOptions {
         errors
     }
 
-    /// The resourceVersion as a number; 0 when none or any is asked for.
+    /// The resourceVersion as a number; 0 when none or any is requested.
     pub(crate) fn revision(&self) -> Result<u64, FieldError> {
         self.resource_version.as_deref().map_or(Ok(0), parse_revision)
     }
@@ -168,7 +168,7 @@ fn field_selector(query: &Query, resource: &Resource, name: &str) -> Result<Fiel
     Ok(selector)
 }
 
-/// Under which name the store keeps a selectable field, or the error that the real server has for the kind.
+/// The store's name of a selectable field, or the real server's error for the kind.
 fn field_name(resource: &Resource, field: &str) -> Result<String, String> {
     let known = [
         "Pod",
@@ -187,7 +187,7 @@ fn field_name(resource: &Resource, field: &str) -> Result<String, String> {
         return Ok("spec.nodeName".into());
     }
     if resource.field_is_selectable(field) && !placeless {
-        // events.k8s.io has other names for what core/v1 events are stored with.
+        // events.k8s.io has other names for the fields of core/v1 events.
         return Ok(match (resource.is("events.k8s.io", "events"), field.strip_prefix("regarding.")) {
             (true, Some(rest)) => format!("involvedObject.{rest}"),
             (true, None) if field == "reportingController" => "reportingComponent".into(),
@@ -201,7 +201,7 @@ fn field_name(resource: &Resource, field: &str) -> Result<String, String> {
     })
 }
 
-/// 504 unless the store comes to a revision soon.
+/// Waits until the store reaches a revision; 504 after a timeout.
 pub(crate) async fn wait_for(store: &Store, revision: u64) -> Result<(), ApiError> {
     store.reach(revision, PATIENCE).await.map_err(|current| {
         let cause = Cause {
@@ -214,7 +214,7 @@ pub(crate) async fn wait_for(store: &Store, revision: u64) -> Result<(), ApiErro
     })
 }
 
-/// Reads one object; `resourceVersion` asks for one that is not older.
+/// Reads one object; `resourceVersion` requests one that is not older.
 pub(crate) async fn get(
     store: &Store,
     resource: &Resource,
@@ -272,7 +272,7 @@ pub(crate) async fn list(
     view.list(resource, page, token, remaining)
 }
 
-/// The moment that a list without a token shows; none for the present.
+/// The revision of a list without a token; none for the present.
 async fn moment(store: &Store, options: &ListOptions) -> Result<Option<u64>, ApiError> {
     let revision =
         options.revision().map_err(|error| ApiError::bad_request(format!("invalid resource version: {error}")))?;
@@ -286,7 +286,7 @@ async fn moment(store: &Store, options: &ListOptions) -> Result<Option<u64>, Api
     }
 }
 
-/// A list that asks for one name in one place needs no walk over all objects.
+/// Answers a list of one name in one namespace without a walk over all objects.
 fn single(store: &Store, resource: &Resource, namespace: &str, at: Option<u64>, options: &ListOptions) -> Option<Page> {
     let name = options.selectors.fields.exact("metadata.name")?;
     if at.is_some() || options.token.is_some() || (resource.namespaced && namespace.is_empty()) {
@@ -298,7 +298,7 @@ fn single(store: &Store, resource: &Resource, namespace: &str, at: Option<u64>, 
     Some(Page { objects, revision, next: None, remaining: None })
 }
 
-/// 410 with a token that goes on in the present.
+/// 410 with a token that continues in the present.
 fn expired(view: &ResponseFormat, after: Option<&Key>, namespace: &str) -> Response<Body> {
     let mut status = ApiError::expired(CONTINUE_EXPIRED).status();
     if let Some(after) = after {
@@ -307,12 +307,12 @@ fn expired(view: &ResponseFormat, after: Option<&Key>, namespace: &str) -> Respo
     view.plain(410, &status)
 }
 
-/// Where a paged list goes on.
+/// The continue token of a paged list.
 #[derive(Debug, PartialEq, Eq)]
 struct Token {
-    /// The moment of the list; none for the present, after the first one expired.
+    /// The revision of the list; none for the present, after the first one expired.
     revision: Option<u64>,
-    /// The last key of the page before.
+    /// The last key of the previous page.
     after: Key,
 }
 
@@ -369,13 +369,13 @@ impl Token {
     }
 }
 
-/// Where Go's decoder gives up.
+/// The byte at which Go's decoder fails.
 fn bad_byte(text: &str) -> usize {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     text.bytes().position(|byte| !known(byte)).unwrap_or(text.len())
 }
 
-/// What a bookmark shows: nothing but a version.
+/// The object of a bookmark, which has only a version.
 pub(crate) fn bookmark(resource: &Resource, revision: u64) -> Value {
     json!({"kind": &*resource.kind, "apiVersion": &*resource.api_version,
         "metadata": {"resourceVersion": revision.to_string()}})

@@ -1,4 +1,4 @@
-//! What the server counts, in Prometheus' text format.
+//! The server's metrics, in Prometheus' text format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use crate::interceptor::Removal;
 use crate::request::RequestInfo;
 use crate::store::Store;
 
-/// What requests are counted by. The text is copied when a row is new, not for every request.
+/// The labels of request counts. The text is copied when a row is new, not for every request.
 #[derive(Clone, Debug)]
 struct Labels {
     verb: &'static str,
@@ -32,11 +32,11 @@ struct Row {
 /// The counters of one server.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
-    /// By verb and code; few resources share both, and are told apart by comparing.
+    /// Counts by verb and code; few resources share both, and are compared one by one.
     requests: Mutex<BTreeMap<(&'static str, u16), Vec<Row>>>,
-    /// Watches that run now.
+    /// Running watches.
     pub(crate) watches: AtomicI64,
-    /// Connections that were closed because there were too many.
+    /// Connections that were closed because of the limit.
     pub(crate) refused_connections: AtomicU64,
     /// Panics of controllers, by controller.
     panics: Mutex<BTreeMap<&'static str, u64>>,
@@ -48,7 +48,7 @@ impl Metrics {
         *self.panics.lock().unwrap_or_else(PoisonError::into_inner).entry(controller).or_default() += 1;
     }
 
-    /// Counts an answered request. Paths that name no known resource share one row, so that a client cannot make rows.
+    /// Counts an answered request. Paths without a known resource share one row, so that a client cannot create rows.
     pub(crate) fn answered(&self, info: &RequestInfo, known: bool, code: u16, took: Duration) {
         let texts = [&info.group, &info.version, &info.resource, &info.subresource];
         let [group, version, resource, subresource] = texts.map(|text| if known { text.as_str() } else { "" });
@@ -77,7 +77,7 @@ impl Metrics {
         rows.push(Row { labels, count: 1, took });
     }
 
-    /// The page that Prometheus reads.
+    /// The page for Prometheus.
     pub(crate) fn page(&self, store: &Store, in_flight_limiter: &InFlightLimiter, removals: &[Removal]) -> String {
         let mut out = String::new();
         let requests: Vec<Row> = {
@@ -147,7 +147,7 @@ impl Metrics {
     }
 }
 
-/// The labels of an API that a release removes, if the request was for one.
+/// The labels of a deprecated API that a release removes, if the request was for one.
 fn deprecated(labels: &Labels, removals: &[Removal]) -> Option<String> {
     let Labels { group, version, resource, subresource, .. } = labels;
     let asked = |one: &&Removal| one.group == *group && one.version == *version && one.resource == *resource;

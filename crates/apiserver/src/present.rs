@@ -1,4 +1,4 @@
-//! What an object looks like to a client: the format and shape that it accepts, for one object, a list or a watch.
+//! Encodes objects for clients: the accepted format and shape, for one object, a list or a watch.
 
 mod yaml;
 
@@ -17,7 +17,7 @@ use crate::registry::{Column, Origin, Resource};
 use crate::request::Query;
 use crate::store::{Object, Page};
 
-/// Lists larger than this leave in pieces of about this size.
+/// Lists above this size are sent in pieces of about this size.
 const CHUNK_BYTES: usize = 128 << 10;
 
 /// The annotation of the bookmark that ends the initial events of a watch.
@@ -29,7 +29,7 @@ enum Format {
     Yaml,
 }
 
-/// What becomes of the object; the text is the apiVersion of the answer.
+/// The shape of the answer; the text is its apiVersion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Whole,
@@ -45,7 +45,7 @@ enum Include {
     Object,
 }
 
-/// How one client wants its answer.
+/// The response format of one client.
 #[derive(Clone, Debug)]
 pub(crate) struct ResponseFormat {
     format: Format,
@@ -58,7 +58,7 @@ pub(crate) struct ResponseFormat {
 }
 
 impl ResponseFormat {
-    /// Reads the Accept header as the real server does: the best clause whose format and transformation can be made.
+    /// Negotiates the Accept header as the real server does: the best clause whose format and transformation are supported.
     pub(crate) fn negotiate(headers: &HeaderMap, query: &Query, now: Timestamp) -> Result<Self, ApiError> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let agent = text(header::USER_AGENT);
@@ -104,7 +104,7 @@ impl ResponseFormat {
         self.object(resource, &resource.value(object), code)
     }
 
-    /// The answer to a request about one object of this version that is not stored: a dry run's, or a deleted one.
+    /// The answer to a request about one object of this version that is not stored: of a dry run, or a deleted one.
     pub(crate) fn object(&self, resource: &Resource, value: &Value, code: u16) -> Result<Response<Body>, ApiError> {
         let shaped = match self.shape {
             Shape::Whole => return Ok(self.plain(code, value)),
@@ -190,7 +190,7 @@ impl ResponseFormat {
         let mut metadata = json!({"resourceVersion": revision.to_string()});
         match (token, &resource.origin) {
             (Some(token), _) => metadata["continue"] = token.into(),
-            // Lists of custom resources say so when nothing follows, those of built-in kinds do not.
+            // Lists of custom resources have an empty `continue`, those of built-in kinds do not.
             (None, Origin::Custom(_)) if self.shape == Shape::Whole => metadata["continue"] = "".into(),
             (None, _) => {}
         }
@@ -253,7 +253,7 @@ impl ResponseFormat {
         }
     }
 
-    /// Whether watch events show the objects as they are, so that all such watchers can share them.
+    /// Whether watch events show the objects unchanged, so that all such watchers can share them.
     pub(crate) fn whole(&self) -> bool {
         self.shape == Shape::Whole
     }
@@ -278,7 +278,7 @@ impl ResponseFormat {
     }
 
     fn row(&self, resource: &Resource, version: &str, value: &Value) -> Value {
-        // A client that waits for the end of the initial events must find its mark, whatever it asked to include.
+        // A client that waits for the end of the initial events needs this annotation, whatever it asked to include.
         let mark = value.get("metadata").and_then(|m| m.get("annotations")?.get(INITIAL_EVENTS_END)).is_some();
         let object = match self.include {
             Include::Object => value.clone(),
@@ -297,7 +297,7 @@ impl ResponseFormat {
     }
 }
 
-/// The items of a list on their way out.
+/// The items of a list while it is being sent.
 struct Items {
     view: ResponseFormat,
     resource: Arc<Resource>,
@@ -307,7 +307,7 @@ struct Items {
 
 impl Items {
     fn piece(&mut self) -> Option<Bytes> {
-        // Objects of a list are much alike, so the first tells how much room they take.
+        // Objects of a list are similar, so the first one gives an estimate of the size.
         let one = self.objects.as_slice().first().map_or(0, |object| object.json.len() + 1);
         let mut out = Vec::with_capacity((self.objects.len() * one).min(CHUNK_BYTES + one));
         while out.len() < CHUNK_BYTES {
@@ -322,7 +322,7 @@ impl Items {
 }
 
 fn write(out: &mut Vec<u8>, value: &Value) {
-    // Writing a `Value` into memory has no way to fail: its keys are strings and its numbers finite.
+    // Serializing a `Value` into memory cannot fail: its keys are strings and its numbers finite.
     let _ = serde_json::to_writer(out, value);
 }
 
@@ -404,7 +404,7 @@ fn clause(text: &str) -> Option<Clause<'_>> {
     Some(clause)
 }
 
-/// What the parameters of a clause ask for; none when it cannot be done.
+/// The transformation in the parameters of a clause; none when it is not supported.
 fn transformation(clause: &Clause<'_>) -> Option<(Shape, bool)> {
     let get = |name: &str| clause.parameters.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| *value);
     if get("stream").is_some_and(|stream| !matches!(stream, "" | "watch")) {

@@ -1,4 +1,4 @@
-//! The resources that a server offers: the built-in table, shared by every server of the process, and this server's
+//! The resources of a server: the built-in table, shared by every server of the process, and this server's
 //! custom resources.
 
 use std::borrow::Cow;
@@ -23,9 +23,9 @@ pub struct Column {
     pub name: String,
     /// The JSON type (`string`, `integer`, `date`…).
     pub ty: String,
-    /// How to read the value; `name` marks the name column.
+    /// The format of the value; `name` marks the name column.
     pub format: String,
-    /// What the column shows.
+    /// The description of the column.
     pub description: String,
     /// Zero for the normal view, more for `-o wide`.
     pub priority: i64,
@@ -50,17 +50,17 @@ impl Column {
 pub struct Subresource {
     /// `status`, `scale`, `eviction`…
     pub name: Arc<str>,
-    /// The group of the kind that it speaks.
+    /// The group of its kind.
     pub group: Arc<str>,
-    /// The version of the kind that it speaks.
+    /// The version of its kind.
     pub version: Arc<str>,
-    /// The kind that it speaks.
+    /// The kind of its objects.
     pub kind: Arc<str>,
-    /// What can be done with it.
+    /// The supported verbs.
     pub verbs: Vec<&'static str>,
 }
 
-/// Where a resource comes from.
+/// The origin of a resource.
 #[derive(Clone)]
 pub enum Origin {
     /// The built-in table.
@@ -69,7 +69,7 @@ pub enum Origin {
     Custom(Arc<CustomVersion>),
 }
 
-/// One version of one resource, with all that is needed to serve it.
+/// One version of one resource, with everything needed to serve it.
 pub struct Resource {
     /// The API group, empty for core.
     pub group: Arc<str>,
@@ -93,7 +93,7 @@ pub struct Resource {
     pub verbs: Vec<&'static str>,
     /// Subresources.
     pub subresources: Vec<Subresource>,
-    /// Where the store keeps the objects; versions and aliases of a resource share it.
+    /// The name of the resource in the store; versions and aliases of a resource share it.
     pub storage: Arc<str>,
     /// The apiVersion in which the objects are stored.
     pub storage_api_version: Arc<str>,
@@ -105,7 +105,7 @@ pub struct Resource {
     pub schema: Arc<Schema>,
     /// Objects that were written under another stamp are defaulted and pruned again when they are read.
     pub stamp: u64,
-    /// Where the resource comes from.
+    /// The origin of the resource.
     pub origin: Origin,
 }
 
@@ -172,7 +172,7 @@ impl Resource {
         self.subresources.iter().find(|sub| &*sub.name == name)
     }
 
-    /// A stored object's bytes as this version shows them.
+    /// A stored object's bytes in this version.
     pub fn present<'a>(&self, object: &'a Object) -> Cow<'a, Bytes> {
         if object.stamp == self.stamp && *object.api_version == *self.api_version {
             return Cow::Borrowed(&object.json);
@@ -181,7 +181,7 @@ impl Resource {
         Cow::Owned(serde_json::to_vec(&value).map(Bytes::from).unwrap_or_else(|_| object.json.clone()))
     }
 
-    /// A stored object as this version shows it.
+    /// A stored object in this version.
     pub fn value(&self, object: &Object) -> Value {
         let mut value = object.value();
         if object.stamp == self.stamp && *object.api_version == *self.api_version {
@@ -198,7 +198,7 @@ impl Resource {
         value
     }
 
-    /// An object of this version as it is stored.
+    /// An object of this version in its stored form.
     pub fn to_storage(&self, mut value: Value) -> Value {
         if self.storage_api_version == self.api_version {
             return value;
@@ -207,7 +207,7 @@ impl Resource {
             Origin::Builtin(_) => strategy::event_to_core(&mut value),
             Origin::Custom(_) => {
                 value["apiVersion"] = Value::from(&*self.storage_api_version);
-                // What the stored version does not know is lost.
+                // Fields that the stored version does not have are lost.
                 if let Some(stored) = &self.stored_as {
                     stored.default_and_prune(&mut value);
                 }
@@ -216,7 +216,7 @@ impl Resource {
         value
     }
 
-    /// The values that field selectors can ask for, beyond name and namespace.
+    /// The values of selectable fields, beyond name and namespace.
     pub fn selectable_fields(&self, value: &Value) -> Vec<(Arc<str>, String)> {
         match &self.origin {
             Origin::Builtin(kind) => {
@@ -230,7 +230,7 @@ impl Resource {
     pub fn field_is_selectable(&self, field: &str) -> bool {
         match &self.origin {
             _ if matches!(field, "metadata.name" | "metadata.namespace") => true,
-            // An empty object has a value, if an empty one, for each of its kind's selectable fields.
+            // An empty object has an entry, possibly empty, for each of its kind's selectable fields.
             Origin::Builtin(kind) => {
                 strategy::selectable_fields(kind, &Value::Null).iter().any(|(name, _)| *name == field)
             }
@@ -254,7 +254,7 @@ impl Resource {
         }
     }
 
-    /// What a row says about its object beside the cells.
+    /// The conditions of a row beside its cells.
     pub fn row_conditions(&self, value: &Value) -> Vec<Value> {
         match &self.origin {
             Origin::Builtin(kind) => fleetwright_builtins::printers::row_conditions(kind, value),
@@ -274,7 +274,7 @@ impl Resource {
 
     /// 422 for an object of this resource.
     pub fn invalid(&self, name: &str, errors: &[FieldError]) -> ApiError {
-        // Events of both groups are one kind to the real server, which is core's.
+        // Events of both groups are one kind in the real server, the one of core.
         let group = if self.is("events.k8s.io", "events") { "" } else { &*self.group };
         ApiError::invalid(group, &self.kind, name, errors)
     }
@@ -286,10 +286,10 @@ impl std::fmt::Debug for Resource {
     }
 }
 
-/// Resources by their plural. Few share one, and a path is looked up without making a key of it.
+/// Resources by their plural. Few share one, and the lookup of a path allocates no key.
 type Index = HashMap<Arc<str>, Vec<Arc<Resource>>>;
 
-/// Built-in resources are the same in every server, so that a thousand servers hold one copy.
+/// Built-in resources are the same in every server, so that a thousand servers share one copy.
 static BUILTINS: LazyLock<(Vec<Arc<Resource>>, Index)> = LazyLock::new(|| {
     let all: Vec<Arc<Resource>> = KINDS.iter().map(|kind| Arc::new(Resource::builtin(kind))).collect();
     let index = index(&all);
@@ -304,7 +304,7 @@ fn index(resources: &[Arc<Resource>]) -> Index {
     index
 }
 
-/// What one server offers.
+/// The resources of one server.
 #[derive(Default)]
 pub struct Registry {
     custom: RwLock<Arc<Custom>>,
@@ -339,7 +339,7 @@ impl Registry {
         BUILTINS.0.iter().find(fits).cloned().or_else(|| self.custom().all.iter().find(fits).cloned())
     }
 
-    /// A resource of a group, whichever version is preferred.
+    /// A resource of a group, in the preferred version.
     pub fn by_plural(&self, group: &str, plural: &str) -> Option<Arc<Resource>> {
         let fits = |r: &&Arc<Resource>| *r.group == *group && *r.plural == *plural;
         BUILTINS.0.iter().find(fits).cloned().or_else(|| self.custom().all.iter().find(fits).cloned())
@@ -350,13 +350,13 @@ impl Registry {
         &BUILTINS.0
     }
 
-    /// The custom resources, in the order in which discovery shows them, and a number that changes with them.
+    /// The custom resources, in the order of discovery, and a number that changes with them.
     pub fn customs(&self) -> (Vec<Arc<Resource>>, u64) {
         let custom = self.custom();
         (custom.all.clone(), custom.generation)
     }
 
-    /// One resource for each place in the store that holds objects: what a garbage collector walks over.
+    /// One resource for each place in the store, for the garbage collector.
     pub fn stored(&self) -> Vec<Arc<Resource>> {
         let mut seen = std::collections::HashSet::new();
         let customs = self.customs().0;

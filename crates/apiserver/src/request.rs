@@ -1,4 +1,4 @@
-//! What a request asks for, read from its method, path and query.
+//! Parses requests: method, path and query.
 
 use std::borrow::Cow;
 
@@ -27,7 +27,7 @@ impl Query {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str()).filter(|v| !v.is_empty())
     }
 
-    /// Every value of a key, empty ones too.
+    /// Every value of a key, including empty ones.
     pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(k, _)| k == key).map(|(_, v)| v.as_str())
     }
@@ -38,7 +38,7 @@ impl Query {
         self.optional_flag(key).unwrap_or(false)
     }
 
-    /// A flag that knows "not given".
+    /// An optional flag.
     pub fn optional_flag(&self, key: &str) -> Option<bool> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| !matches!(v.to_ascii_lowercase().as_str(), "false" | "0"))
     }
@@ -72,7 +72,7 @@ fn decode(text: &str, plus: bool) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// A request, taken apart as kube-apiserver's request info does.
+/// A parsed request, as in kube-apiserver's request info.
 #[derive(Clone, Debug, Default)]
 pub struct RequestInfo {
     /// The decoded path.
@@ -93,9 +93,9 @@ pub struct RequestInfo {
     pub subresource: String,
     /// The object's name, empty for a collection.
     pub name: String,
-    /// The name that the field selector of a collection request asks for: rights by name count for it.
+    /// The name in the field selector of a collection request: rights by name apply to it.
     pub selected: String,
-    /// The node that the field selector of a collection request asks for.
+    /// The node in the field selector of a collection request.
     pub selected_node: String,
     /// Path segments after the subresource: only proxies have them, and they are not served.
     pub excess: bool,

@@ -1,4 +1,4 @@
-//! The resources that only answer: reviews of access and identity, and tokens for service accounts.
+//! The resources that are not stored: reviews of access and identity, and tokens for service accounts.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) fn answer(call: &Call, resource: &Arc<Resource>) -> Result<Response<B
         "SelfSubjectRulesReview" => auth::self_subject_rules_review(&policy, &call.user, &body)?,
         "SelfSubjectReview" => auth::self_subject_review(&call.user, now),
         "TokenReview" => auth::token_review(&call.server.tokens, &*call.server, body, now)?,
-        // `POST …/bindings` is the old way of `POST …/pods/NAME/binding`.
+        // `POST …/bindings` is the deprecated form of `POST …/pods/NAME/binding`.
         "Binding" => return crate::admission::pods::bind_named(call, &body),
         other => return Err(ApiError::internal(format!("{other} has no answer"))),
     };

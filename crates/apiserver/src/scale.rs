@@ -1,4 +1,4 @@
-//! The scale subresource: how many replicas, for workloads and for custom resources that say where they keep it.
+//! The scale subresource: the replicas of workloads and of custom resources that declare their path.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ fn patch(call: &Call, resource: &Arc<Resource>, name: &str) -> Result<Outcome, A
     })
 }
 
-/// Carries the replicas of a scale into the object.
+/// Writes the replicas of a scale into the object.
 fn write(op: &WriteRequest<'_>, name: &str, live: &Value, scale: &Value) -> Result<Changed, ApiError> {
     let replicas = replicas(op.resource, name, scale)?;
     let mut object = live.clone();
@@ -86,7 +86,7 @@ fn write(op: &WriteRequest<'_>, name: &str, live: &Value, scale: &Value) -> Resu
     Ok(Changed { object, owned: false })
 }
 
-/// An applied scale owns the replicas, and nothing else, of the object.
+/// An applied scale owns only the replicas of the object.
 fn apply(op: &WriteRequest<'_>, name: &str, live: &Value, scale: &Value) -> Result<Changed, ApiError> {
     let replicas = replicas(op.resource, name, scale)?;
     let mut applied =
@@ -109,7 +109,7 @@ fn replicas(resource: &Resource, name: &str, scale: &Value) -> Result<i64, ApiEr
             )
         })?,
     };
-    // The schema of a custom resource judges its own field.
+    // The schema of a custom resource validates its own field.
     if replicas < 0 && resource.custom().is_none() {
         let error = FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
         return Err(ApiError::invalid("autoscaling", "Scale", name, &[error]));

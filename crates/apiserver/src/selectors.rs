@@ -1,4 +1,4 @@
-//! Label and field selectors: their grammar, the errors of their mistakes, and matching.
+//! Label and field selectors: grammar, errors and matching.
 
 use fleetwright_schema::FieldError;
 
@@ -119,7 +119,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// The token at hand, as an operator.
+    /// The current token as an operator.
     fn raw(&mut self) -> Token<'a> {
         let token = self.tokens.get(self.at).copied().unwrap_or(Token::End);
         self.at += 1;
@@ -348,8 +348,8 @@ struct Term {
 }
 
 impl FieldSelector {
-    /// Reads `metadata.name=a,spec.nodeName!=b`. `rename` tells under which name a field is kept, or why it cannot be
-    /// selected by.
+    /// Parses `metadata.name=a,spec.nodeName!=b`. `rename` returns the stored name of a field, or the reason why it is not
+    /// selectable.
     pub fn parse(text: &str, rename: impl Fn(&str) -> Result<String, String>) -> Result<Self, String> {
         let mut parts = split_terms(text);
         parts.sort_unstable();

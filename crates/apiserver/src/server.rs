@@ -1,4 +1,4 @@
-//! One API server: what it holds, how it starts and how it stops.
+//! One API server: its state, its start and its stop.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -27,12 +27,12 @@ use crate::{bootstrap, controllers, local, transport};
 /// The issuer and the audience of service-account tokens.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// How long running requests have when the server stops.
+/// The time that running requests have when the server stops.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long aborted tasks have to notice.
+/// The time that aborted tasks have to end.
 const ABORT: Duration = Duration::from_secs(1);
 
-/// Where the time comes from; a simulation brings its own.
+/// The source of the time; a simulation supplies its own.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
@@ -54,50 +54,51 @@ impl Default for Clock {
     }
 }
 
-/// The version that a server tells.
+/// The version that a server reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// That of the program, such as `v1.36.4`.
+    /// The version of the program, such as `v1.36.4`.
     pub git: String,
-    /// The minor version that it behaves as, where that is an older one.
+    /// The emulated minor version, if it is an older one.
     pub emulated: Option<(u32, u32)>,
 }
 
-/// How a server is set up. The default serves in-process callers only.
+/// The configuration of a server. The default serves in-process callers only.
 #[derive(Clone)]
 pub struct Config {
-    /// Where to listen for TLS connections; none for in-process callers only. Port 0 takes a free one.
+    /// The listen address for TLS; none for in-process callers only. Port 0 selects a free one.
     pub listen: Option<SocketAddr>,
-    /// The authority that signs the serving certificate and whose client certificates are trusted; made at the start when
+    /// The authority that signs the serving certificate and whose client certificates are trusted; created at the start when
     /// neither it nor `serving` is given. Servers may share one.
     pub authority: Option<Arc<Authority>>,
-    /// Certificates for a server that makes none: it has no authority then, and signs no certificate requests, unless a [`ControllerManager`](crate::ControllerManager) does.
+    /// Certificates for a server without its own authority: it signs no certificate requests, unless a
+    /// [`ControllerManager`](crate::ControllerManager) does.
     pub serving: Option<Serving>,
-    /// The key that signs service-account tokens; made at the start when none is given.
+    /// The key that signs service-account tokens; created at the start when none is given.
     pub service_account_key: Option<Arc<ServiceAccountKey>>,
     /// Other keys whose tokens are accepted, as PEM: public ones, or private ones of which the public half counts.
     pub token_keys: Vec<String>,
     /// The issuer of service-account tokens, and their audience.
     pub issuer: String,
-    /// Where the objects are; in a storage of its own when none is given.
+    /// The storage of the objects; a new one when none is given.
     pub storage: Option<Storage>,
-    /// What stands between the server and its objects, if anything.
+    /// The hook between the server and its objects, if any.
     pub interceptor: Option<Arc<dyn Interceptor>>,
-    /// The version that it tells, if not its own.
+    /// The reported version, if it is not the server's own.
     pub version: Option<Version>,
-    /// Names and addresses that the serving certificate carries beside the usual ones.
+    /// Names and addresses of the serving certificate beside the usual ones.
     pub names: Vec<String>,
-    /// How much history is kept for watches and paged lists, in a storage of its own.
+    /// The limits of the history for watches and paged lists, in a new storage.
     pub history: HistoryLimits,
     /// The largest request body.
     pub body_limit: usize,
     /// The most requests that are worked on at the same time.
     pub in_flight: InFlightLimits,
-    /// What one connection, and all of them, may take of the server.
+    /// The limits of one connection, and of all of them.
     pub connections: ConnectionLimits,
-    /// Where cluster IPs of services come from.
+    /// The range of the cluster IPs of services.
     pub service_cidr: String,
-    /// Where the time comes from.
+    /// The source of the time.
     pub clock: Clock,
 }
 
@@ -124,7 +125,7 @@ impl Default for Config {
     }
 }
 
-/// Why a server did not start.
+/// The reason why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The address cannot be listened on.
@@ -132,16 +133,16 @@ pub enum StartError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// Keys or certificates cannot be made or used.
+    /// Keys or certificates cannot be created or used.
     #[error("cannot set up certificates: {0}")]
     Certificates(String),
     /// The serving key is not the one of the serving certificate.
     #[error("the serving key does not belong to the serving certificate")]
     KeyMismatch,
-    /// A setting makes no sense.
+    /// A setting is invalid.
     #[error("config field {field}: {message}")]
     Config {
         /// The field.
@@ -151,7 +152,7 @@ pub enum StartError {
     },
 }
 
-/// What all parts of one server share.
+/// The state that all parts of one server share.
 pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) storage: Storage,
@@ -161,9 +162,9 @@ pub(crate) struct Inner {
     pub(crate) authorizer: Authorizer,
     pub(crate) tokens: TokenIssuer,
     pub(crate) authority: Option<Arc<Authority>>,
-    /// Signs serving certificates of kubelets; made when the first one is signed. No client of this server verifies them.
+    /// The authority of kubelets' serving certificates; created for the first one. No client of this server verifies them.
     kubelet_signer: OnceLock<Arc<Authority>>,
-    /// Whom clients trust.
+    /// The CA certificate for clients.
     pub(crate) ca_pem: String,
     pub(crate) tls: Tls,
     pub(crate) metrics: Metrics,
@@ -173,14 +174,14 @@ pub(crate) struct Inner {
     pub(crate) body_limit: usize,
     pub(crate) in_flight_limiter: InFlightLimiter,
     pub(crate) connections: ConnectionLimits,
-    /// True when the server is asked to stop.
+    /// Whether the server is asked to stop.
     pub(crate) stop: watch::Sender<bool>,
-    /// True when it will be, and clients should look for another.
+    /// Whether the server will stop soon, and clients should switch to another.
     pub(crate) drain: watch::Sender<bool>,
 }
 
 impl Inner {
-    /// The authority of kubelets' serving certificates, of a server that has an authority of its own.
+    /// The authority of kubelets' serving certificates, if the server has its own authority.
     pub(crate) fn kubelet_authority(&self) -> Option<Arc<Authority>> {
         self.authority.as_ref()?;
         if let Some(known) = self.kubelet_signer.get() {
@@ -204,7 +205,7 @@ impl Inner {
         crate::write::delete::seconds_text(self.now())
     }
 
-    /// Randomness for generated names.
+    /// Random numbers for generated names.
     pub(crate) fn random(&self) -> u64 {
         uuid::Uuid::new_v4().as_u64_pair().0
     }
@@ -213,7 +214,7 @@ impl Inner {
     pub(crate) fn stopping(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut stop = self.stop.subscribe();
         async move {
-            // An error means that the sender is gone, which is a stop as well.
+            // A dropped sender means stop as well.
             let _ = stop.wait_for(|stop| *stop).await;
         }
     }
@@ -229,7 +230,7 @@ impl Inner {
     }
 }
 
-/// Counts a watch for as long as it lives.
+/// Counts a watch while it exists.
 struct Watching(Arc<Inner>);
 
 impl Inner {
@@ -260,7 +261,7 @@ impl Server {
     /// answers.
     ///
     /// # Errors
-    /// The address is taken, keys cannot be made, or a setting makes no sense. Nothing is left running then.
+    /// The address is in use, keys cannot be created, or a setting is invalid. Nothing is left running then.
     pub async fn start(config: Config) -> Result<Handle, StartError> {
         let certificates = |error: fleetwright_pki::Error| StartError::Certificates(error.to_string());
         let authority = match (config.authority, &config.serving) {
@@ -356,7 +357,7 @@ impl Handle {
         self.address
     }
 
-    /// The URL of the server; for a server without a listener a name that only its own clients know.
+    /// The URL of the server; without a listener, a name that only its own clients know.
     pub fn url(&self) -> String {
         match self.address {
             Some(address) => format!("https://{address}"),
@@ -364,20 +365,20 @@ impl Handle {
         }
     }
 
-    /// The certificate of the authority that clients trust.
+    /// The CA certificate for clients.
     pub fn ca_pem(&self) -> &str {
         &self.inner.ca_pem
     }
 
-    /// Other certificates for connections that are made from now on.
+    /// Replaces the certificates for new connections.
     ///
     /// # Errors
-    /// They cannot be used; then everything stays as it was.
+    /// They cannot be used; then nothing changes.
     pub fn set_serving(&self, serving: &Serving) -> Result<(), StartError> {
         self.inner.tls.set(serving)
     }
 
-    /// Where the objects are.
+    /// The storage of the objects.
     pub fn storage(&self) -> &Storage {
         &self.inner.storage
     }
@@ -385,7 +386,7 @@ impl Handle {
     /// A kubeconfig with a client certificate for this user.
     ///
     /// # Errors
-    /// The certificate cannot be made, or the server has no authority that would.
+    /// The certificate cannot be created, or the server has no authority.
     pub fn kubeconfig(&self, user: &str, groups: &[&str]) -> Result<String, StartError> {
         let error = |error: fleetwright_pki::Error| StartError::Certificates(error.to_string());
         let none = || StartError::Certificates("the server has no authority of its own that could sign one".into());
@@ -403,7 +404,7 @@ impl Handle {
     /// The administrator's kubeconfig.
     ///
     /// # Errors
-    /// The certificate cannot be made.
+    /// The certificate cannot be created.
     pub fn admin_kubeconfig(&self) -> Result<String, StartError> {
         self.kubeconfig("fleetwright-admin", &["system:masters"])
     }
@@ -431,17 +432,18 @@ impl Handle {
         handlers::serve(self.inner.clone(), request, Peer::Local(user))
     }
 
-    /// Forgets the history of watches and lists up to now, as a compaction of etcd does.
+    /// Compacts the history of watches and lists up to now, as etcd does.
     pub fn compact(&self) {
         self.inner.store.compact(self.inner.store.revision());
     }
 
-    /// The server will stop soon: it answers as before, and asks clients with every answer to make a new connection for their next request, which then reaches another server.
+    /// Announces a stop: the server answers as before, and asks clients with every answer to reconnect, so that their next request reaches
+    /// another server.
     pub fn drain(&self) {
         self.inner.drain.send_replace(true);
     }
 
-    /// Stops the server: watches end, running requests are answered, tasks are over when this returns. A task that does not end within
+    /// Stops the server: watches end, running requests are answered, and all tasks have ended when this returns. A task that does not end within
     /// five seconds is aborted; one that does not end then, because it never yields, is left behind.
     pub async fn stop(mut self) {
         self.drain();

@@ -1,4 +1,4 @@
-//! Where servers keep their objects: what etcd is to kube-apiservers.
+//! The storage of servers, which corresponds to the etcd of kube-apiservers.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,11 +12,12 @@ use crate::admission::ServiceNetwork;
 use crate::registry::Registry;
 use crate::store::{Change, Draft, HistoryLimits, Key, Object, Precondition, Store};
 
-/// What is the same in all clusters.
+/// The objects that are the same in all clusters.
 static COMMON: OnceLock<Vec<(Arc<str>, Arc<Object>)>> = OnceLock::new();
 
-/// The objects of one cluster, and their recent past. Clones are the same storage, and several servers may share one: a restarted server finds what was
-/// there before, and replicas see each other's writes.
+/// The objects of one cluster, with their recent history. Clones are the same storage, and several servers may share one: a restarted server
+/// finds the
+/// earlier objects, and replicas see each other's writes.
 #[derive(Clone)]
 pub struct Storage {
     shared: Arc<Shared>,
@@ -25,26 +26,26 @@ pub struct Storage {
 struct Shared {
     limits: HistoryLimits,
     store: Store,
-    /// By network: two servers must not give the same address.
+    /// By network: two servers must not allocate the same address.
     networks: Mutex<HashMap<String, Arc<ServiceNetwork>>>,
-    /// Who holds it runs the controllers: one server of all that share the storage.
+    /// The lock of the controllers: one of all servers that share the storage runs them.
     controllers_lock: Arc<tokio::sync::Mutex<()>>,
     manager: watch::Sender<Option<Arc<ControllerManager>>>,
 }
 
-/// What a controller-manager outside of the servers adds to what they do by themselves.
+/// The functions that a controller-manager outside of the servers adds.
 #[derive(Clone, Debug, Default)]
 pub struct ControllerManager {
     /// Signs approved certificate requests of clients, where the server has no authority of its own.
     pub signer: Option<Arc<Authority>>,
-    /// Signs approved serving certificates of kubelets. Not the authority that API servers have theirs from: whoever gets a serving certificate for a
-    /// wrong name could otherwise pose as the API server.
+    /// Signs approved serving certificates of kubelets. It differs from the authority of the API servers: otherwise a serving certificate for a
+    /// wrong name could impersonate the API server.
     pub kubelet_signer: Option<Arc<Authority>>,
     /// Fills the status of ResourceQuotas.
     pub quotas: bool,
 }
 
-/// A controller-manager at work; it stops when this is dropped.
+/// A running controller-manager; dropping it stops it.
 #[derive(Debug)]
 pub struct ControllerManagerGuard {
     storage: Storage,
@@ -87,7 +88,7 @@ impl fmt::Debug for Storage {
 }
 
 impl Storage {
-    /// An empty one.
+    /// An empty storage.
     pub fn new(limits: HistoryLimits) -> Self {
         Self::of(Store::new(limits.clone()), limits)
     }
@@ -103,19 +104,20 @@ impl Storage {
         Self { shared: Arc::new(shared) }
     }
 
-    /// One that begins with what is the same in all clusters, such as the roles that Kubernetes brings along: shared with the first server of the process, which made it, and so as old as
-    /// that. For processes with thousands of clusters. Empty until a server has been started.
+    /// A storage with the objects that are the same in all clusters, such as Kubernetes' default roles: shared with the first server of the
+    /// process, which created them, and so with
+    /// their age. For processes with thousands of clusters. Empty until a server has been started.
     pub fn prepared(limits: HistoryLimits) -> Self {
         let objects = COMMON.get().map(Vec::as_slice).unwrap_or_default();
         if objects.is_empty() { Self::new(limits) } else { Self::of(Store::holding(limits.clone(), objects), limits) }
     }
 
-    /// Whether nothing was ever written to it.
+    /// Whether the storage has never been written to.
     pub(crate) fn is_new(&self) -> bool {
         self.revision() <= 1
     }
 
-    /// Remembers what is the same in all clusters, from one that a server has just begun.
+    /// Records the objects that are the same in all clusters, from a storage that a server has just initialized.
     pub(crate) fn seed_common_objects(&self) {
         COMMON.get_or_init(|| {
             let all = |storage: &Arc<str>| {
@@ -138,7 +140,7 @@ impl Storage {
         self.shared.store.revision()
     }
 
-    /// How many objects there are, and how many bytes of JSON they are.
+    /// The number of objects, and their size in bytes of JSON.
     pub fn size(&self) -> (usize, usize) {
         let mut size = (0, 0);
         for resource in self.shared.store.resources() {
@@ -152,12 +154,12 @@ impl Storage {
         size
     }
 
-    /// Whether two are the same.
+    /// Whether both are the same storage.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// A controller-manager begins to work on these objects, in place of one that did before.
+    /// Starts a controller-manager on these objects, which replaces an earlier one.
     pub fn manage(&self, manager: ControllerManager) -> ControllerManagerGuard {
         let manager = Arc::new(manager);
         self.shared.manager.send_replace(Some(manager.clone()));
@@ -184,11 +186,12 @@ impl Storage {
         lines
     }
 
-    /// Objects as a snapshot has them, in a storage of their own. Their revisions are new ones, above those of the snapshot, so that nobody who saw the others
-    /// takes them for older.
+    /// Restores the objects of a snapshot into a new storage. Their revisions are new ones, above those of the snapshot, so that clients of the
+    /// old storage do not
+    /// take them for older.
     ///
     /// # Errors
-    /// The bytes are no snapshot.
+    /// The bytes are not a snapshot.
     pub fn restore(snapshot: &[u8], limits: HistoryLimits) -> Result<Self, String> {
         let mut lines = snapshot.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         let mut read = |what: &str| -> Result<Option<Value>, String> {
@@ -217,7 +220,7 @@ impl Storage {
         Ok(Self::of(store, limits))
     }
 
-    /// The limits that it was made with.
+    /// The limits of its history.
     pub fn limits(&self) -> &HistoryLimits {
         &self.shared.limits
     }

@@ -24,7 +24,7 @@ pub(crate) async fn answer(call: &Arc<Call>, resource: &Arc<Resource>) -> Result
         "token" => reviews::token(call),
         "binding" => admission::pods::bind(call, resource),
         "eviction" => admission::pods::evict(call, resource),
-        // Every other subresource shows the object itself, and its strategy takes only its part of a write.
+        // Every other subresource shows the object itself, and its strategy restricts a write to its part.
         _ => part(call, resource),
     }
 }

@@ -25,31 +25,31 @@ use crate::connections::{AcceptedConnection, ConnectionSlot, Connections};
 use crate::handlers::{self, Peer};
 use crate::server::{Clock, Inner, StartError};
 
-/// A client that does not finish its TLS handshake within this time is cut off.
+/// The timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How often an HTTP/2 connection is asked whether its client still answers, and how long that client has.
+/// The interval of HTTP/2 pings, and the time for their answer.
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(20);
 
 /// The requests that one HTTP/2 connection may carry at the same time: as many as Go's servers allow.
 const STREAMS: u32 = 250;
 
-/// What clients may take of a listener. Each limit ends what a client could otherwise hold for ever by sending slowly, or nothing.
+/// The limits of a listener's clients. Each limit ends a resource that a client could otherwise hold for ever by sending slowly, or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// The most connections at the same time, and no more than three quarters of the files that the process may open. For one more, another one is
-    /// closed: of the address that has most that have shown no identity, or of the user who has most.
+    /// The most connections at the same time, and no more than three quarters of the files that the process may open. At the limit, another one is
+    /// closed: of the address with most unauthenticated ones, or of the user with most connections.
     pub connections: usize,
-    /// How long a connection may take until its first request was received, without its body.
+    /// The time until the first request of a connection was received, without its body.
     pub first_request: Duration,
-    /// How long a connection may have no request in flight. Longer than the 90 seconds after which the usual clients close theirs, so that
+    /// The time without a request in flight. Longer than the 90 seconds after which the usual clients close theirs, so that
     /// no client loses a request to a connection that is just being closed.
     pub idle: Duration,
-    /// How long the body of a request may take.
+    /// The time for receiving the body of a request.
     pub body: Duration,
-    /// How long a client may leave an answer unread that is ready to be sent. The connection of one that takes longer is closed, since
-    /// everything that it asked for waits in memory.
+    /// The time for which a client may leave a ready answer unread. The connection is closed after it, since
+    /// everything that the client requested waits in memory.
     pub unread: Duration,
 }
 
@@ -65,13 +65,13 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// How long a connection that was made just before a stop may wait for its first request.
+/// The time that a connection from just before a stop may wait for its first request.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
 
 /// The certificates of a listener, as PEM.
 #[derive(Clone)]
 pub struct Serving {
-    /// The certificate that the server shows, with those between it and its authority.
+    /// The server's certificate, with the intermediates up to its authority.
     pub cert_pem: String,
     /// Its key.
     pub key_pem: String,
@@ -109,13 +109,13 @@ pub(crate) fn own(authority: &Authority, names: &[String], api_address: IpAddr) 
     Ok(Serving { cert_pem: pair.cert_pem, key_pem: pair.key_pem, client_ca_pem })
 }
 
-/// The TLS side of a listener, which may change while it listens.
+/// The TLS configuration of a listener, which may change while it listens.
 pub(crate) struct Tls {
     clock: Clock,
     config: RwLock<Option<Arc<rustls::ServerConfig>>>,
 }
 
-/// What is valid is valid by the server's own clock.
+/// A time provider with the server's own clock.
 struct ClockTimeProvider(Clock);
 
 impl fmt::Debug for ClockTimeProvider {
@@ -136,7 +136,7 @@ impl Tls {
         Self { clock, config: RwLock::new(None) }
     }
 
-    /// Shows and trusts these from now on.
+    /// Replaces the certificates and trusted authorities.
     pub(crate) fn set(&self, serving: &Serving) -> Result<(), StartError> {
         let config = config(serving, &self.clock)?;
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(config));
@@ -206,7 +206,7 @@ pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) {
                         });
                     }
                 }
-                // Out of file descriptors, most likely: give others the time to close theirs.
+                // Most likely out of file descriptors: wait until other connections are closed.
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -223,7 +223,7 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor,
     let _ = stream.set_nodelay(true);
     let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
-        // Port scanners, clients that do not trust our authority: theirs to worry about.
+        // Port scanners, clients that do not trust the authority: not an error of this server.
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => return tracing::debug!("TLS handshake took too long"),
     };
@@ -267,8 +267,9 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor,
         .initial_stream_window_size(256 * 1024);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    // HTTP/2 has a way to say that no more requests should come; an idle connection of HTTP/1.1 could only be closed, while a request is on its way perhaps.
-    // One that was made just before the server was told to stop has its first request on its way, and is asked with the answer to make another one.
+    // HTTP/2 can announce that no more requests should come (GOAWAY); an idle connection of HTTP/1.1 could only be closed, while a request may
+    // be on its way.
+    // On a connection that was made just before the stop the first request is on its way; its answer asks the client to reconnect.
     let leaving = async {
         tokio::select! {
             () = stopping => if !http2 && !asked.load(Ordering::Relaxed) {
@@ -283,7 +284,7 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor,
         () = &mut unread => return tracing::debug!("closing a connection whose client does not read its answers"),
         () = &mut unused => {
             tracing::debug!("closing a connection without requests");
-            // HTTP/1.1 has no way to end a connection other than to close it, and a client that sent no request may not speak HTTP/2 at all.
+            // HTTP/1.1 can end a connection only by closing it, and a client without a request may not speak HTTP/2 at all.
             if !http2 || !asked.load(Ordering::Relaxed) {
                 return;
             }
@@ -307,14 +308,14 @@ async fn connection(inner: Arc<Inner>, stream: TcpStream, acceptor: TlsAcceptor,
     }
 }
 
-/// The requests of a connection that are not answered in full.
+/// The requests of a connection that are not answered completely.
 #[derive(Clone, Default)]
 struct OpenRequests {
     count: Arc<watch::Sender<usize>>,
     answers: Arc<Mutex<Vec<Weak<ResponseProgress>>>>,
 }
 
-/// How far an answer is sent.
+/// The progress of sending an answer.
 #[derive(Default)]
 struct ResponseProgress(Mutex<Unsent>);
 
@@ -322,11 +323,11 @@ struct ResponseProgress(Mutex<Unsent>);
 struct Unsent {
     /// Pieces that were handed out and wait for the client.
     pieces: usize,
-    /// Since when the client has taken none of them.
+    /// The time since when the client has taken none of them.
     since: Option<Instant>,
 }
 
-/// One of them, until it is dropped.
+/// An open request, until it is dropped.
 struct OpenRequest {
     open: OpenRequests,
     response_progress: Arc<ResponseProgress>,
@@ -343,7 +344,7 @@ impl OpenRequests {
         OpenRequest { open: self.clone(), response_progress }
     }
 
-    /// Resolves when no request came for too long. A request in flight, as a watch is for hours, keeps its connection.
+    /// Resolves when no request came for the idle time. A request in flight, such as a watch over hours, keeps its connection.
     fn unused(&self, limits: ConnectionLimits) -> impl Future<Output = ()> + Send + use<> {
         let mut open = self.count.subscribe();
         async move {

@@ -1,7 +1,7 @@
-//! Watches: what changes, as a stream of JSON lines.
+//! Watches: changes as a stream of JSON lines.
 //!
-//! A watch holds no queue. It reads the store's shared history at the pace of its client: a slow client delays nobody,
-//! and one that falls behind the history is told that its version is gone.
+//! A watch has no queue. It reads the store's shared history at the pace of its client: a slow client delays no other,
+//! and one that falls behind the history gets 410.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -24,9 +24,9 @@ use crate::selectors::Selectors;
 use crate::store::{Cursor, Event, Object, Store, WatchError, frame};
 
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// The last bookmark comes this long before the end, so that the next watch starts from a recent version.
+/// The time between the last bookmark and the end, so that the next watch starts from a recent version.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
-/// A watch without a timeout lasts this long, and up to twice as long: reconnections should not come all at once.
+/// The duration of a watch without a timeout, up to twice as long: reconnections should not come all at once.
 const SHORTEST: u64 = 1800;
 
 /// Watches a collection or, with a name, one object, until the timeout or until `stop` resolves.
@@ -44,7 +44,7 @@ pub(crate) async fn watch(
     let revision = options.revision().map_err(|error| ApiError::new(500, "", error.to_string()))?;
     let deadline = Instant::now() + duration(options.timeout);
     let scope = Scope { namespace: namespace.into(), selectors: options.selectors.clone() };
-    // Once the request is understood, the real server answers 200 and puts what goes wrong into the stream.
+    // For a valid request the real server answers 200 and puts errors into the stream.
     let stream = match start(store, resource, &scope, &options, revision).await {
         Ok((cursor, initial)) => {
             let watcher = Watcher {
@@ -68,7 +68,7 @@ pub(crate) async fn watch(
     Ok(body::respond(200, "application/json", stream))
 }
 
-/// The place in the history from which to go on, and the objects that come before it.
+/// The start position in the history, and the initial objects before it.
 async fn start(
     store: &Store,
     resource: &Resource,
@@ -95,7 +95,7 @@ fn duration(timeout: Option<i64>) -> Duration {
             let random = uuid::Uuid::new_v4().as_u64_pair().0;
             Duration::from_secs(SHORTEST + random % SHORTEST)
         }
-        // A year is as good as for ever, and no clock overflows on it.
+        // A year counts as for ever, and no clock overflows on it.
         Some(seconds) => Duration::from_secs(u64::try_from(seconds).unwrap_or(0).min(365 * 86_400)),
     }
 }
@@ -110,7 +110,7 @@ fn error_frame(error: &ApiError) -> Bytes {
     frame("ERROR", error.status().to_string().as_bytes())
 }
 
-/// Which objects a watch is about.
+/// The objects that a watch selects.
 struct Scope {
     namespace: Box<str>,
     selectors: Selectors,
@@ -127,9 +127,9 @@ struct Watcher {
     view: ResponseFormat,
     scope: Scope,
     cursor: Cursor,
-    /// The objects that were there at the start, as far as they are not sent.
+    /// The initial objects that are not sent yet.
     initial: std::vec::IntoIter<Arc<Object>>,
-    /// Whether a bookmark must tell where the initial objects end.
+    /// Whether a bookmark must mark the end of the initial objects.
     end_mark: bool,
     /// Whether a table's columns were sent.
     headed: bool,
@@ -168,7 +168,7 @@ impl Watcher {
         }
     }
 
-    /// A line that needs no waiting.
+    /// A line that is available without waiting.
     fn ready(&mut self) -> Option<Bytes> {
         if let Some(object) = self.initial.next() {
             return Some(self.initial_line(&object));
@@ -217,7 +217,7 @@ impl Watcher {
         Some(self.line(event_type.as_str(), &value))
     }
 
-    /// Tells the client up to where it has seen everything, after what there is to see.
+    /// Sends a bookmark with the revision up to which the client has seen everything, after the pending events.
     fn mark_progress(&mut self) {
         match self.cursor.poll_changes() {
             Ok(batch) => {

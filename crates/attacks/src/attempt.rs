@@ -8,22 +8,22 @@ use crate::harness::StoryFn;
 use crate::site::JoinSite;
 use crate::world::TestFleet;
 
-/// What an attempt is about.
+/// The area of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Area {
-    /// To be taken for somebody else.
+    /// Impersonating another user.
     Identity,
-    /// To get more rights through what objects refer to.
+    /// Gaining rights through objects and their references.
     References,
-    /// To get certificates of others.
+    /// Getting certificates of other users or hosts.
     Certificates,
-    /// To get past a check by another spelling.
+    /// Bypassing a check by another spelling.
     Encoding,
-    /// To take what others need.
+    /// Exhausting resources that others need.
     Exhaustion,
-    /// Hosts that lie.
+    /// Hosts that report falsehoods.
     Hosts,
-    /// Who may write Clusters, or administers one.
+    /// Users who may write Clusters, or administer one.
     Tenants,
 }
 
@@ -57,12 +57,12 @@ impl fmt::Display for Area {
 /// One attack, and what must hold afterwards.
 #[derive(Clone, Copy)]
 pub struct Attempt {
-    /// What is tried.
+    /// The attack.
     pub area: Area,
-    /// What holds, as a sentence with underscores for spaces.
+    /// The expected result, as a sentence with underscores for spaces.
     pub name: &'static str,
     pub(crate) run: Run,
-    /// Runs when no other attempt does, because it takes what others need.
+    /// Whether it runs alone, because it exhausts resources of other attempts.
     pub(crate) alone: bool,
 }
 
@@ -73,20 +73,20 @@ impl Attempt {
     }
 }
 
-/// What an attempt works with.
+/// The fixture of an attempt.
 #[derive(Clone, Copy)]
 pub(crate) enum Run {
-    /// A namespace of its own on a server that attempts share.
+    /// A namespace on a server that attempts share.
     Server(fn(Ctx) -> LocalBoxFuture<'static, Result<()>>),
-    /// Machines that join, and the operator that lets them.
+    /// Machines that join, and the operator that approves them.
     JoinSite(for<'a> fn(&'a JoinSite) -> LocalBoxFuture<'a, Result<()>>),
-    /// A meta cluster with the operator of Clusters.
+    /// A meta cluster with the Cluster-Operator.
     Meta(for<'a> fn(&'a TestFleet) -> LocalBoxFuture<'a, Result<()>>),
-    /// Simulated hosts with the operator of Machines.
+    /// Simulated hosts with the Machine-Operator.
     Harness(StoryFn),
 }
 
-/// Makes the list of an area's attempts from their functions: `attempts![Area::Identity, Server; one, two(alone)]`.
+/// Builds the list of an area's attempts from their functions: `attempts![Area::Identity, Server; one, two(alone)]`.
 macro_rules! attempts {
     (@alone alone) => { true };
     (@alone) => { false };

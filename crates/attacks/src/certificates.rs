@@ -1,4 +1,4 @@
-//! To get certificates of others: what a machine's token and a node's certificate can ask for.
+//! Getting certificates of others: requests with a machine's token and with a node's certificate.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn requests(client: &Client) -> Api<CertificateSigningRequest> {
     Api::all(client.clone())
 }
 
-/// The subject and names of an honest request, to be changed.
+/// The subject and names of an honest request, as a base for changes.
 fn params(node: &str) -> Result<CertificateParams> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.distinguished_name = DistinguishedName::new();
@@ -76,12 +76,12 @@ pub(crate) async fn joined(site: &JoinSite, name: &str, address: &str) -> Result
     Ok(client)
 }
 
-/// Returns when the operator has answered what was asked before: an honest request that came later is signed.
+/// Returns when the operator has handled all earlier requests: a later honest request is signed.
 async fn caught_up(site: &JoinSite, name: &str, address: &str) -> Result<Client> {
     joined(site, name, address).await
 }
 
-/// Files a request that is not honest, and answers with the status code: a server may refuse what it asks for by itself.
+/// Files a dishonest request, and returns the status code: a server may refuse the request by itself.
 async fn file(client: &Client, request: &CertificateSigningRequest) -> Result<u16> {
     match requests(client).create(&PostParams::default(), request).await {
         Ok(_) => Ok(201),
@@ -90,7 +90,7 @@ async fn file(client: &Client, request: &CertificateSigningRequest) -> Result<u1
     }
 }
 
-/// What became of those that were stored: there are some, and all were denied.
+/// Checks the stored requests: at least one exists, and all were denied.
 async fn all_denied(site: &JoinSite, stored: &[(String, String)]) -> Result<()> {
     ensure!(!stored.is_empty(), "none of the requests was stored");
     for (what, name) in stored {
@@ -99,7 +99,7 @@ async fn all_denied(site: &JoinSite, stored: &[(String, String)]) -> Result<()> 
     Ok(())
 }
 
-/// The operator's answer to it, once there is one, is no.
+/// Checks that the operator denies the request.
 async fn denied(site: &JoinSite, what: &str, name: &str) -> Result<()> {
     let conditions = eventually(&format!("an answer to {what}"), async || {
         let conditions = requests(&site.admin).get(name).await.ok()?.status?.conditions?;
@@ -110,7 +110,7 @@ async fn denied(site: &JoinSite, what: &str, name: &str) -> Result<()> {
     not_signed(site, what, name).await
 }
 
-/// What became of it: no certificate, and no approval.
+/// Checks that the request has neither a certificate nor an approval.
 async fn not_signed(site: &JoinSite, what: &str, name: &str) -> Result<()> {
     let status = requests(&site.admin).get(name).await?.status.unwrap_or_default();
     ensure!(status.certificate.is_none_or(|certificate| certificate.0.is_empty()), "{what} was signed");
@@ -166,7 +166,7 @@ async fn further_subjects_in_a_request_are_not_signed(site: &JoinSite) -> Result
     site.machine("claimant", "10.1.1.1").await;
     let token = site.with_token(&site.kubeconfig("claimant").await).await;
     let own = "system:node:claimant";
-    // rcgen keeps one value of each type; further ones are of the same meaning by another type or in one value.
+    // rcgen keeps one value of each type; further values are encoded as another type with the same meaning, or together in one value.
     let subjects: [(&str, Vec<(DnType, DnValue)>); 7] = [
         ("masters", vec![(DnType::OrganizationName, "system:masters".into()), (DnType::CommonName, own.into())]),
         (
@@ -221,7 +221,7 @@ async fn further_subjects_in_a_request_are_not_signed(site: &JoinSite) -> Result
     ensure!(code == 201, "the request for an authority was not stored: {code}");
     caught_up(site, "after-claimant", "10.1.1.2").await?;
     all_denied(site, &stored).await?;
-    // The subject of this one is its own: what must not come back is an authority.
+    // The subject of this one is its own: the certificate must not be a CA.
     let signed = eventually("the request for an authority to be denied or signed", async || {
         let status = requests(&site.admin).get("claimant-ca").await.ok()?.status?;
         let denied = status.conditions.into_iter().flatten().any(|one| one.type_ == "Denied");
@@ -257,7 +257,7 @@ fn subject(id: &[u8], value: &str) -> Result<Vec<u8>> {
     der(SET, &der(SEQUENCE, &[id, &der(UTF8_STRING, value.as_bytes())?].concat())?)
 }
 
-/// The extensions that ask for that DNS name.
+/// The extensions that request this DNS name.
 fn extensions(name: &str) -> Result<Vec<u8>> {
     let names = der(0x04, &der(SEQUENCE, &der(0x82, name.as_bytes())?)?)?;
     der(SEQUENCE, &der(SEQUENCE, &[&[0x06, 0x03, 0x55, 0x1d, 0x11][..], &names].concat())?)
@@ -281,8 +281,8 @@ fn crafted(subject: &[Vec<u8>], attributes: &[Vec<u8>]) -> Result<String> {
     Ok(format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", lines.join("\n")))
 }
 
-/// x509-parser, which judges requests, stops at an attribute of a subject that it cannot read and takes the first list of extensions. Go, which signs them, reads on
-/// and leaves empty sets out.
+/// x509-parser, which validates requests, stops at an attribute of a subject that it cannot parse and takes the first list of extensions.
+/// Go, which signs them, continues and skips empty sets.
 async fn a_request_that_readers_understand_differently_is_not_signed(site: &JoinSite) -> Result<()> {
     site.machine("twofold", "10.1.10.1").await;
     let token = site.with_token(&site.kubeconfig("twofold").await).await;
@@ -340,7 +340,7 @@ async fn a_request_under_another_signer_is_not_approved(site: &JoinSite) -> Resu
         let request = request(&name, signer, &usages, &pem(params("signed")?)?)?;
         let what = format!("{signer} {usages:?}");
         let code = file(&client, &request).await?;
-        // The server itself takes nothing for the signer of old versions.
+        // The server itself refuses the signer of old versions.
         let expected = if signer == "kubernetes.io/legacy-unknown" { 422 } else { 201 };
         ensure!(code == expected, "{what}: {code}");
         match signer {
@@ -351,7 +351,7 @@ async fn a_request_under_another_signer_is_not_approved(site: &JoinSite) -> Resu
     }
     caught_up(site, "after-signed", "10.1.2.2").await?;
     all_denied(site, &judged).await?;
-    // The operator has no say in the others.
+    // The operator does not handle the other signers.
     for (what, name) in left {
         not_signed(site, &what, &name).await?;
     }
@@ -405,7 +405,7 @@ async fn cannot_decide(client: &Client, name: &str) -> Result<()> {
 
 async fn a_node_does_not_approve_its_own_request(site: &JoinSite) -> Result<()> {
     let client = joined(site, "selfish", "10.1.4.1").await?;
-    // One that the operator leaves to others.
+    // A signer that the operator leaves to others.
     let request =
         request("selfish-0", "example.com/other", &["digital signature", "client auth"], &pem(params("selfish")?)?)?;
     requests(&client).create(&PostParams::default(), &request).await?;
@@ -451,7 +451,7 @@ async fn a_request_that_was_replaced_under_its_name_is_judged_again(site: &JoinS
     let client = joined(site, "swapper", "10.1.5.1").await?;
     let all = requests(&client);
     for round in 0..5 {
-        // An honest one, which the operator will approve, and at once another one under its name.
+        // An honest request, which the operator will approve, and at once another one under its name.
         let honest = request("swapper-0", CLIENT, &["digital signature", "client auth"], &pem(params("swapper")?)?)?;
         all.create(&PostParams::default(), &honest).await?;
         tokio::time::sleep(Duration::from_millis(3 * round)).await;
@@ -481,7 +481,7 @@ async fn a_certificate_does_not_last_longer_because_it_was_asked_for(site: &Join
         let name = format!("eternal-{number}");
         let mut asked = request(&name, CLIENT, &["digital signature", "client auth"], &pem(params("eternal")?)?)?;
         asked.spec.expiration_seconds = Some(seconds);
-        // A server may refuse what makes no sense.
+        // A server may refuse malformed requests.
         if requests(&client).create(&PostParams::default(), &asked).await.is_err() {
             continue;
         }

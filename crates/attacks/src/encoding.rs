@@ -1,4 +1,4 @@
-//! To get past a check by another spelling of a path, a header, a body or a name.
+//! Bypassing a check by another spelling of a path, a header, a body or a name.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ async fn no_spelling_of_a_path_leaves_the_namespace(ctx: Ctx) -> Result<()> {
         format!("https://elsewhere/api/v1/namespaces/{other}/secrets/treasure"),
     ];
     paths.push(format!("/api/v1/namespaces/{own}/secrets/..%5c..%5c{other}%5csecrets%5ctreasure"));
-    // One connection for all: an answer that breaks it is asked for again.
+    // One connection for all requests: one that breaks the connection is repeated.
     let mut stream = raw::connect(ctx.target()).await?;
     for path in paths {
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n");
@@ -90,7 +90,7 @@ async fn no_spelling_of_a_path_leaves_the_namespace(ctx: Ctx) -> Result<()> {
         }
         if said.is_empty() {
             stream = raw::connect(ctx.target()).await?;
-            // The server ends this one after its answer, so that a slow answer can be waited for.
+            // The server closes this connection after its answer, so that the test can wait for a slow one.
             let last = request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
             tokio::io::AsyncWriteExt::write_all(&mut stream, last.as_bytes()).await?;
             said = raw::hear(&mut stream, Duration::from_secs(30)).await;
@@ -99,7 +99,7 @@ async fn no_spelling_of_a_path_leaves_the_namespace(ctx: Ctx) -> Result<()> {
         reveals_no_secret(&path, &said)?;
         let statuses = raw::statuses(&said);
         ensure!(!statuses.is_empty(), "{path} was not answered");
-        // An empty list of the own namespace, or a way to a path that says no.
+        // An empty list of the own namespace, or a redirect to a forbidden path.
         for status in statuses {
             let listed = status == 200 && path.contains(&format!("{own}/secrets?")) && said.contains("\"items\":");
             ensure!(listed || matches!(status, 301 | 307 | 308 | 400..500), "{path}: {said}");
@@ -131,7 +131,7 @@ async fn a_body_that_names_another_place_than_its_path_is_stored_nowhere(ctx: Ct
         absent(&ctx, &ctx.core("secrets/planted")).await?;
         let _ = ctx.delete(ctx.core("configmaps/planted")).await?;
     }
-    // A PUT or patch that names another object.
+    // A PUT or patch with the name of another object.
     ctx.post(ctx.core("configmaps"), &json!({"metadata": {"name": "mine"}})).await?.code(201)?;
     let elsewhere = json!({"metadata": {"name": "mine", "namespace": other}});
     let renamed = json!({"metadata": {"name": "planted"}});
@@ -149,7 +149,7 @@ async fn a_body_that_names_another_place_than_its_path_is_stored_nowhere(ctx: Ct
 
 async fn names_with_separators_and_control_characters_are_refused(ctx: Ctx) -> Result<()> {
     let (_, eve) = attacker(&ctx, json!([rule("", &["configmaps"], &["create", "get", "update", "patch"])])).await?;
-    // Whoever publishes the authority of the API server does so a moment after the namespace was made.
+    // A controller publishes the API server's CA a moment after the namespace is created.
     let stored = async || -> Result<usize> {
         let all = ctx.get(ctx.core("configmaps")).await?.ok()?["items"].as_array().cloned().unwrap_or_default();
         Ok(all.iter().filter(|one| one["metadata"]["name"] != "kube-root-ca.crt").count())
@@ -223,7 +223,7 @@ async fn a_second_length_or_encoding_smuggles_no_request(ctx: Ctx) -> Result<()>
         ),
     ] {
         let said = raw::exchange(ctx.target(), request.as_bytes()).await?;
-        // Whoever takes the first request as ended must have answered it with a refusal: the body of it is empty.
+        // A server that takes the first request as complete must have refused it: its body is empty.
         let statuses = raw::statuses(&said);
         ensure!(statuses.iter().all(|status| *status >= 400) && statuses.len() <= 1, "{what}: {said}");
         absent(&ctx, &ctx.core("configmaps/smuggled")).await.context(what)?;
@@ -328,7 +328,7 @@ async fn a_patch_that_doubles_itself_is_refused(ctx: Ctx) -> Result<()> {
     let small = json!({"metadata": {"name": "small", "annotations": {"a": "x".repeat(1000)}}, "data": {"a": "b"}});
     ctx.post(ctx.core("configmaps"), &small).await?.code(201)?;
     let before = stored(&ctx, &path).await?;
-    // Each copy doubles the object: forty of them would be a terabyte.
+    // Each copy doubles the object: forty copies would be a terabyte.
     let doubling: Vec<_> =
         (0..40).map(|n| json!({"op": "copy", "from": "/metadata", "path": format!("/metadata/copy{n}")})).collect();
     let many: Vec<_> = (0..20_000).map(|_| json!({"op": "test", "path": "/data/a", "value": "b"})).collect();

@@ -1,4 +1,4 @@
-//! To take what others need: places, memory, time. Each ends with another user who is served.
+//! Exhausting shared resources: slots, memory, time. Each attempt ends with a check that another user is served.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,10 +36,10 @@ pub fn attempts() -> Vec<Attempt> {
     ]
 }
 
-/// Sooner than any server ends what an attacker holds, and long enough for one that a busy machine lets wait.
+/// Shorter than any server timeout on an attacker's resources, and long enough for an answer of a busy machine.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Another user writes and reads, soon.
+/// Checks that another user can write and read in time.
 async fn others_are_served(ctx: &Ctx) -> Result<()> {
     let (_, bob) = attacker(ctx, json!([rule("", &["configmaps"], &["create", "get", "delete"])])).await?;
     let started = Instant::now();
@@ -50,7 +50,7 @@ async fn others_are_served(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// A server of ours has few places, so that an attack can take all of them.
+/// The embedded server gets few slots, so that an attack can take all of them.
 async fn narrow(ctx: Ctx) -> Result<Ctx> {
     if ctx.kind() == ServerKind::Real {
         return Ok(ctx);
@@ -63,12 +63,12 @@ async fn narrow(ctx: Ctx) -> Result<Ctx> {
     Ctx::new(Arc::new(Target::embedded_with(config).await?), 0).await
 }
 
-/// The number of places that one user tries to take: more than a narrow server has, or that many of kube-apiserver.
+/// The number of slots that one user tries to take: more than a narrow server has, or a fixed number for kube-apiserver.
 fn places(ctx: &Ctx, of_kube_apiserver: usize) -> usize {
     if ctx.kind() == ServerKind::Embedded { 24 } else { of_kube_apiserver }
 }
 
-/// A server of ours refuses whoever has a full share of its places, so that the attack was made. kube-apiserver has other limits.
+/// Checks that the attack happened: the embedded server refuses a user with a full share of its slots. kube-apiserver has other limits.
 async fn attacker_is_refused<F: Future<Output = Result<u16>>>(ctx: &Ctx, ask: impl Fn() -> F) -> Result<()> {
     if ctx.kind() == ServerKind::Real {
         return Ok(());
@@ -81,13 +81,14 @@ async fn attacker_is_refused<F: Future<Output = Result<u16>>>(ctx: &Ctx, ask: im
     .await
 }
 
-/// The attack was made: a server of ours closed connections for others. kube-apiserver limits no connections; it holds that many.
+/// Checks that the attack happened: the embedded server closed connections for others. kube-apiserver does not limit connections; it accepts all
+/// of them.
 async fn connections_were_made(ctx: &Ctx, held: usize) -> Result<()> {
     if ctx.kind() == ServerKind::Real {
         ensure!(held > 100, "the attack was not made: {held}");
         return Ok(());
     }
-    // It has 64 places, and counts a connection when it closes it.
+    // The server has 64 slots, and counts a connection when it closes it.
     eventually("more connections were closed than there are places", async || {
         let page = ctx.get("/metrics").await?.text();
         let closed = page.lines().find_map(|line| line.strip_prefix("apiserver_refused_connections_total "));
@@ -98,7 +99,7 @@ async fn connections_were_made(ctx: &Ctx, held: usize) -> Result<()> {
     .await
 }
 
-/// A token of a service account in a namespace of its own.
+/// A token of a service account in a separate namespace.
 async fn tenant_token(ctx: &Ctx) -> Result<String> {
     let mut tenant = ctx.clone();
     tenant.ns = ctx.unique("tenant");
@@ -106,7 +107,7 @@ async fn tenant_token(ctx: &Ctx) -> Result<String> {
     account_token(&tenant, "tenant").await
 }
 
-/// A token of an account that is one of the operators'.
+/// A token of an operator's service account.
 async fn operator_token(ctx: &Ctx) -> Result<String> {
     let mut system = ctx.clone();
     system.ns = "kube-system".to_owned();
@@ -114,10 +115,10 @@ async fn operator_token(ctx: &Ctx) -> Result<String> {
 }
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-/// Every authenticated user may ask this.
+/// A request that every authenticated user may make.
 const REVIEW: &str = r#"{"spec":{"resourceAttributes":{"verb":"get","resource":"pods"}}}"#;
 
-/// A request of which the head and the first byte of the body are sent.
+/// A request with only the head and the first byte of the body sent.
 async fn slow_body(ctx: &Ctx, token: &str) -> Result<TlsStream<TcpStream>> {
     let head = format!(
         "POST {REVIEWS} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
@@ -130,7 +131,7 @@ async fn slow_body(ctx: &Ctx, token: &str) -> Result<TlsStream<TcpStream>> {
     Ok(stream)
 }
 
-/// The status of the answer to a request whose body comes a moment after its head, as over a network.
+/// The status of a request whose body arrives a moment after its head, as over a network.
 async fn answered_late(ctx: &Ctx, token: &str) -> Result<u16> {
     let mut stream = slow_body(ctx, token).await?;
     let mut said = raw::hear(&mut stream, Duration::from_millis(300)).await;
@@ -145,7 +146,7 @@ async fn answered_late(ctx: &Ctx, token: &str) -> Result<u16> {
 async fn slow_bodies_of_one_user_leave_places_for_others(ctx: Ctx) -> Result<()> {
     let ctx = narrow(ctx).await?;
     let token = account_token(&ctx, "slow").await?;
-    // kube-apiserver has 200 places for writes.
+    // kube-apiserver has 200 slots for writes.
     let count = places(&ctx, 230);
     let held = stream::iter(0..count).map(|_| slow_body(&ctx, &token));
     let held: Vec<_> = held.buffer_unordered(16).collect().await;
@@ -167,19 +168,19 @@ async fn slow_bodies_of_many_tenants_leave_places_for_operators_and_administrato
             held.push(slow_body(&ctx, &token).await?);
         }
     }
-    // One more of them, when they have taken every place.
+    // One more request after all slots are taken.
     let token = tenant_token(&ctx).await?;
     attacker_is_refused(&ctx, || answered_late(&ctx, &token)).await?;
     let status = answered_late(&ctx, &operator_token(&ctx).await?).await?;
     ensure!(status == 201, "an operator was answered with {status}");
-    // Larger than what arrives at once.
+    // Larger than one network read.
     let large = json!({"metadata": {"name": "large"}, "data": {"a": "x".repeat(900_000)}});
     ctx.post(ctx.core("configmaps"), &large).await?.code(201)?;
     drop(held);
     Ok(())
 }
 
-/// Connections that stay open, every second one after a request with that token. A server may close them.
+/// Opens idle connections, every second one after a request with this token. A server may close them.
 async fn flood(ctx: &Ctx, token: &str) -> Vec<TlsStream<TcpStream>> {
     let head = format!("GET /version HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n");
     let mut held = Vec::new();
@@ -233,7 +234,7 @@ async fn unread_answers_leave_places_for_others(ctx: Ctx) -> Result<()> {
     let token = account_token(&ctx, "deaf").await?;
     let account = format!("system:serviceaccount:{}:deaf", ctx.ns);
     ctx.post(rbac(&ctx, "rolebindings"), &binding("deaf", "ClusterRole", "view", &account)).await?.code(201)?;
-    // A list of these is more than the sockets of a connection hold.
+    // A list of these exceeds the socket buffers of a connection.
     for number in 0..12 {
         let large = json!({"metadata": {"name": format!("large-{number}")}, "data": {"a": "x".repeat(900_000)}});
         ctx.post(ctx.core("configmaps"), &large).await?.code(201)?;
@@ -260,7 +261,7 @@ async fn watches_of_one_user_leave_places_for_others(ctx: Ctx) -> Result<()> {
     let count = places(&ctx, 300);
     let mut held = Vec::new();
     for _ in 0..count {
-        // A server may have enough of it.
+        // A server may stop the connection early.
         if let Ok(watch) = eve.watch(&ctx.core("configmaps")).await {
             held.push(watch);
         }
@@ -269,7 +270,7 @@ async fn watches_of_one_user_leave_places_for_others(ctx: Ctx) -> Result<()> {
     let another = ctx.core("configmaps?watch=true&timeoutSeconds=1");
     attacker_is_refused(&ctx, || async { anyhow::Ok(eve.get(&another).await?.status) }).await?;
     others_are_served(&ctx).await?;
-    // Watches that others open see what happens.
+    // Watches of other users still get events.
     let (_, bob) = attacker(&ctx, rules).await?;
     let mut seen = bob.watch(&ctx.core("configmaps?resourceVersion=0")).await?;
     ctx.post(ctx.core("configmaps"), &json!({"metadata": {"name": "seen"}})).await?.code(201)?;
@@ -353,7 +354,7 @@ async fn numbers_at_the_limits_end_no_server(ctx: Ctx) -> Result<()> {
         "timeoutSeconds=-9223372036854775808",
         "resourceVersion=-1",
     ] {
-        // A server may wait for a version that it does not have; not for long.
+        // A server may wait for a future version, but not for long.
         let asked = ctx.call(Method::GET, ctx.core(&format!("pods?{query}"))).send();
         if let Ok(reply) = tokio::time::timeout(Duration::from_secs(8), asked).await {
             let reply = reply?;
@@ -376,7 +377,7 @@ async fn a_hundred_roles_that_aggregate_all_roles_settle(ctx: Ctx) -> Result<()>
         eve.post(cluster_rbac("clusterroles"), &role).await?.code(201)?;
     }
     others_are_served(&ctx).await?;
-    // A new source reaches them: whoever gathers is still at work. kube-controller-manager needs more rounds for that.
+    // A new source is aggregated: the controller still works. kube-controller-manager needs more rounds for that.
     let source = json!({
         "metadata": {"name": format!("{label}-source"), "labels": {label.as_str(): "yes"}},
         "rules": [rule("attacks.fleetwright.io", &["things"], &["get"])],
@@ -390,7 +391,7 @@ async fn a_hundred_roles_that_aggregate_all_roles_settle(ctx: Ctx) -> Result<()>
     .await?;
     others_are_served(&ctx).await?;
     let selected = cluster_rbac(&format!("clusterroles?labelSelector={label}%3Dyes"));
-    // A server of ours stops writing them. kube-controller-manager needs hours for a hundred that select each other.
+    // The embedded server stops writing these roles. kube-controller-manager needs hours for a hundred that select each other.
     if ctx.kind() == ServerKind::Embedded {
         let versions = async || -> Result<Vec<String>> {
             let listed = ctx.get(&selected).await?.ok()?;
@@ -418,7 +419,7 @@ async fn owners_in_a_circle_and_foreign_finalizers_end_with_the_namespace(ctx: C
         let map = json!({"metadata": {"name": format!("m{number}")}});
         made.push(ctx.post(&maps, &map).await?.code(201)?);
     }
-    // Each is owned by the next one, the last one by the first.
+    // An ownership cycle: each is owned by the next one, the last one by the first.
     for (number, object) in made.iter().enumerate() {
         let owner = &made[(number + 1) % made.len()];
         let reference = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"], "blockOwnerDeletion": true}]);
@@ -435,7 +436,7 @@ async fn owners_in_a_circle_and_foreign_finalizers_end_with_the_namespace(ctx: C
     ctx.delete_with(format!("{maps}/m1"), &json!({"propagationPolicy": "Foreground"})).await?.ok()?;
     ctx.delete(format!("/api/v1/namespaces/{place}")).await?.ok()?;
     others_are_served(&ctx).await?;
-    // What is held stays until its finalizer goes, with those that wait for it to be gone, and nothing else does.
+    // Only the object with the finalizer, and those that wait for its deletion, stay.
     let left = async || anyhow::Ok(ctx.get(&maps).await?.ok()?["items"].as_array().cloned().unwrap_or_default());
     eventually("only what is held is left", async || {
         let left = left().await?;
@@ -459,7 +460,7 @@ async fn objects_do_not_grow_beyond_their_limit(ctx: Ctx) -> Result<()> {
     let path = ctx.core("configmaps/grown");
     let large = |size: usize| json!({"metadata": {"name": "grown"}, "data": {"a": "x".repeat(size)}});
     for size in [1 << 20, 4 << 20] {
-        // A server that has heard enough may close the connection.
+        // A server may close the connection early.
         if let Ok(reply) = eve.post(ctx.core("configmaps"), &large(size + 1000)).await {
             refused(&format!("{size} bytes"), reply.status)?;
         }

@@ -1,10 +1,10 @@
-//! What attempts have in common: rights for attackers, things to steal, and how to see whether they are still there.
+//! Shared fixtures of attempts: rights for attackers, data to steal, and checks whether the data still exists.
 
 use anyhow::{Context, Result, ensure};
 use fleetwright_conformance::{Ctx, eventually};
 use serde_json::{Value, json};
 
-/// What only an administrator may read. If an answer holds it, an attack has succeeded.
+/// A value that only an administrator may read. If an answer contains it, an attack has succeeded.
 pub const SECRET_VALUE: &str = "the-treasure-of-somebody-else";
 /// The same in a Secret's `data`.
 pub const SECRET_VALUE_BASE64: &str = "dGhlLXRyZWFzdXJlLW9mLXNvbWVib2R5LWVsc2U=";
@@ -38,7 +38,7 @@ pub fn cluster_rbac(rest: &str) -> String {
     format!("/apis/{RBAC}/{rest}")
 }
 
-/// A user who may do that in the attempt's namespace and nothing else.
+/// A user with only these rights in the attempt's namespace.
 pub async fn attacker(ctx: &Ctx, rules: Value) -> Result<(String, Ctx)> {
     let name = ctx.unique("eve");
     ctx.post(rbac(ctx, "roles"), &json!({"metadata": {"name": name}, "rules": rules})).await?.code(201)?;
@@ -48,7 +48,7 @@ pub async fn attacker(ctx: &Ctx, rules: Value) -> Result<(String, Ctx)> {
     Ok((name, user))
 }
 
-/// A user who may do that everywhere and nothing else.
+/// A user with only these rights in the whole cluster.
 pub async fn attacker_everywhere(ctx: &Ctx, rules: Value) -> Result<(String, Ctx)> {
     let name = ctx.unique("eve");
     let role = json!({"metadata": {"name": name}, "rules": rules});
@@ -79,7 +79,7 @@ pub async fn may(user: &Ctx, rule: &Value, namespace: Option<&str>) -> Result<()
     .await
 }
 
-/// A namespace of somebody else, with a Secret and a ConfigMap named `treasure`.
+/// A namespace of another user, with a Secret and a ConfigMap named `treasure`.
 pub async fn victim(ctx: &Ctx) -> Result<String> {
     let name = ctx.unique("victim");
     ctx.post("/api/v1/namespaces", &json!({"metadata": {"name": name}})).await?.code(201)?;
@@ -90,38 +90,38 @@ pub async fn victim(ctx: &Ctx) -> Result<String> {
     Ok(name)
 }
 
-/// An answer that holds the treasure in no form.
+/// Checks that an answer contains the treasure in no encoding.
 pub fn reveals_no_secret(what: &str, text: &str) -> Result<()> {
     ensure!(!text.contains(SECRET_VALUE) && !text.contains(SECRET_VALUE_BASE64), "{what} revealed the secret: {text}");
     Ok(())
 }
 
-/// Nothing is at that path.
+/// Checks that the path does not exist.
 pub async fn absent(admin: &Ctx, path: &str) -> Result<()> {
     let reply = admin.get(path).await?;
     ensure!(reply.status == 404, "{path} exists: {}", reply.text());
     Ok(())
 }
 
-/// The object as it is now, without what every look may change.
+/// The present object, without the fields that may change by themselves.
 pub async fn stored(admin: &Ctx, path: &str) -> Result<Value> {
     admin.get(path).await?.ok()
 }
 
-/// Neither accepted nor a failure of the server itself.
+/// Checks that the request was refused without a server error.
 pub fn refused(what: &str, status: u16) -> Result<()> {
     ensure!((400..500).contains(&status), "{what} was answered with {status}");
     Ok(())
 }
 
-/// The name and groups that the server takes somebody for.
+/// The user name and groups that the server authenticates.
 pub async fn whoami(ctx: &Ctx) -> Result<Value> {
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
     let mut review = ctx.post(path, &json!({})).await?.code(201)?;
     Ok(review["status"]["userInfo"].take())
 }
 
-/// A token of a service account in the attempt's namespace, which is made for it.
+/// A token of a new service account in the attempt's namespace.
 pub async fn account_token(ctx: &Ctx, name: &str) -> Result<String> {
     ctx.post(ctx.core("serviceaccounts"), &json!({"metadata": {"name": name}})).await?.code(201)?;
     token_of(ctx, name).await

@@ -1,4 +1,4 @@
-//! Hosts that lie, and what their kubelets' credentials are good for.
+//! Hosts that report falsehoods, and the rights of their kubelets' credentials.
 
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ async fn a_node_registers_under_no_other_name(site: &JoinSite) -> Result<()> {
     let client = joined(site, "wanderer", "10.2.1.1").await?;
     site.machine("awaited", "10.2.1.2").await;
     let nodes: Api<Node> = Api::all(client.clone());
-    // Any other error says nothing about who may register.
+    // Any other error does not show who may register.
     let denied = |what: &str, answer: kube::Result<Node>, codes: &[u16]| match answer {
         Err(kube::Error::Api(status)) if codes.contains(&status.code) => Ok(()),
         other => bail!("{what}: {other:?}"),
@@ -103,7 +103,7 @@ async fn a_node_registers_under_no_other_name(site: &JoinSite) -> Result<()> {
     }
     let renamed = json!({"metadata": {"name": "awaited"}});
     let renamed = nodes.patch("wanderer", &PatchParams::default(), &Patch::Merge(renamed)).await;
-    // kube-apiserver compares the name with that of the path before anything else.
+    // kube-apiserver compares the name with that of the path before any other check.
     denied("a new name", renamed, &[400, 403, 422])?;
     let applied = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "awaited"}});
     let params = PatchParams::apply("wanderer").force();
@@ -131,7 +131,7 @@ async fn hosts_that_lie_are_not_believed_and_hinder_no_other_host(harness: &Harn
         let seen = harness.get(name).await?;
         ensure!(of(&seen, "kubelet").and_then(|found| found.observed).as_deref() != Some("1.37.1"), shown(&seen));
         ensure!(serde_json::to_vec(&seen)?.len() < 64 << 10, "what {name} said was written down");
-        // One that lies says that it did what it was asked for; the others are not asked at all.
+        // The lying host reports success of each step; the other hosts get no requests.
         ensure!(name == "a" || host.journal().len() == steps, "{name} was asked to do something");
     }
     Ok(())
@@ -153,7 +153,7 @@ fn script(host: &SimHost, component: &str) -> Result<String> {
 
 async fn what_a_host_says_of_itself_is_text_and_nothing_else(harness: &Harness, fleet: &Fleet) -> Result<()> {
     let hostile = "'; echo pwned; $(echo pwned) `echo pwned`\necho pwned\n{{ 7 * 7 }} \"${IFS}";
-    // Simulated hosts have no shell: the first line is what they understand, and a real shell runs the rest.
+    // Simulated hosts have no shell: they interpret the first line, and a real shell runs the rest.
     let said = json!({
         "component": "said", "version": "1",
         "script": {

@@ -1,4 +1,4 @@
-//! To be taken for somebody else.
+//! Impersonating another user.
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine;
@@ -30,10 +30,10 @@ pub fn attempts() -> Vec<Attempt> {
     ]
 }
 
-/// Tries to read and to write with such a client certificate: nothing of it happens.
+/// Tries to read and to write with this client certificate: both are refused.
 async fn useless(ctx: &Ctx, cert_pem: &str, key_pem: &str) -> Result<()> {
     let other = victim(ctx).await?;
-    // A client may also be unable to make a connection at all.
+    // The TLS handshake of the client may also fail.
     if let Ok(client) = ctx.target().client_with(Identity::Certificate { cert_pem, key_pem }).await {
         let path = format!("/api/v1/namespaces/{other}/secrets");
         let read = client.request_text(http::Request::get(&path).body(Vec::new())?).await;
@@ -56,7 +56,7 @@ async fn a_self_signed_certificate_that_copies_the_authority_s_name_is_of_no_use
     let theirs = fleetwright_pki::Certificate::from_pem(ctx.target().ca_pem())?;
     let namesake = Authority::new(&theirs.common_name)?;
     let pair = namesake.issue(Leaf::client("kubernetes-admin", ["system:masters"]))?;
-    // With the true authority behind it, as if it had signed.
+    // With the true authority in the chain, as if it had signed.
     let chain = format!("{}{}", pair.cert_pem, ctx.target().ca_pem());
     useless(&ctx, &pair.cert_pem, &pair.key_pem).await?;
     if let Ok(client) =
@@ -68,7 +68,7 @@ async fn a_self_signed_certificate_that_copies_the_authority_s_name_is_of_no_use
     Ok(())
 }
 
-/// A kubelet's serving certificate names a node, and is of an authority that the server trusts for clients: without the usage it is no client's.
+/// A kubelet's serving certificate names a node, and its authority is trusted for clients: the missing usage must exclude it as a client certificate.
 async fn a_server_s_own_certificate_is_no_client_certificate(ctx: Ctx) -> Result<()> {
     let key = rcgen::KeyPair::generate()?;
     let mut params = rcgen::CertificateParams::new(vec!["thief".to_owned()])?;
@@ -162,7 +162,7 @@ async fn forged_service_account_tokens_are_refused_one_by_one(ctx: Ctx) -> Resul
         let review = ctx.post(path, &json!({"spec": {"token": token}})).await?.code(201)?;
         ensure!(review["status"]["authenticated"] != true, "{what}: {review}");
     }
-    // The true one is as good as before.
+    // The true token is still valid.
     ensure!(whoami(&ctx.with_token(&token).await?).await?["username"] == claims["sub"], "the true token");
     Ok(())
 }
@@ -173,7 +173,7 @@ async fn a_token_does_not_outlive_its_account_by_a_namesake(ctx: Ctx) -> Result<
     let first = whoami(&robot).await?;
     ctx.delete(ctx.core("serviceaccounts/robot")).await?.ok()?;
     ctx.post(ctx.core("serviceaccounts"), &json!({"metadata": {"name": "robot"}})).await?.code(201)?;
-    // The server may know a token from a moment ago.
+    // The server may have the token in its cache.
     eventually("the old token has ended", async || robot.get("/version").await?.refused(401, "Unauthorized")).await?;
     let second = whoami(&ctx.with_token(&token_of(&ctx, "robot").await?).await?).await?;
     ensure!(first["username"] == second["username"] && first["uid"] != second["uid"], "{first} {second}");
@@ -192,7 +192,7 @@ async fn a_token_of_one_account_does_not_make_tokens_of_another(ctx: Ctx) -> Res
     let wanted = format!("system:serviceaccount:{}:robot", ctx.ns);
     let own = ctx.with_token(own["status"]["token"].as_str().context("a token")?).await?;
     ensure!(whoami(&own).await?["username"] == wanted.as_str(), "its own");
-    // The body must not name another account than the path, and other namespaces are others.
+    // The body must name the account and namespace of the path.
     for path in [of("master"), of("Robot"), "/api/v1/namespaces/kube-system/serviceaccounts/default/token".to_owned()] {
         let reply = eve.post(&path, &body).await?;
         ensure!(reply.status == 403 && reply.json["status"]["token"].is_null(), "{path}: {}", reply.text());
@@ -291,7 +291,7 @@ async fn a_bootstrap_token_in_another_namespace_opens_nothing(ctx: Ctx) -> Resul
             "usage-bootstrap-signing": "true", "auth-extra-groups": "system:bootstrappers:evil",
         },
     });
-    // Some servers take it there; none lets it count.
+    // Some servers accept a token there; none may authenticate with it.
     let _ = eve.post(ctx.core("secrets"), &token).await?;
     let refused = eve.post("/api/v1/namespaces/kube-system/secrets", &token).await?;
     ensure!(refused.status == 403, "{}", refused.text());
@@ -313,7 +313,7 @@ async fn passwords_and_tokens_in_other_places_are_not_read(ctx: Ctx) -> Result<(
     let there = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{other}/rolebindings");
     ctx.post(there, &bound).await?.code(201)?;
     let secrets = format!("/api/v1/namespaces/{other}/secrets");
-    // A true token, so that only the place is wrong.
+    // A true token in the wrong place.
     let robot = ctx.with_token(&token).await?;
     eventually("the token is good", async || robot.get(&secrets).await?.ok()).await?;
     let target = ctx.target();

@@ -1,8 +1,8 @@
 //! Attempts to break in, on the embedded API server and on kube-apiserver.
 //!
-//! An attempt is an async function named by a sentence that says what must hold. It performs an attack, and then looks, as an administrator, whether the thing
-//! happened that the attack was for: a status code alone shows nothing. It fails by returning an error or by panicking. The list of attempts stands in
-//! `docs/threat-model.md`, between marks; a test compares the two.
+//! An attempt is an async function whose name is a sentence with the expected result. It performs an attack, and then checks, as an administrator,
+//! whether the attack had its effect: a status code alone shows nothing. It fails by returning an error or by panicking. `docs/threat-model.md` lists
+//! the attempts between marks; a test compares the two.
 //!
 //! To add one: write the function in the module of its area and name it in that module's `attempts![…]`. Attempts that need operators get one of the
 //! fixtures of the operators' own tests: a `JoinSite` (Machines that join), a `Meta` (Clusters) or a `Harness` (simulated hosts).
@@ -20,7 +20,7 @@ mod references;
 mod runner;
 mod tenants;
 
-// The fixtures of the operators' tests. No test needs all that they offer.
+// The fixtures of the operators' tests. No test uses all of their functions.
 #[allow(dead_code)]
 #[path = "../../machines/tests/scenarios/support.rs"]
 mod harness;
@@ -49,7 +49,7 @@ pub fn all() -> Vec<Attempt> {
     .concat()
 }
 
-/// The attempts as the threat model lists them.
+/// The list of attempts for the threat model.
 pub fn listed() -> String {
     let mut text = String::new();
     let mut area = None;

@@ -1,4 +1,4 @@
-//! Connections without an HTTP library in between.
+//! Connections without an HTTP library.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,14 +37,14 @@ pub async fn exchange(target: &Target, bytes: &[u8]) -> Result<String> {
     exchange_within(target, bytes, Duration::from_millis(700)).await
 }
 
-/// The same with a server that must answer and then closes the connection: a busy one gets time for it.
+/// Like [`exchange`], for a server that must answer and then close the connection: a busy one gets time for it.
 pub async fn answered(target: &Target, bytes: &[u8]) -> Result<String> {
     exchange_within(target, bytes, Duration::from_secs(10)).await
 }
 
 async fn exchange_within(target: &Target, bytes: &[u8], silence: Duration) -> Result<String> {
     let mut stream = connect(target).await?;
-    // A server that has heard enough closes the connection while we write.
+    // A server that stops reading closes the connection during the write.
     let _ = tokio::time::timeout(Duration::from_secs(10), stream.write_all(bytes)).await;
     let _ = stream.flush().await;
     Ok(hear(&mut stream, silence).await)

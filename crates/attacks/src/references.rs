@@ -1,4 +1,4 @@
-//! To get more rights through roles, bindings, owners, subresources and fields.
+//! Gaining rights through roles, bindings, owners, subresources and fields.
 
 use anyhow::{Result, ensure};
 use fleetwright_conformance::{Crd, Ctx, PatchType, eventually};
@@ -114,7 +114,7 @@ async fn a_role_that_an_aggregated_role_gathers_is_not_widened_later(ctx: Ctx) -
         eve.patch(&path, PatchType::Merge, &json!({"rules": greedy})).await?,
         eve.patch(&path, PatchType::Json, &json!([{"op": "add", "path": "/rules", "value": greedy}])).await?,
         eve.put(&path, &at_once).await?,
-        // An aggregated role has whatever others have: that needs all rights.
+        // An aggregated role gets the rules of others: writing one needs all rights.
         eve.patch(
             &path,
             PatchType::Merge,
@@ -124,7 +124,7 @@ async fn a_role_that_an_aggregated_role_gathers_is_not_widened_later(ctx: Ctx) -
     ] {
         ensure!(reply.status == 403, "{} {}", reply.request, reply.text());
     }
-    // What came after it has been gathered: so was it, if it counted.
+    // A later role has been aggregated, so that this one would have been, too.
     let marker = ctx.unique("marker");
     let harmless = json!([rule("attacks.fleetwright.io", &[marker.as_str()], &["get"])]);
     ctx.post(&roles, &json!({"metadata": {"name": marker, "labels": labels}, "rules": harmless})).await?.code(201)?;
@@ -273,7 +273,7 @@ async fn a_right_to_status_changes_neither_spec_nor_metadata(ctx: Ctx) -> Result
     let mut applied = crd.widget("one", json!({"size": 4}));
     applied["metadata"]["labels"] = json!({"a": "b"});
     applied["status"] = json!({"applied": true});
-    // A server may refuse this one; what counts is what is stored.
+    // A server may refuse this one; the stored object counts.
     let _ = eve.apply(&format!("{status}?force=true"), "eve", &applied).await?;
     let after = stored(&ctx, &object).await?;
     for field in [
@@ -286,7 +286,7 @@ async fn a_right_to_status_changes_neither_spec_nor_metadata(ctx: Ctx) -> Result
     ] {
         ensure!(after.pointer(field) == before.pointer(field), "{field}: {after}");
     }
-    // And the other way round: a right to the object does not write its status.
+    // The reverse: a right to the object does not include its status.
     let (_, bob) = attacker(&ctx, json!([rule(&crd.group, &["widgets"], &["get", "update", "patch"])])).await?;
     let status_before = after["status"].clone();
     bob.patch(&object, PatchType::Merge, &json!({"status": {"forged": true}})).await?.ok()?;
@@ -305,13 +305,13 @@ async fn an_owner_in_another_namespace_neither_deletes_nor_holds_an_object(ctx: 
         let child = json!({"metadata": {"name": name, "ownerReferences": reference(block), "finalizers": ["example.com/held"]}});
         eve.post(ctx.core("configmaps"), &child).await?.code(201)?;
     }
-    // To delete one's own with all policies does nothing to the owner.
+    // Deleting one's own objects, with any propagation policy, must not affect the owner.
     for policy in ["Foreground", "Background", "Orphan"] {
         eve.delete_with(ctx.core("configmaps/child"), &json!({"propagationPolicy": policy})).await?.ok()?;
     }
     let after = stored(&ctx, &path).await?;
     ensure!(after["metadata"]["deletionTimestamp"].is_null() && after["data"] == owner["data"], "{after}");
-    // And the owner can be deleted although somebody elsewhere says that its deletion waits for them.
+    // The owner can be deleted although an object elsewhere claims to block its deletion.
     ctx.delete_with(&path, &json!({"propagationPolicy": "Background"})).await?.ok()?;
     eventually("the owner is gone", async || absent(&ctx, &path).await).await?;
     for name in ["child", "block"] {
@@ -360,11 +360,11 @@ async fn a_dry_run_needs_the_same_rights_and_changes_nothing(ctx: Ctx) -> Result
     eve.delete(ctx.core("configmaps?dryRun=All")).await?.ok()?;
     absent(&ctx, &ctx.core("configmaps/tried")).await?;
     ensure!(stored(&ctx, &ctx.core("configmaps/kept")).await? == before, "it was changed");
-    // Other words than All are no dry run, and nothing is done for them either.
+    // Values other than All are no dry run, and must have no effect either.
     for words in ["dryRun=all", "dryRun=", "dryRun=None", "dryRun=All&dryRun=x"] {
         let reply = eve.post(ctx.core(&format!("configmaps?{words}")), &json!({"metadata": {"name": "tried"}})).await?;
         if reply.status < 300 {
-            // An empty value is none at all.
+            // An empty value means no dry run.
             ensure!(words == "dryRun=" && reply.status == 201, "{words}: {}", reply.text());
             ctx.delete(ctx.core("configmaps/tried")).await?.ok()?;
         }

@@ -1,4 +1,4 @@
-//! Runs attempts: those that share a server beside each other, then each fixture with its own.
+//! Runs attempts: first those that share a server, concurrently, then each fixture with its own.
 
 use std::cell::RefCell;
 use std::panic::AssertUnwindSafe;
@@ -20,7 +20,7 @@ use crate::world::TestFleet;
 
 /// The number of attempts that share a server at the same time.
 const AT_ONCE: usize = 4;
-/// No attempt takes longer.
+/// The timeout of an attempt.
 const LIMIT: Duration = Duration::from_secs(120);
 /// A server that was attacked answers an administrator within this time, on a busy machine.
 const ANSWERS: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ thread_local! {
 /// The outcome of an attempt on each server; none where it does not run.
 type Outcomes = Vec<Option<Result<(), String>>>;
 
-/// How attempts went.
+/// The results of all attempts.
 pub struct Report {
     servers: Vec<ServerKind>,
     rows: Vec<(Attempt, Outcomes)>,
@@ -153,7 +153,7 @@ async fn on_server(attempts: &[Attempt], kind: ServerKind, report: &mut Report) 
     Ok(())
 }
 
-/// The server answers after the attack.
+/// Checks that the server answers after the attack.
 async fn alive(target: &Target) -> Result<()> {
     let request = http::Request::get("/readyz").body(kube::client::Body::empty())?;
     let answer = tokio::time::timeout(ANSWERS, target.admin().send(request)).await;

@@ -1,4 +1,4 @@
-//! Who may write Clusters, or has got into the namespace of a control plane.
+//! Users who may write Clusters, or who control the namespace of a control plane.
 
 use anyhow::{Result, ensure};
 use fleetwright_api::{Cluster, names};
@@ -79,7 +79,7 @@ async fn a_cluster_s_status_is_not_written_with_its_spec(ctx: Ctx) -> Result<()>
     Ok(())
 }
 
-/// Waits until a Cluster is gone.
+/// Waits until a Cluster is deleted.
 async fn gone(world: &TestFleet, cluster: &str) {
     let clusters = world.clusters();
     world
@@ -100,7 +100,7 @@ async fn a_namespace_that_belongs_to_others_is_neither_taken_nor_deleted(world: 
     let theirs: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "theirs"}}))?;
     maps.create(&PostParams::default(), &theirs).await?;
     world.create("squat", |_| {}).await;
-    // It is of no Cluster, so that the reason is not NamespaceConflict.
+    // It belongs to no Cluster, so that the reason is not NamespaceConflict.
     not_accepted(world, "squat", "WriteRefused", "does not belong to this Cluster").await;
     let untouched = async || {
         let now = namespaces.get(&place).await?;
@@ -119,7 +119,7 @@ async fn a_namespace_that_belongs_to_others_is_neither_taken_nor_deleted(world: 
         anyhow::Ok(())
     };
     untouched().await?;
-    // Nor does it go with the Cluster.
+    // It is not deleted with the Cluster either.
     world.delete("squat").await;
     gone(world, "squat").await;
     untouched().await
@@ -180,12 +180,12 @@ async fn a_protected_control_plane_outlives_its_deletion(world: &TestFleet) -> R
         })
         .await;
     kept().await?;
-    // Without its finalizers the Cluster goes, and what it has made stays.
+    // Without its finalizers the Cluster is deleted, and its dependents stay.
     let free = json!({"metadata": {"finalizers": null}});
     let clusters: Api<Cluster> = world.clusters();
     clusters.patch("guarded", &PatchParams::default(), &Patch::Merge(free)).await?;
     gone(world, "guarded").await;
-    // Who is told of a Cluster that came later has seen that this one is gone.
+    // An operator that has seen a later Cluster has also seen the deletion of this one.
     world.create("after-guarded", |spec| spec.package_version = "v1.38".to_owned()).await;
     not_accepted(world, "after-guarded", names::reasons::PACKAGE_VERSION_NOT_FOUND, "v1.38").await;
     kept().await

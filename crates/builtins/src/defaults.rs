@@ -23,7 +23,7 @@ pub fn shape(group: &str, kind: &str, object: &mut Value) {
 }
 
 pub(crate) fn of(group: &str, kind: &str, object: &mut Value) {
-    // Spec and status are structs in Go: there even when nobody wrote them.
+    // Spec and status are structs in Go: they exist even when they were not given.
     shape::apply(group, kind, object);
     match (group, kind) {
         ("", "Pod") => pod::pod(object),
@@ -63,7 +63,7 @@ pub(crate) fn of(group: &str, kind: &str, object: &mut Value) {
     shape::apply(group, kind, object);
 }
 
-/// The defaults of a pod template that stands at a key.
+/// The defaults of a pod template at a key.
 pub(crate) fn template(object: &mut Value, key: &str) {
     if let Some(template) = object.get_mut(key).filter(|template| template.is_object()) {
         pod::template(template);
@@ -168,7 +168,7 @@ fn namespace(namespace: &mut Value) {
 }
 
 fn node(node: &mut Value) {
-    // The list has the one of before it as its first.
+    // The first element of the list is the earlier single value.
     if let Some(spec) = object(node, "spec")
         && get(spec, "podCIDRs").is_none()
         && let Some(cidr) = get(spec, "podCIDR").cloned()

@@ -9,7 +9,7 @@ use crate::access::{entries, flag, get, go_struct, int, invalid_each, list, text
 use crate::names::{self, NameRule};
 use crate::table::Kind;
 
-/// What a write to an immutable field is told.
+/// The message for a write to an immutable field.
 pub(crate) const IMMUTABLE: &str = "field is immutable";
 
 /// All keys and values of the annotations together.
@@ -19,7 +19,7 @@ const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
 const MOST_GENERATED: usize = 63;
 
-/// What the names of a kind must look like.
+/// The name format of a kind.
 pub fn name_rule(kind: &Kind) -> NameRule {
     rule_of(kind.group, kind.kind)
 }

@@ -1,6 +1,6 @@
 //! The syntax of names: DNS labels and subdomains, label keys and values, ports, environment variables.
 //!
-//! Every function returns what is wrong with a value, in the API server's words; nothing means that it is fine.
+//! Every function returns the errors of a value, in the API server's words; none for a valid value.
 
 pub use fleetwright_schema::names::{
     dns1035_label as dns_1035_label, dns1123_label as dns_label, dns1123_subdomain as dns_subdomain, label_value,
@@ -47,7 +47,7 @@ fn regex_error(message: &str, regex: &str, examples: &[&str]) -> String {
     format!("{message} (e.g. {examples}regex used for validation is '{regex}')")
 }
 
-/// What a number outside of its range is told.
+/// The message for a number outside of its range.
 pub(crate) fn range_error(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
 }
@@ -187,7 +187,7 @@ pub fn percent(value: &str) -> Vec<String> {
     vec![regex_error(message, "[0-9]+%", &["1%", "93%"])]
 }
 
-/// What a name of a kind must look like.
+/// The name format of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRule {
     /// A DNS-1123 subdomain.
@@ -203,7 +203,7 @@ pub enum NameRule {
 }
 
 impl NameRule {
-    /// What is wrong with a name; `prefix` for a generateName, to which characters will be added.
+    /// The errors of a name; `prefix` for a generateName, to which characters will be added.
     pub fn check(self, name: &str, prefix: bool) -> Vec<String> {
         if self == Self::PathSegment {
             return path_segment(name, prefix);

@@ -1,4 +1,4 @@
-//! What a write does to an object before it is checked: who owns which part of it, generations, and what is dropped.
+//! Changes of a write before validation: the owners of parts of an object, generations, and dropped fields.
 
 mod convert;
 mod pod;
@@ -18,10 +18,10 @@ pub use warnings::warnings;
 
 const CERTIFICATES: &str = "certificates.k8s.io";
 
-/// Where apps/v1 shows how often the template of a daemon set has changed.
+/// The annotation with the template generation of a daemon set in apps/v1.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
-/// How a kind counts its generations.
+/// The kind's rule for generations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Generation {
     /// It has none.
@@ -125,7 +125,7 @@ fn create(group: &str, kind: &str, new: &mut Value) {
     crate::defaults::shape(group, kind, new);
 }
 
-/// Writes into a new certificate signing request who asked for it.
+/// Sets the requestor of a new certificate signing request.
 pub fn set_requestor(request: &mut Value, username: &str, uid: &str, groups: &[String], extra: &Value) {
     let Some(spec) = object(request, "spec") else { return };
     set(spec, "username", username);
@@ -305,7 +305,7 @@ fn claim_data_sources(claim: &mut Value, old: &Value) {
     }
 }
 
-/// A job without labels has those of its template.
+/// A job without labels gets those of its template.
 fn job_labels(job: &mut Value) {
     let labels = get(job, "spec.template.metadata.labels").filter(|labels| !is_empty(Some(labels))).cloned();
     if let (Some(labels), Some(meta)) = (labels, object(job, "metadata"))
@@ -315,7 +315,7 @@ fn job_labels(job: &mut Value) {
     }
 }
 
-/// Coordinated leader election is off, so its fields are not kept unless they are there.
+/// Coordinated leader election is off, so its fields are dropped unless the old object has them.
 fn lease_fields(lease: &mut Value, old: &Value) {
     if get(old, "spec.strategy").is_some() || get(old, "spec.preferredHolder").is_some() {
         return;
@@ -411,7 +411,7 @@ fn condition_times(old: &Value, new: &mut Value) {
     }
 }
 
-/// How many seconds a deletion waits: what was asked for, or a pod's own grace, or none when nothing runs.
+/// The grace period of a deletion in seconds: the requested one, or a pod's own, or none when no container runs.
 pub fn graceful_deletion(kind: &Kind, object: &Value, requested: Option<i64>) -> i64 {
     if (kind.group, kind.kind) != ("", "Pod") {
         return 0;

@@ -19,13 +19,13 @@ pub const UPDATE: &[&str] = &["update"];
 pub struct Subresource {
     /// The last segment of its path, such as `status`.
     pub name: &'static str,
-    /// The group of the object it speaks, when that is not the parent's kind; empty otherwise.
+    /// The group of its object, when that is not the parent's kind; empty otherwise.
     pub group: &'static str,
-    /// The version of the object it speaks, when that is not the parent's kind; empty otherwise.
+    /// The version of its object, when that is not the parent's kind; empty otherwise.
     pub version: &'static str,
-    /// The kind it speaks.
+    /// The kind of its object.
     pub kind: &'static str,
-    /// The OpenAPI type of the object it speaks.
+    /// The OpenAPI type of its object.
     pub type_name: &'static str,
     /// Its verbs.
     pub verbs: &'static [&'static str],
@@ -58,7 +58,7 @@ pub struct Kind {
     pub has_generation: bool,
     /// Whether deleting one answers with the deleted object instead of a `Status`.
     pub returns_deleted: bool,
-    /// Where objects are kept: kinds that are two views of one stored thing share it (both kinds of events).
+    /// The place in the store: kinds that are two views of one stored object share it (both kinds of events).
     pub storage: &'static str,
 }
 
@@ -163,7 +163,7 @@ pub fn find_kind(group: &str, version: &str, kind: &str) -> Option<&'static Kind
     KINDS.iter().find(|k| k.group == group && k.version == version && k.kind == kind)
 }
 
-/// A row in `io.k8s.api.$package.v1`, namespaced and with all verbs until a method says otherwise.
+/// A row in `io.k8s.api.$package.v1`, namespaced and with all verbs unless a method changes that.
 macro_rules! kind {
     ($group:literal, $package:literal, $kind:literal, $plural:literal) => {
         Kind::namespaced(
@@ -176,7 +176,7 @@ macro_rules! kind {
     };
 }
 
-/// A subresource that speaks its parent's kind.
+/// A subresource with its parent's kind.
 macro_rules! part {
     ($package:literal, $kind:literal, $name:literal, $verbs:expr) => {
         Subresource {

@@ -1,4 +1,4 @@
-//! What the API server refuses, kind by kind, in its own words.
+//! Validation by kind, with the API server's messages.
 //!
 //! Objects have been decoded, defaulted and prepared before; what the schema already guarantees is not checked again.
 
@@ -80,7 +80,7 @@ pub fn validate_update(kind: &Kind, subresource: Option<&str>, new: &Value, old:
     errors
 }
 
-/// What must hold for an object by itself.
+/// The rules for an object by itself.
 fn content(group: &str, kind: &str, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     match (group, kind) {
         ("", "Pod") => pod::validate(new, old),
@@ -110,7 +110,7 @@ fn content(group: &str, kind: &str, new: &Value, old: Option<&Value>) -> Vec<Fie
     }
 }
 
-/// What an update may not change.
+/// The fields that an update must not change.
 fn changes(group: &str, kind: &str, new: &Value, old: &Value) -> Vec<FieldError> {
     match (group, kind) {
         ("", "Pod") => pod::update(new, old),
@@ -171,7 +171,7 @@ fn non_negative(holder: &Value, path: &str, prefix: &str) -> Option<FieldError> 
     Some(FieldError::invalid(format!("{prefix}{path}"), number, "must be greater than or equal to 0"))
 }
 
-/// What is wrong with an IP address.
+/// The errors of an IP address.
 fn ip_errors(value: &str, path: &str) -> Vec<FieldError> {
     match value.parse::<IpAddr>() {
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
@@ -213,7 +213,7 @@ fn prefix_bits(address: IpAddr, length: u8) -> (u128, bool) {
     (bits & mask, bits & !mask != 0)
 }
 
-/// What is wrong with a range of addresses.
+/// The errors of a CIDR.
 fn cidr_errors(value: &str, path: &str) -> Vec<FieldError> {
     let Some((address, length)) = parse_cidr(value) else {
         let told = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";

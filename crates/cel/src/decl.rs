@@ -1,4 +1,4 @@
-//! What a rule knows of the data it reads: types, sizes and list semantics taken from a structural schema.
+//! The declarations of the data that a rule reads: types, sizes and list semantics from a structural schema.
 
 use crate::escape::escape;
 use crate::types::Type;
@@ -14,7 +14,7 @@ const MAX_NESTING: usize = 128;
 /// The longest name of an object.
 const MAX_NAME: u64 = 253;
 
-/// How two lists are compared and added.
+/// The comparison and addition of two lists.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ListType {
     /// Order counts.
@@ -22,18 +22,18 @@ pub enum ListType {
     Atomic,
     /// Elements are unique and order does not count.
     Set,
-    /// Elements are told apart by these properties and order does not count.
+    /// The properties that identify an element; the order does not count.
     Map(Vec<String>),
 }
 
 /// The declaration of a value.
 #[derive(Debug, PartialEq)]
 pub struct Decl {
-    /// What kind of value it is.
+    /// The kind of the value.
     pub kind: DeclKind,
     /// The most characters, bytes, elements or entries a value can have; 0 for kinds without a size.
     pub max_elements: u64,
-    /// The fewest bytes a value takes in JSON.
+    /// The minimal number of bytes of a value in JSON.
     pub min_serialized_size: u64,
 }
 
@@ -107,7 +107,7 @@ impl Decl {
         convert(schema, resource_root, "selfType", 0)
     }
 
-    /// How often a value of this declaration can occur in one request, at most.
+    /// The maximal number of occurrences of a value of this declaration in one request.
     pub fn max_cardinality(&self) -> u64 {
         MAX_REQUEST_SIZE / (self.min_serialized_size + 1)
     }
@@ -136,7 +136,7 @@ fn convert(schema: &Value, root: bool, name: &str, depth: usize) -> Option<Arc<D
     }
     let bound = |key: &str| schema.get(key).and_then(Value::as_i64).map(|n| u64::try_from(n).unwrap_or(0));
     let flag = |s: &Value, key: &str| s.get(key).and_then(Value::as_bool).unwrap_or(false);
-    // A character takes up to four bytes, and sizes are about bytes.
+    // A character has up to four bytes, and sizes are in bytes.
     let max_string = bound("maxLength").map(|n| n.saturating_mul(4));
     if flag(schema, "x-kubernetes-int-or-string") {
         return Some(Decl::sized(DeclKind::IntOrString, max_string.unwrap_or(MAX_REQUEST_SIZE - 2), 1));

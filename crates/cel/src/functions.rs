@@ -1,4 +1,4 @@
-//! Which function does what.
+//! The implementations of functions.
 
 use crate::semver::Semver;
 use crate::url::Url;
@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 pub(crate) fn call<'a>(func: &str, args: &[Val<'a>]) -> Eval<Val<'a>> {
     let result = dispatch(func, args);
-    // The checker lets `dyn` pass; here it turns out that no overload takes what it holds.
+    // The checker accepts `dyn`; here no overload accepts the actual type.
     match result {
         Err(crate::EvalError::Failed(m)) if m == "no such overload" && !func.starts_with(['_', '!', '-', '@']) => {
             if func == "size" {

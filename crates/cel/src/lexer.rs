@@ -1,4 +1,4 @@
-//! Tokens. A character that begins none is reported and skipped, so that the parser can go on.
+//! Tokens. An invalid character is reported and skipped, so that the parser can continue.
 
 use crate::source::Issues;
 
@@ -16,7 +16,7 @@ pub(crate) enum Tok {
     Eof,
 }
 
-/// A token, the code point it begins at, and its text as written.
+/// A token, the code point of its start, and its text as written.
 #[derive(Debug, Clone)]
 pub(crate) struct Token {
     pub tok: Tok,

@@ -6,13 +6,13 @@ use crate::lexer::{Tok, Token, lex};
 use crate::macros;
 use crate::source::{CompileError, Issues};
 
-/// How deep a tree may grow, as in the reference implementation.
+/// The depth limit of a tree, as in the reference implementation.
 const MAX_DEPTH: usize = 250;
-/// How many code points an expression may have, as in the reference implementation.
+/// The length limit of an expression in code points, as in the reference implementation.
 const MAX_SIZE: usize = 100_000;
 /// `optMap` repeats its target, so that a chain of them grows without bound unless nodes are counted.
 const MAX_NODES: usize = 200_000;
-/// A writer who makes so many syntax errors does not read on.
+/// The limit of reported syntax errors: a writer with more of them does not read on.
 const MAX_SYNTAX_ERRORS: usize = 30;
 
 /// Names that are no identifiers although they look like one.
@@ -508,7 +508,7 @@ impl Parser {
         self.node(pos, ExprKind::Lit(lit.unwrap_or(Lit::Int(0))))
     }
 
-    /// Says what could stand after the opening of a list or map if what stands there cannot.
+    /// Reports the expected tokens after the opening of a list or map.
     fn expect_element(&mut self, close: &str, first: bool) -> Parse<()> {
         if !first || starts_expression(self.peek()) || *self.peek() == Tok::Op("?") {
             return Ok(());

@@ -1,10 +1,10 @@
-//! What a call cost, once it was made.
+//! The actual cost of a call.
 
 use crate::value::{List, Map, Val};
 
 /// The part of a string that one unit of cost pays for traversing.
 pub(crate) const STRING_FACTOR: f64 = 0.1;
-/// A guess at how many states a character of a pattern makes.
+/// An estimate of the number of states per character of a pattern.
 pub(crate) const REGEX_FACTOR: f64 = 0.25;
 pub(crate) const LIST_CREATE: u64 = 10;
 pub(crate) const MAP_CREATE: u64 = 30;

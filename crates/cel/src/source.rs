@@ -9,7 +9,7 @@ pub struct Issue {
     pub line: i64,
     /// Zero-based column in code points, or -1.
     pub column: i64,
-    /// What is wrong.
+    /// The message of the issue.
     pub message: String,
 }
 
@@ -21,10 +21,10 @@ pub struct CompileError {
     source: Vec<String>,
 }
 
-/// The reference implementation keeps quiet after so many.
+/// The reference implementation reports no more issues after this number.
 const MAX_ISSUES: usize = 100;
 
-/// Collects issues while a phase goes on after the first.
+/// Collects issues while a phase continues after the first.
 #[derive(Debug)]
 pub(crate) struct Issues {
     chars: Vec<char>,

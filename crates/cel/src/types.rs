@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// A type.
 #[derive(Debug, Clone)]
 pub enum Type {
-    /// What a mistake leaves behind, so that it is reported once.
+    /// The type of an erroneous expression, so that the error is reported once.
     Error,
     /// Any type, checked when the expression runs.
     Dyn,

@@ -138,7 +138,7 @@ impl Key {
     }
 }
 
-/// The declaration of data nobody declared.
+/// The declaration of undeclared data.
 pub(crate) fn dyn_decl() -> &'static Arc<Decl> {
     static DYN: std::sync::OnceLock<Arc<Decl>> = std::sync::OnceLock::new();
     DYN.get_or_init(|| Arc::new(Decl::new(DeclKind::Dyn)))
@@ -223,7 +223,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// What `type(x)` says.
+    /// The result of `type(x)`.
     pub fn type_of(&self) -> Type {
         match self {
             Val::Null => Type::Null,
@@ -445,7 +445,7 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// The entry of a field or string key, if it is there.
+    /// The entry of a field or string key, if it exists.
     pub fn field(&self, name: &str) -> Option<Eval<Val<'a>>> {
         match self {
             Map::Own(m) => m.get(&Key::Str(name.into())).cloned().map(Ok),

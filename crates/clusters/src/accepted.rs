@@ -1,11 +1,11 @@
-//! Which spec is acted on: the declared one if it is valid, else the last one that was accepted. So an edit that is refused changes nothing, and what runs is
-//! healed, proven, snapshotted and gets new certificates as before.
+//! Selects the spec that is reconciled: the declared one if it is valid, else the last accepted one. An invalid edit therefore changes nothing, and
+//! the running cluster is healed, proven, snapshotted and gets new certificates as before.
 //!
-//! The last accepted spec is written to a ConfigMap beside the control plane before any object of it is applied, and after the Secrets that it refers to were found. `paused`, `deletionProtection` and `onDelete`
-//! are always those declared, and nothing is restored that is not declared any more.
+//! The last accepted spec is written to a ConfigMap beside the control plane before any object of it is applied, and after the Secrets that it refers
+//! to were found. `paused`, `deletionProtection` and `onDelete` are always the declared ones, and no restore starts that is not declared any more.
 //!
-//! With it are the uids of the package versions that it was accepted with. Who deletes one and creates another of the same name changes nothing either: while the declared spec is not valid, that one
-//! counts as missing.
+//! The ConfigMap also has the uids of the package versions that the spec was accepted with. A package version that is deleted and created again with
+//! the same name changes nothing either: while the declared spec is not valid, the new one counts as missing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -29,17 +29,17 @@ use crate::{observe, secret_copies};
 
 /// The ConfigMap that holds the last accepted spec, in the namespace of the control plane.
 const RECORD: &str = "accepted-spec";
-/// The spec, in that ConfigMap.
+/// Data key of the spec in that ConfigMap.
 const SPEC: &str = "spec.json";
-/// The uid of the Cluster, in that ConfigMap: another Cluster of the same name starts with its own spec.
+/// Data key of the uid of the Cluster in that ConfigMap: another Cluster of the same name starts with its own spec.
 const UID: &str = "uid";
-/// The uids of package versions by their names, in that ConfigMap.
+/// Data key of the uids of package versions by their names in that ConfigMap.
 const PACKAGES: &str = "packages.json";
 
-/// Accepted specs of Clusters whose declared spec is invalid: the record is recreated from here when it is deleted by hand.
+/// Accepted specs of Clusters whose declared spec is invalid: the ConfigMap is recreated from here when somebody deletes it.
 pub type AcceptedSpecs = HashMap<Key, Accepted>;
 
-/// A spec that was accepted.
+/// An accepted spec.
 #[derive(Clone, Debug)]
 pub struct Accepted {
     /// The uid of the Cluster.
@@ -49,31 +49,31 @@ pub struct Accepted {
     packages: BTreeMap<String, String>,
 }
 
-/// Why the declared spec is not acted on.
+/// Why the declared spec is not reconciled.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// What is wrong with it.
+    /// Error in the spec.
     pub why: Invalid,
-    /// The accepted spec that is acted on instead, if there is one.
+    /// The accepted spec that is reconciled instead, if there is one.
     pub instead: Option<FallbackSpec>,
 }
 
-/// The spec that is acted on instead of one that is not valid.
+/// The spec that is reconciled instead of an invalid one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallbackSpec {
-    /// The same: it was accepted before something else made it invalid.
+    /// The declared one: it was accepted before something else made it invalid.
     Declared,
     /// An earlier one.
     LastAccepted,
 }
 
 impl Refused {
-    /// Whether a Secret of a person is missing: no cache has those.
+    /// Whether a Secret that a person creates is missing: no cache has those.
     pub fn awaits_secret(&self) -> bool {
         matches!(self.why, Invalid::Secret { .. })
     }
 
-    /// For people: what is wrong, and what that means for the cluster.
+    /// Message for people: the error, and its effect on the cluster.
     pub fn message(&self) -> String {
         let more = match self.instead {
             Some(FallbackSpec::Declared) => {
@@ -88,7 +88,7 @@ impl Refused {
 
 impl Clusters {
     fn kept(&self) -> MutexGuard<'_, AcceptedSpecs> {
-        // Every change is whole before the lock is given back.
+        // No panic leaves the map half changed, so a poisoned lock is usable.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,8 +97,8 @@ impl Clusters {
         self.kept().remove(key);
     }
 
-    /// A Secret that the declared spec refers to and that is missing or not shared, if pods would wait for it. Nothing is looked up for a Cluster that is paused or
-    /// being deleted.
+    /// A Secret that the declared spec refers to and that is missing or not shared, if pods would wait for it. Nothing is read for a Cluster that is
+    /// paused or being deleted.
     pub(crate) async fn lacks(&self, pass: &Pass, names: &Names, declared: &Cluster) -> Option<Invalid> {
         if declared.spec.paused || declared.metadata.deletion_timestamp.is_some() {
             return None;
@@ -107,7 +107,8 @@ impl Clusters {
         Some(Invalid::Secret { reason: error.reason(), message: error.to_string() })
     }
 
-    /// The Cluster with the spec that is acted on, the uids of the package versions that it is accepted with, and why it is not the declared one. `lacks` is the Secret that pods of the declared one would wait for.
+    /// The Cluster with the spec that is reconciled, the uids of the package versions that it is accepted with, and why it is not the declared one.
+    /// `lacks` is the Secret that pods of the declared one would wait for.
     pub(crate) fn acted_on(
         &self,
         key: &Key,
@@ -115,14 +116,14 @@ impl Clusters {
         declared: Arc<ClusterView>,
         lacks: Option<Invalid>,
     ) -> (Arc<ClusterView>, BTreeMap<String, String>, Option<Refused>) {
-        // Read before they are judged: one that is replaced meanwhile, or later in the pass, was not accepted.
+        // Read before the specs are validated: a package version that is replaced meanwhile, or later in the pass, was not accepted.
         let packages = self.uids(names, &declared.0.spec, &declared.0);
         let Some(why) = self.invalid(key, &declared.0).or(lacks) else {
             self.kept().remove(key);
             return (declared, packages, None);
         };
         let Some(Accepted { spec, packages, .. }) = self.accepted(key, names, &declared.0, &packages) else {
-            // What needs no Secret is made all the same.
+            // Objects that need no Secret are created all the same.
             let refused = Some(Refused { why, instead: None }).filter(|refused| !refused.awaits_secret());
             return (declared, packages, refused);
         };
@@ -146,7 +147,7 @@ impl Clusters {
         accepted.is_none_or(|uid| *uid == *package.uid).then_some(package)
     }
 
-    /// What is wrong with what is declared.
+    /// The error in the declared spec.
     fn invalid(&self, key: &Key, cluster: &Cluster) -> Option<Invalid> {
         let spec = &cluster.spec;
         let all: Vec<_> =
@@ -165,7 +166,7 @@ impl Clusters {
             return Some(Invalid::NoPackage(spec.package_version.clone()));
         };
         let has = cluster.status.as_ref().and_then(|status| status.package_version.as_ref());
-        // Before a change of the version it is found by its preflight, and what is there is kept as it is.
+        // Before a change of the version the preflight checks find this, and the running cluster is kept unchanged.
         if has.is_some_and(|has| *has != spec.package_version) {
             return None;
         }
@@ -205,7 +206,7 @@ impl Clusters {
         let kept = self.kept().get(key).filter(|kept| kept.uid == uid).cloned();
         let accepted = kept
             .or_else(|| self.recorded(names, cluster, &uid))
-            // There is no record of a cluster that an earlier version of the operator made: the status tells whether this spec was acted on.
+            // A cluster of an earlier version of the operator has no record: the status tells whether this spec was reconciled.
             .or_else(|| was_acted_on(cluster).then(|| accept(cluster, packages)))?;
         self.kept().insert(key.clone(), accepted.clone());
         Some(accepted)
@@ -218,7 +219,7 @@ impl Clusters {
             return None;
         }
         let spec: ClusterSpec = serde_json::from_str(data[SPEC].as_str()?).ok()?;
-        // An earlier version recorded none: those that exist now count.
+        // An earlier version recorded no uids: the package versions that exist now count.
         let packages = data[PACKAGES].as_str().and_then(|packages| serde_json::from_str(packages).ok());
         let packages = packages.unwrap_or_else(|| self.uids(names, &spec, cluster));
         Some(Accepted { uid: uid.to_owned(), spec, packages })
@@ -231,9 +232,9 @@ impl Clusters {
         all.filter_map(|name| Some((name.clone(), uid(name)?))).collect()
     }
 
-    /// The accepted spec with what is always as declared. A change of the version that has not begun does not begin.
+    /// The accepted spec with the fields that are always the declared ones. A change of the version that has not started does not start.
     fn in_force(&self, names: &Names, mut spec: ClusterSpec, declared: &Cluster) -> ClusterSpec {
-        // A followed restore that is forgotten would count as a new one when it is declared again, and replace all data.
+        // If a followed restore were removed, it would count as a new one when it is declared again, and replace all data.
         let followed = declared.status.as_ref().is_some_and(|status| is_completed(&spec, &names.name, status));
         as_declared(&mut spec, &declared.spec, followed);
         let has = declared.status.as_ref().and_then(|status| status.package_version.as_ref());
@@ -247,7 +248,7 @@ impl Clusters {
         spec
     }
 
-    /// Writes the accepted spec down, before any object of it is applied.
+    /// Writes the accepted spec to the ConfigMap, before any object of it is applied.
     pub(crate) async fn record_accepted(&self, pass: &Pass, found: &Found) -> Result<(), WriteError> {
         let kept = self.kept().get(pass.key()).cloned().filter(|_| found.refused.is_some());
         let object = record(&found.names, &kept.unwrap_or_else(|| accept(&found.cluster.0, &found.packages)));
@@ -259,7 +260,8 @@ impl Clusters {
     }
 }
 
-/// Takes over what is always as declared. A restore that was taken out and not `followed` yet is withdrawn, whatever is wrong with the rest: it would replace all data.
+/// Copies the fields that are always the declared ones. A restore that was removed from the spec and not `followed` yet is withdrawn, even if the
+/// rest is invalid: it would replace all data.
 fn as_declared(spec: &mut ClusterSpec, declared: &ClusterSpec, followed: bool) {
     spec.paused = declared.paused;
     spec.deletion_protection = declared.deletion_protection;
@@ -269,12 +271,12 @@ fn as_declared(spec: &mut ClusterSpec, declared: &ClusterSpec, followed: bool) {
     }
 }
 
-/// What is accepted now, with these package versions.
+/// The accepted record of the present spec, with these package versions.
 fn accept(cluster: &Cluster, packages: &BTreeMap<String, String>) -> Accepted {
     Accepted { uid: cluster.uid().unwrap_or_default(), spec: cluster.spec.clone(), packages: packages.clone() }
 }
 
-/// Whether the operator said of this generation that it is acted on.
+/// Whether the status shows that the operator reconciled this generation.
 fn was_acted_on(cluster: &Cluster) -> bool {
     let conditions = cluster.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
     condition(conditions, names::ACCEPTED).is_some_and(|accepted| {

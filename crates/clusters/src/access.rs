@@ -1,6 +1,7 @@
-//! The operator's rights in the namespaces of control planes: a RoleBinding that is created in each of them as soon as the Cluster's status records it.
+//! The operator's rights in the namespaces of control planes: a RoleBinding that is created in each of them as soon as the Cluster's status records
+//! it.
 //!
-//! So the account can read Secrets and create pods where control planes are, and nowhere else.
+//! The account can therefore read Secrets and create pods only in namespaces of control planes.
 
 use fleetwright_api::names;
 use fleetwright_kit::{Key, Pass, WriteError};
@@ -10,9 +11,9 @@ use serde_json::{Value, json};
 
 use crate::caches::Caches;
 
-/// The name of the RoleBinding in each control plane's namespace.
+/// Name of the RoleBinding in the namespace of each control plane.
 const BINDING: &str = "fleetwright-clusters";
-/// The ClusterRole that is bound there, without the namespace of the installation.
+/// Name of the bound ClusterRole, without the namespace of the installation.
 const CONTROL_PLANE_ROLE: &str = "fleetwright-control-plane";
 
 /// A ServiceAccount.
@@ -24,13 +25,13 @@ pub struct Account {
     pub name: &'static str,
 }
 
-/// The ClusterRole of an installation in that namespace.
+/// Name of the ClusterRole of an installation in that namespace.
 pub fn control_plane_role(namespace: &str) -> String {
     format!("{CONTROL_PLANE_ROLE}:{namespace}")
 }
 
-/// Whether the operator has its rights in a control plane's namespace, and has read the Secrets there. Before that, nothing can be decided: a Secret
-/// that may not be read yet looks like one that is lost.
+/// Whether the operator has its rights in a control plane's namespace, and its cache has the Secrets there. Before that, no decision is possible: a
+/// Secret that may not be read yet looks like a lost one.
 pub fn is_admitted(caches: &Caches, names: &Names) -> bool {
     is_bound(caches, names) && caches.secrets.covers(&names.namespace)
 }
@@ -59,7 +60,7 @@ pub async fn bind(caches: &Caches, pass: &Pass, names: &Names, account: Option<A
     let binding: RoleBinding = serde_json::from_value(binding).map_err(|error| refused(error.to_string()))?;
     match pass.writer().create_in(bindings, &binding).await? {
         true => Ok(()),
-        // Right after the operator before this one created it, a cache may not have it yet.
+        // Right after the previous leader created it, the cache may not have it yet.
         false => Err(WriteError::Conflict {
             what: what(),
             message: "object exists but is not in the cache; if this does not change, delete it: it lacks the labels of this cluster".to_owned(),
@@ -67,9 +68,9 @@ pub async fn bind(caches: &Caches, pass: &Pass, names: &Names, account: Option<A
     }
 }
 
-/// A ValidatingAdmissionPolicy and its binding that confine the account of the operator, whatever roles it has: writes only where control planes are and
-/// what it needs beside the Clusters and itself; RoleBindings only of its own role to itself; Namespaces only with the labels of the fleet. Without it a
-/// stolen token of the account could bind itself in any namespace.
+/// A ValidatingAdmissionPolicy and its binding that restrict the account of the operator, whatever roles it has: writes only in namespaces of control
+/// planes and what it needs beside the Clusters and itself; RoleBindings only of its own role to itself; Namespaces only with the labels of the
+/// fleet. Without the policy a stolen token of the account could bind itself in any namespace.
 pub fn admission_policy(namespace: &str, name: &str, fleet: &str) -> [Value; 2] {
     const VERSION: &str = "admissionregistration.k8s.io/v1";
     const RESTRICTED: &str = "pod-security.kubernetes.io/enforce";

@@ -1,4 +1,4 @@
-//! Does what was decided about a cluster that is to stay.
+//! Carries out the decision about a cluster that is not being deleted.
 
 use fleetwright_api::{ControlPlaneComponent, names};
 use fleetwright_kit::events::Level;
@@ -18,17 +18,17 @@ use crate::errors::{ActError, Refusal};
 use crate::secrets::{Authorities, CertificateIssuer, SecretError};
 use crate::{namespace_claim, secret_copies, snapshots};
 
-/// What came of doing what was decided.
+/// Result of carrying out a decision.
 pub(crate) struct ActResult {
-    /// A Secret that the cluster refers to cannot be read: that stops what needs it, and nothing else.
+    /// Error of a Secret that the cluster refers to: only the steps that need the Secret are skipped.
     pub(crate) trouble: Option<SecretError>,
-    /// When to look again, besides what was decided.
+    /// When to run the next pass, besides the decision's own time.
     pub(crate) next: Option<Timestamp>,
     pub(crate) refusal: Refusal,
 }
 
 impl Clusters {
-    /// Does what was decided about machines that hold the deletion.
+    /// Carries out the decision about machines that block the deletion.
     pub(crate) async fn held(
         &self,
         pass: &Pass,
@@ -41,14 +41,14 @@ impl Clusters {
         }
     }
 
-    /// Stops background tasks that change something. A proof that runs already is left to delete the object that it made.
+    /// Stops background tasks that change something. A proof that already runs continues, so that it deletes the object that it created.
     pub(crate) fn stop_tasks(&self, key: &Key) {
         self.members.0.abort_others(key, |_| false);
         self.extenders.stop_tasks(key);
         self.askers.0.abort_others(key, |_| false);
     }
 
-    /// Remembers which components are as declared, so that the next pass does not compare their objects again if nothing changed.
+    /// Records which components are as declared, so that the next pass does not compare their objects again if nothing changed.
     pub(crate) fn remember_unchanged(&self, key: &Key, found: &Found, rested: Option<&UnchangedComponents>) {
         let known = found.observed.as_ref().map(|observed| &observed.rested);
         if let Some(rested) = rested.filter(|rested| known != Some(*rested)) {
@@ -56,7 +56,7 @@ impl Clusters {
         }
     }
 
-    /// Does what was decided. A write that the API server refuses stops nothing else.
+    /// Carries out the decision. A write that the API server refuses does not stop the other steps.
     pub(crate) async fn keep(&self, pass: &Pass, found: &Found, decision: &Decision) -> Result<ActResult, ActError> {
         let names = &found.names;
         let mut refusal = Refusal::default();
@@ -72,7 +72,7 @@ impl Clusters {
             self.publish_event(pass, found, Level::Warning, "KeyRestored", &message).await;
         }
         let copied = secret_copies::copy(&self.caches, pass, names, &required_copies(&found.cluster.0.spec)).await;
-        // New pods would wait for what they do not get: those that run stay as they are, and all that needs no new pod goes on.
+        // New pods would wait for the missing Secret: running pods stay unchanged, and all steps that need no new pod continue.
         let (mut trouble, lacks) = match copied {
             Err(error) if error.needs_person() => (Some(error), true),
             copied => (refusal.noted(copied)?.flatten(), false),
@@ -92,7 +92,7 @@ impl Clusters {
                 self.publish_event(pass, found, Level::Normal, "CertificateReplaced", &message).await;
             }
         }
-        // Members that are deleted come back with the template that is there: the same one again, if the new one was refused.
+        // Deleted members are recreated with the live template: that would be the old one, if the new one was refused.
         let mut replaces = !lacks;
         for (object, place) in decision.apply.iter().filter(|_| !lacks) {
             let applied = refusal.noted(self.apply(pass, names, object).await)?;
@@ -170,7 +170,7 @@ impl Clusters {
         Ok(ActResult { trouble, next, refusal })
     }
 
-    /// What is brought is written down first: whatever happens then, nothing of it is forgotten.
+    /// The inventory is written first, so that every object of an extension is recorded before it is created.
     async fn extend(
         &self,
         pass: &Pass,
@@ -218,7 +218,7 @@ impl Clusters {
         .map(drop)
     }
 
-    /// Creates the namespace, and answers its uid. Nothing is written into it before that is recorded.
+    /// Creates the namespace, and returns its uid. Nothing is written into the namespace before the uid is recorded.
     pub(crate) async fn namespace(&self, pass: &Pass, found: &Found) -> Result<Option<String>, ActError> {
         let names = &found.names;
         let proof = namespace_claim::prove(&self.caches, pass, names, &found.cluster.0).await?;
@@ -236,7 +236,7 @@ impl Clusters {
             ..Namespace::default()
         };
         let Some(uid) = pass.writer().create_for_uid(&self.caches.namespaces, &namespace).await? else {
-            // It is terminating, or was created a moment ago: what becomes of it wakes us.
+            // The namespace is terminating, or was created a moment ago: its next change triggers a pass.
             if self.caches.labelled(names).is_some() {
                 return Ok(None);
             }

@@ -1,5 +1,5 @@
-//! Work beside the passes: tasks that ask somebody else, write down what they heard of their cluster, and wake it. No pass waits for a business cluster, and a
-//! dead one costs the others nothing.
+//! Work outside the passes: tasks that send requests to other servers, store the results by cluster, and trigger a pass. No pass waits for a business
+//! cluster, and an unreachable one costs the others nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 
 use crate::connect::MetaAccess;
 
-/// What is known of clusters, and what is being found out. Cheap to clone; nothing of it outlives the process.
+/// Results by cluster, and running tasks. Cheap to clone; in memory only.
 pub struct BackgroundTasks<K> {
     shared: Arc<Shared<K>>,
 }
@@ -47,7 +47,7 @@ impl<K> Clone for BackgroundTasks<K> {
 }
 
 impl<K: Default + Send + 'static> BackgroundTasks<K> {
-    /// So many at the same time.
+    /// Maximum number of concurrent tasks.
     pub fn new(meta: MetaAccess, clock: Clock, waker: Waker, places: usize) -> Self {
         let (places, table) = (Semaphore::new(places.max(1)), Mutex::default());
         Self { shared: Arc::new(Shared { meta, clock, waker, places, table }) }
@@ -57,27 +57,27 @@ impl<K: Default + Send + 'static> BackgroundTasks<K> {
         self.shared.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// By which time is told.
+    /// The clock of the tasks.
     pub fn clock(&self) -> &Clock {
         &self.shared.clock
     }
 
-    /// The meta cluster, for what a pass asks itself.
+    /// Access to the meta cluster, for requests of a pass itself.
     pub fn meta(&self) -> MetaAccess {
         self.shared.meta.clone()
     }
 
-    /// Looks at what is known of a cluster, if something is.
+    /// Reads the results of a cluster, if there are any.
     pub fn known<T>(&self, key: &Key, look: impl FnOnce(&mut K) -> T) -> Option<T> {
         self.table().get_mut(key).map(|entry| look(&mut entry.known))
     }
 
-    /// The same, from now on if nothing was.
+    /// Changes the results of a cluster, starting with the default.
     pub fn state_or_default<T>(&self, key: &Key, look: impl FnOnce(&mut K) -> T) -> T {
         look(&mut self.table().entry(key.clone()).or_default().known)
     }
 
-    /// Ends what is under way for a cluster under other names.
+    /// Cancels the tasks of a cluster with other names.
     pub fn abort_others(&self, key: &Key, names: impl Fn(&str) -> bool) {
         if let Some(entry) = self.table().get_mut(key) {
             entry.doing.retain(|name, task| {
@@ -90,12 +90,12 @@ impl<K: Default + Send + 'static> BackgroundTasks<K> {
         }
     }
 
-    /// Nobody asks any more.
+    /// Drops the results of a cluster and cancels its tasks.
     pub fn forget(&self, key: &Key) {
         drop(self.table().remove(key));
     }
 
-    /// Begins, unless something of that name is under way for the cluster. What comes of it is written down, and the cluster is woken.
+    /// Starts a task, unless one of that name is running for the cluster. Its result is stored, and a pass of the cluster is triggered.
     pub fn begin<T: Send, F>(
         &self,
         key: &Key,
@@ -115,7 +115,7 @@ impl<K: Default + Send + 'static> BackgroundTasks<K> {
             let shared = &this.shared;
             let outcome = {
                 let _place = shared.places.acquire().await;
-                // Another may lead since: it does its own.
+                // Another process may lead by now: it runs its own task.
                 if !shared.meta.leads() {
                     if let Some(entry) = this.table().get_mut(&of) {
                         entry.doing.remove(&own);
@@ -124,7 +124,7 @@ impl<K: Default + Send + 'static> BackgroundTasks<K> {
                 }
                 errand(shared.meta.clone(), shared.clock.clone()).await
             };
-            // Who was ended in this moment has nothing to say: another may be under way.
+            // A task that was cancelled at this moment must not store its result: another may be running.
             if let Some(entry) = this.table().get_mut(&of)
                 && entry.doing.remove(&own).is_some()
             {
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(background.known(&first, |known| *known).flatten(), Some("done"), "what ran before is heard");
         assert_eq!(background.known(&second, |known| *known).flatten(), None);
         assert!(!ran.load(Ordering::SeqCst));
-        // It has left its place: when this process leads again, the same is done.
+        // The task has released its permit: when this process leads again, the task runs again.
         assert_eq!(background.shared.places.available_permits(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! What is seen of clusters, from caches alone.
+//! Observes clusters from caches alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub const BY_PACKAGE: &str = "package";
 /// All caches; cheap to clone.
 #[derive(Clone)]
 pub struct Caches {
-    /// The namespace of the sealed copies of keys, and of what seals them.
+    /// The namespace of the sealed copies of keys, and of the key that seals them.
     pub keys: Arc<str>,
     /// The operator's own rights in the namespaces of control planes; none if it runs as an administrator.
     pub bindings: Option<Cache<BindingView>>,
@@ -54,7 +54,7 @@ pub struct Caches {
     pub classes: Cache<ClassView>,
 }
 
-/// The package versions that a cluster refers to, and those that are recorded of it: it is looked at when one of them comes or goes.
+/// The package versions that a cluster refers to, and those in its status: the cluster is reconciled when one of them is created or deleted.
 pub fn packages(cluster: &ClusterView) -> Vec<String> {
     let recorded = cluster.0.status.iter().flat_map(recorded);
     let mut names: Vec<_> = recorded.chain([&cluster.0.spec.package_version]).cloned().collect();
@@ -94,24 +94,24 @@ pub fn workloads<'a>(
     all
 }
 
-/// What is known of a cluster's certificates.
+/// State of a cluster's certificates.
 #[derive(Debug, Default)]
 pub struct CertificateState {
     /// Its authorities and the key of service-account tokens.
     pub keys: keys::ObservedKeys,
-    /// The authorities that are there.
+    /// The authorities that exist.
     pub anchors: Vec<ObservedAuthority>,
     /// Certificates that are due, and why.
     pub due: Vec<(CertificateSpec, RenewalReason)>,
-    /// When the next one will be.
+    /// When the next certificate is due.
     pub due_next: Option<Timestamp>,
-    /// When each ends.
+    /// Expiry of each certificate.
     pub ends: Vec<(String, Timestamp)>,
 }
 
 impl Caches {
-    /// What the parts of that Cluster are called. A namespace that is recorded and is this Cluster's stays its namespace: earlier versions shortened long
-    /// names otherwise.
+    /// Names of the parts of that Cluster. A recorded namespace that belongs to this Cluster stays its namespace: earlier versions shortened long
+    /// names in another way.
     pub fn names(&self, cluster: &ClusterView) -> Names {
         let names = Names::of(&cluster.0.namespace().unwrap_or_default(), &cluster.0.name_any());
         let recorded = cluster.0.status.as_ref().and_then(|status| status.namespace.as_deref());
@@ -119,18 +119,18 @@ impl Caches {
         kept.filter(|kept| self.namespace(kept).is_some()).unwrap_or(names)
     }
 
-    /// The namespace of the control plane, if it exists and is this Cluster's. Every look-up of it is made here: a namespace of that name can be another
-    /// Cluster's, or one that somebody prepared.
+    /// The namespace of the control plane, if it exists and belongs to this Cluster. Every lookup of the namespace is made here: a namespace of that
+    /// name can belong to another Cluster, or was created by somebody else.
     pub fn namespace(&self, names: &Names) -> Option<Arc<NamespaceView>> {
         self.labelled(names).filter(|namespace| self.is_recorded(names, namespace))
     }
 
-    /// A namespace with the name and the labels of this Cluster's that its status does not record.
+    /// A namespace with the name and the labels of this Cluster's namespace that its status does not record.
     pub fn unrecorded(&self, names: &Names) -> Option<Arc<NamespaceView>> {
         self.labelled(names).filter(|namespace| !namespace.ending && !self.is_recorded(names, namespace))
     }
 
-    /// A namespace with the name and the labels of this Cluster's, whoever created it.
+    /// A namespace with the name and the labels of this Cluster's namespace, whoever created it.
     pub fn labelled(&self, names: &Names) -> Option<Arc<NamespaceView>> {
         let namespace = self.namespaces.get(&Key::cluster(&names.namespace))?;
         (namespace.cluster() == Some(&names.name)).then_some(namespace)
@@ -141,7 +141,7 @@ impl Caches {
         cluster.is_some_and(|cluster| names.is_recorded(cluster.0.status.as_ref(), &namespace.uid))
     }
 
-    /// Whether nothing of a control plane is in that namespace.
+    /// Whether the namespace contains no object of a control plane.
     pub fn is_empty(&self, namespace: &str) -> bool {
         let counts = [
             self.secrets.count(BY_NAMESPACE, namespace),
@@ -151,7 +151,7 @@ impl Caches {
         counts == [0; 3] && self.objects(namespace).is_empty()
     }
 
-    /// The Cluster of this fleet that has the namespace which this one would have.
+    /// The Cluster of this fleet that already has the namespace of that name.
     pub fn taken_by(&self, names: &Names) -> Option<String> {
         let namespace = self.namespaces.get(&Key::cluster(&names.namespace))?;
         namespace.cluster().filter(|other| *other != names.name).map(str::to_owned)
@@ -162,7 +162,7 @@ impl Caches {
         self.content(namespace, kind, name, |object| object.value())
     }
 
-    /// What is kept of the object of that kind.
+    /// A field of the cached object of that kind.
     pub fn content<T>(&self, namespace: &str, kind: Kind, name: &str, of: impl Fn(&RawObject) -> T) -> Option<T> {
         let key = Key::new(namespace, name);
         match kind {
@@ -175,7 +175,7 @@ impl Caches {
         }
     }
 
-    /// All objects of the kinds that a control plane is made of. None of them is parsed for this.
+    /// All objects of the kinds of a control plane. None of them is parsed for this.
     pub fn objects(&self, namespace: &str) -> Objects {
         let mut all = Objects::default();
         gather(&mut all, Kind::ConfigMap, &self.config_maps, namespace);
@@ -196,7 +196,7 @@ impl Caches {
         workloads(package, pods.iter().map(|(_, pod)| &**pod))
     }
 
-    /// The addresses of API servers that are ready.
+    /// Addresses of API servers that are ready.
     pub fn servers(&self, namespace: &str) -> Vec<String> {
         let pods = self.pods.by(BY_NAMESPACE, namespace).into_iter().map(|(_, pod)| pod);
         let servers = pods.filter(|pod| pod.component.as_deref() == Some(ControlPlaneComponent::Apiserver.binary()));
@@ -204,7 +204,7 @@ impl Caches {
         ready.filter_map(|pod| pod.replica.ip.clone()).collect()
     }
 
-    /// The addresses of all members of etcd that may answer.
+    /// Addresses of all members of etcd that may answer.
     pub fn members(&self, namespace: &str) -> Vec<String> {
         let pods = self.pods.by(BY_NAMESPACE, namespace).into_iter().map(|(_, pod)| pod);
         let members = pods.filter(|pod| pod.component.as_deref() == Some(ControlPlaneComponent::Etcd.binary()));
@@ -216,7 +216,7 @@ impl Caches {
         let claims = self.claims.by(BY_NAMESPACE, namespace).into_iter();
         let claim = |view: &ClaimView| {
             let class = view.class.as_ref().and_then(|class| self.classes.get(&Key::cluster(class)));
-            // The API server refuses to expand a claim without a class, or of a class that is gone.
+            // The API server refuses to expand a claim without a class, or with a deleted class.
             VolumeClaim { expandable: class.is_some_and(|class| class.0), ..view.claim.clone() }
         };
         claims.map(|(_, view)| claim(&view)).collect()
@@ -228,7 +228,7 @@ impl Caches {
         pods.filter_map(|(_, pod)| pod.task.as_deref().cloned()).collect()
     }
 
-    /// Where clients reach the API servers, and the names and addresses of that.
+    /// Address of the API servers for clients, and its names and IP addresses for certificates.
     pub fn endpoint(&self, names: &Names, cluster: &ClusterView) -> (Option<String>, Vec<String>) {
         let endpoint = &cluster.0.spec.endpoint;
         let service = self.object(&names.namespace, Kind::Service, "kube-apiserver").unwrap_or_default();
@@ -255,7 +255,7 @@ impl Caches {
         (url, given.into_iter().chain(balancer).collect())
     }
 
-    /// What is known of its certificates, which last that long when they are made.
+    /// State of the cluster's certificates, which are issued with that lifetime.
     pub fn certificate_state(
         &self,
         names: &Names,
@@ -298,7 +298,7 @@ impl Caches {
             let known = held.as_ref().filter(|_| !lacking).and_then(|held| self::existing_certificate(held));
             certificate_state.ends.extend(held.as_ref().and_then(|held| ends(one.secret, held)));
             match certificates::due(&one, known.as_ref(), signed, lifetime, now) {
-                // There, but nothing that can be used.
+                // The Secret exists, but its content is unusable.
                 Some(RenewalReason::Missing) if held.is_some() => {
                     certificate_state.due.push((one, RenewalReason::Invalid))
                 }
@@ -314,7 +314,7 @@ impl Caches {
 }
 
 impl Caches {
-    /// What the sealed copy of a cluster's keys holds, if it can be opened with the key that is there.
+    /// Digests of the keys in the sealed copy, if it can be opened with the present seal key.
     pub fn sealed(&self, names: &Names) -> BTreeMap<String, String> {
         let seal = self.secrets.get(&Key::new(&self.keys, keys::SEAL));
         let copy = self.secrets.get(&Key::new(&self.keys, &names.sealed_keys()));

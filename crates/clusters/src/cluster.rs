@@ -1,4 +1,4 @@
-//! The controller of clusters: what a pass finds, decides, does and reports, each in its order.
+//! The controller of clusters: the steps of a pass in their order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,12 +32,12 @@ use crate::survey::Surveys;
 use crate::trust_queries;
 use crate::view::{ClusterView, NamespaceView};
 
-/// A Secret that could not be had is asked for again after this long.
+/// Interval at which a missing Secret is read again.
 const SECRETS_RETRY_AFTER: Duration = Duration::from_secs(30);
-/// Whether the Secrets of a namespace were read is asked again after this long.
+/// Interval at which the operator checks whether the Secrets of a namespace were listed.
 const RIGHTS_RETRY_AFTER: Duration = Duration::from_millis(200);
 
-/// Keeps clusters.
+/// Reconciles clusters.
 pub struct Clusters {
     pub caches: Caches,
     pub provers: ProofRunner,
@@ -47,15 +47,15 @@ pub struct Clusters {
     pub askers: JoinedMachines,
     pub followers: trust_queries::TrustQueries,
     pub look_after: Duration,
-    /// Of pods that take snapshots.
+    /// Image of the pods that take snapshots.
     pub image: &'static str,
-    /// That the operator runs as.
+    /// Account of the operator.
     pub account: Option<Account>,
     pub surveys: Surveys,
     pub meters: Meters,
-    /// The networks of the meta cluster, by the operators' flags.
+    /// Networks of the meta cluster, from the operator's flags.
     pub networks: &'static MetaNetworks,
-    /// Components that were as they should be in the last pass.
+    /// Components that were as declared in the last pass.
     pub rested: Mutex<HashMap<Key, UnchangedComponents>>,
     /// When the status of each cluster was last written.
     pub wrote: Mutex<HashMap<Key, Timestamp>>,
@@ -68,22 +68,22 @@ pub struct Clusters {
 /// Components of a cluster whose objects are all as declared.
 pub type UnchangedComponents = BTreeMap<ControlPlaneComponent, UnchangedComponent>;
 
-/// Everything that is known of a cluster in a pass.
+/// State of a cluster in a pass.
 pub struct Found {
     pub(crate) cluster: Arc<ClusterView>,
     pub(crate) names: Names,
     /// The uids of the package versions that the spec is accepted with, by their names.
     pub(crate) packages: BTreeMap<String, String>,
-    /// The package version that the spec names exists.
+    /// Whether the package version in the spec exists.
     packaged: bool,
-    /// What a decision about its control plane is made from; none if none can be made: there is no package version, the cluster is being deleted, its
-    /// namespace is another Cluster's, or the operator may not read there.
+    /// Input of the decision about the control plane; `None` if there can be no decision: the package version is missing, the cluster is being
+    /// deleted, the namespace belongs to another Cluster, or the operator may not read it.
     pub(crate) observed: Option<Box<Observed>>,
-    /// When each of its certificates ends.
+    /// Expiry of each certificate.
     certificates: Vec<CertificateStatus>,
-    /// The other Cluster whose namespace this one would have.
+    /// The other Cluster that already has the namespace.
     taken_by: Option<String>,
-    /// A namespace with the labels of this Cluster's that is not recorded as its own.
+    /// A namespace with the labels of this Cluster's namespace that is not recorded as its own.
     unrecorded: Option<Arc<NamespaceView>>,
     ending: Option<DeletionState>,
     hold: Option<DeletionHold>,
@@ -93,24 +93,24 @@ pub struct Found {
     admitted: bool,
 }
 
-/// What the decision is made from.
+/// Input of the decision.
 pub struct Valid {
     found: Arc<Found>,
 }
 
-/// What was done.
+/// Result of the act.
 pub enum Done {
     /// The cluster is gone.
     Gone,
-    /// Its namespace, with that uid, is the one that this process created.
+    /// The namespace with that uid is the one that this process created.
     Recorded(String),
-    /// It is still there.
+    /// The cluster exists.
     Kept {
-        /// Why the gate does not let its machines be released, if it does not.
+        /// Why the gate does not grant the release of its machines, if it does not.
         waits: Option<String>,
-        /// When to look at it again, besides what was decided.
+        /// When to run the next pass, besides the decision's own time.
         next: Option<Timestamp>,
-        /// A Secret that it refers to cannot be had: that stops what needs it, and nothing else.
+        /// Error of a Secret that the cluster refers to: only the steps that need the Secret are skipped.
         trouble: Option<SecretError>,
     },
 }
@@ -119,38 +119,39 @@ impl Done {
     pub(crate) const KEPT: Self = Self::Kept { waits: None, next: None, trouble: None };
 }
 
-/// What was decided: what to do with a cluster, or with its end.
+/// The decision about a cluster, or about its deletion.
 pub enum Choice {
-    /// It is to be as declared.
+    /// Reconcile the cluster.
     Keep(Box<Decision>, Box<ClusterStatus>),
-    /// Nothing is done to it; this is how it is.
+    /// Change nothing except the status.
     Paused {
         /// The status to write.
         status: Box<ClusterStatus>,
-        /// When to look again.
+        /// When to run the next pass.
         next: Option<Timestamp>,
         /// Components whose objects are all as declared, if they were compared.
         rested: Option<UnchangedComponents>,
     },
-    /// It is to be deleted, machines hold it, and its package version is not there: nothing else is done to it.
+    /// Handle only the machines that block the deletion: the package version of the cluster is missing.
     HoldDeletion(DeletionHold),
-    /// It is to go.
+    /// Delete the cluster.
     Delete(DeletionState),
-    /// First of all it must be ours to end.
+    /// Add the finalizer before everything else.
     Finalize,
-    /// The namespace has the labels of the cluster's, and is not recorded.
+    /// Record the namespace, which has the labels of the cluster's namespace.
     Claim(Arc<NamespaceView>),
-    /// The operator has not its rights in the cluster's namespace yet, or has not read the Secrets there.
+    /// Get the rights in the cluster's namespace, or wait until its Secrets are listed.
     Admit,
 }
 
 impl Controller for Clusters {
     const NAME: &'static str = crate::NAME;
-    /// Reads: authorities that sign, the sealed copy of keys and what seals it, a namespace that may be there, the keys of a store and of snapshots, and
-    /// Secrets that it refers to, new ones twice. For a snapshot, its key, the sealed keys that go into it, and the copy that these are of with what opens it. Writes:
-    /// everything of a new cluster's step, the key of its snapshots with its copy, the sealed keys for snapshots, the Operation that releases machines,
-    /// the accepted spec, and the status. And what the journal needs for an act on a member of etcd, a restore, objects of an extension and machines, each with its policy,
-    /// with reads of the operator's certificate and of a pod. And volumes that grow, with their StatefulSet. Of the writes, 9 are policies that came after the one of etcd.
+    /// Reads: signing authorities, the sealed copy of keys and its seal key, a namespace that may exist, the keys of a store and of snapshots, and
+    /// Secrets in the spec, new ones twice. For a snapshot, its key, the sealed keys that go into it, and the copy with its seal key. Writes: all
+    /// objects of the first step of a new cluster, the key of its snapshots with its copy, the sealed keys for snapshots, the Operation that releases
+    /// machines, the accepted spec, and the status. Also the calls of the journal for an act on a member of etcd, a restore, objects of an extension
+    /// and machines, each with its policy, with reads of the operator's certificate and of a pod. Also volumes that grow, with their StatefulSet. 9
+    /// of the writes are for policies besides the one of etcd.
     const BUDGET: Budget =
         Budget { reads: 28 + 4 * Journal::BUDGET.reads + 5, writes: 44 + 4 * Journal::BUDGET.writes + 12 };
 
@@ -185,11 +186,11 @@ impl Controller for Clusters {
         let names = self.caches.names(&cluster);
         let here = self.caches.namespace(&names).is_some_and(|namespace| !namespace.ending);
         let admitted = !here || access::is_admitted(&self.caches, &names);
-        // Which copies there are is known only there.
+        // Only the cache of the namespace knows the existing copies.
         let lacks = if here && admitted { self.lacks(pass, &names, &cluster.0).await } else { None };
         let (cluster, packages, refused) = self.acted_on(key, &names, cluster, lacks);
         let package = self.package(key, &cluster.0.spec.package_version);
-        // Nothing is made of a spec that was never accepted.
+        // No control plane is created from a spec that was never accepted.
         let package = package.filter(|_| refused.as_ref().is_none_or(|refused| refused.instead.is_some()));
         let hold =
             deletion::deletion_hold(&self.caches, self.askers.answer(key).as_ref(), &names, &cluster, pass.now());
@@ -221,13 +222,13 @@ impl Controller for Clusters {
     }
 
     fn validate(&self, found: &Arc<Found>) -> Result<Valid, Invalid> {
-        // What goes touches only a namespace of its own.
+        // A deletion changes only the cluster's own namespace.
         if found.ending.is_none()
             && let Some(other) = &found.taken_by
         {
             return Err(Invalid::Taken { namespace: found.names.namespace.clone(), other: other.clone() });
         }
-        // What goes needs no package version, and what is paused none to stay as it is.
+        // A deletion needs no package version, and a paused cluster needs none to stay unchanged.
         let needs_none = deletion::paused(&found.cluster) || found.ending.is_some() || found.hold.is_some();
         if found.packaged || needs_none {
             return Ok(Valid { found: Arc::clone(found) });
@@ -238,7 +239,7 @@ impl Controller for Clusters {
 
     fn decide(&self, valid: &Valid, now: Timestamp) -> Choice {
         let found = &valid.found;
-        // Nothing is read or done there while its deletion is paused.
+        // Nothing is read or changed there while the deletion is paused.
         if !found.admitted && !deletion::paused(&found.cluster) {
             return Choice::Admit;
         }
@@ -257,7 +258,7 @@ impl Controller for Clusters {
         }
         let finalizers = found.cluster.0.metadata.finalizers.iter().flatten();
         let finalized = finalizers.clone().any(|name| name == names::CLUSTER_FINALIZER);
-        // Nothing is made for a paused cluster, so there is nothing that a finalizer would have to wait for.
+        // Nothing is created for a paused cluster, so no object needs the protection of a finalizer.
         if !finalized && !found.cluster.0.spec.paused {
             return Choice::Finalize;
         }
@@ -340,7 +341,7 @@ impl Controller for Clusters {
             } => {
                 let status = waits.as_ref().map_or_else(|| (**status).clone(), |why| gated(status, why));
                 let next = decision.next.into_iter().chain(*next).min();
-                // No cache has the Secrets of people.
+                // People's Secrets are in no cache.
                 let awaits = trouble.is_some() || found.refused.as_ref().is_some_and(Refused::awaits_secret);
                 let again = pass.now().checked_add(SECRETS_RETRY_AFTER).ok().filter(|_| awaits);
                 let next = next.into_iter().chain(again).min();
@@ -371,12 +372,12 @@ impl Controller for Clusters {
                 return Ok(next.map_or(Next::AwaitChange, Next::At));
             }
             Outcome::Done { decision: Choice::Admit, .. } => {
-                // The end of a pause wakes it, and so does a RoleBinding that somebody creates.
+                // The end of the pause triggers a pass, and so does a RoleBinding that a person creates.
                 let waits = found.cluster.0.spec.paused && !access::is_bound(&self.caches, &found.names);
                 let again = if waits { None } else { pass.now().checked_add(RIGHTS_RETRY_AFTER).ok() };
                 return Ok(again.map_or(Next::AwaitChange, Next::At));
             }
-            // All the rest was done: what was found and decided is written down beside the refusal.
+            // All other steps were done: the observed state and the decision are recorded beside the refusal.
             Outcome::Failed { trouble, decision: Some(Choice::Keep(decision, status)), .. }
                 if trouble.source.downcast_ref::<ActError>().is_some_and(ActError::is_refusal) =>
             {
@@ -398,12 +399,12 @@ impl Controller for Clusters {
 }
 
 impl Found {
-    /// What is acted on.
+    /// The spec that is reconciled.
     pub(crate) fn spec(&self) -> &fleetwright_api::ClusterSpec {
         &self.cluster.0.spec
     }
 
-    /// What was written about it last.
+    /// The last written status.
     pub(crate) fn status(&self) -> ClusterStatus {
         self.cluster.0.status.clone().unwrap_or_default()
     }
@@ -413,7 +414,7 @@ impl Found {
         self.cluster.0.metadata.uid.as_deref().unwrap_or_default()
     }
 
-    /// Why the declared spec is not acted on, unless the cluster is being deleted, which needs none.
+    /// Why the declared spec is not reconciled, unless the cluster is being deleted, which needs none.
     fn refusal(&self) -> Option<(&'static str, String)> {
         let refused = self.refused.as_ref().filter(|_| self.hold.is_none() && !deletion::paused(&self.cluster))?;
         Some((refused.why.reason(), refused.message()))
@@ -427,7 +428,7 @@ impl Found {
 
 impl Clusters {
     pub(crate) fn rested(&self) -> MutexGuard<'_, HashMap<Key, UnchangedComponents>> {
-        // Every change is whole before the lock is given back.
+        // No panic leaves the map half changed, so a poisoned lock is usable.
         self.rested.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -436,7 +437,7 @@ impl Clusters {
     }
 }
 
-/// Decides what to do with a cluster, and what its status says then.
+/// Decides the steps for a cluster, and its status.
 fn choose(found: &Found, observed: &Observed, now: Timestamp) -> Choice {
     let mut decision = cluster::decide(observed, now);
     decision.next = decision.next.into_iter().chain(found.hold.as_ref().and_then(|hold| hold.next)).min();
@@ -455,7 +456,7 @@ fn choose(found: &Found, observed: &Observed, now: Timestamp) -> Choice {
     }
 }
 
-/// The status of a cluster whose machines hold it, with why they are not released yet.
+/// The status of a cluster whose machines block its deletion, with the reason why they are not released yet.
 fn gated(status: &ClusterStatus, why: &str) -> ClusterStatus {
     let mut status = status.clone();
     for one in status.conditions.iter_mut().filter(|one| one.reason == names::reasons::MACHINES_JOINED) {

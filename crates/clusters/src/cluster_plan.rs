@@ -1,4 +1,4 @@
-//! What would be done to a cluster, for people who ask before: seen by the eyes of who asks, decided by what decides for the operator.
+//! Plans a change of a cluster, for people: observed with the rights of the caller, decided by the same functions as in the operator.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -30,7 +30,7 @@ use serde::de::DeserializeOwned;
 use crate::caches::workloads;
 use crate::view::{ObjectView, PodView, package};
 
-/// A cluster as it is, without its Secrets.
+/// The observed state of a cluster, without Secrets.
 pub struct ClusterSnapshot {
     cluster: Cluster,
     names: Names,
@@ -43,10 +43,10 @@ pub struct ClusterSnapshot {
 }
 
 impl ClusterSnapshot {
-    /// Looks at everything of that cluster in the meta cluster.
+    /// Observes that cluster in the meta cluster.
     ///
     /// # Errors
-    /// The meta cluster does not answer or does not allow it.
+    /// The meta cluster does not answer or refuses a request.
     pub async fn look(client: &Client, cluster: Cluster) -> kube::Result<Self> {
         let names = Names::of(&cluster.namespace().unwrap_or_default(), &cluster.name_any());
         let packages: Api<ClusterPackageVersion> = Api::namespaced(client.clone(), &names.fleet);
@@ -57,7 +57,7 @@ impl ClusterSnapshot {
             None => (names, None),
         };
         let (mut objects, mut pods) = (Objects::default(), Vec::new());
-        // What is in a namespace of another Cluster is nothing of this one.
+        // Objects in a namespace of another Cluster do not belong to this one.
         if namespace.is_some() {
             list::<ConfigMap>(client, &names, Kind::ConfigMap, &mut objects).await?;
             list::<Service>(client, &names, Kind::Service, &mut objects).await?;
@@ -74,7 +74,7 @@ impl ClusterSnapshot {
         Ok(Self { cluster, names, namespace, packages, limits, objects, workloads })
     }
 
-    /// What bringing it to that package version would do; to the one that it refers to if none is named. None if there is no such package version.
+    /// The plan of a change to that package version; by default the declared one. `None` if the package version does not exist.
     pub fn rehearse(&self, to: Option<&str>, now: Timestamp) -> Option<ClusterPlan> {
         let mut spec = self.cluster.spec.clone();
         if let Some(to) = to {
@@ -89,16 +89,17 @@ impl ClusterSnapshot {
         Some(rehearsal)
     }
 
-    /// The cluster with that spec. What only the operator knows, such as Secrets, proofs and answers of members, is not observed here.
+    /// The observed state of the cluster with that spec. Data that only the operator has, such as Secrets, proofs and answers of members, is missing
+    /// here.
     fn observed(&self, spec: ClusterSpec, target: Arc<ClusterPackageVersionSpec>, now: Timestamp) -> Observed {
         let status = self.cluster.status.clone().unwrap_or_default();
         let annotation = |name: &str| self.cluster.annotations().get(name).cloned();
         let same = spec.package_version == self.cluster.spec.package_version;
         let backup = SnapshotInputs {
-            // No pod is made of it here.
+            // No pod is created from it here.
             image: String::new(),
             created: self.cluster.creation_timestamp().map_or(now, |time| time.0),
-            // What was not asked for yet has no snapshot of its own.
+            // A change that is not declared yet has no snapshot.
             generation: self.cluster.metadata.generation.filter(|_| same),
             asked: None,
             tasks: Vec::new(),
@@ -118,7 +119,7 @@ impl ClusterSnapshot {
             objects: self.objects.clone(),
             rested: BTreeMap::new(),
             workloads: self.workloads.clone(),
-            // What the operator wrote down counts.
+            // The records of the operator count.
             proofs: BTreeMap::new(),
             members: None,
             claims: Vec::new(),
@@ -127,7 +128,7 @@ impl ClusterSnapshot {
             endpoint: status.endpoint.clone(),
             preflight: PreflightInputs { overrides: annotation(names::OVERRIDE), ..PreflightInputs::default() },
             followers: None,
-            // Flags of the operators are not known here, and no policy is rehearsed.
+            // The operators' flags are unknown here, and policies are not planned.
             meta: MetaNetworks::default(),
             spec,
             status,
@@ -135,7 +136,8 @@ impl ClusterSnapshot {
     }
 }
 
-/// The names with the namespace of its control plane and its uid, if there is one that is this Cluster's: the one that is recorded, or else the one that it gets.
+/// The names with the namespace of the control plane and its uid, if a namespace of this Cluster exists: the recorded one, or else the one with its
+/// future name.
 async fn own(client: &Client, cluster: &Cluster, names: &Names) -> kube::Result<Option<(Names, String)>> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let recorded = cluster.status.as_ref().and_then(|status| status.namespace.as_deref());
@@ -150,7 +152,7 @@ async fn own(client: &Client, cluster: &Cluster, names: &Names) -> kube::Result<
     Ok(None)
 }
 
-/// The ClusterLimits of a namespace; none if whoever asks may not list them, or if the meta cluster does not have the kind yet.
+/// The ClusterLimits of a namespace; none if the caller may not list them, or if the meta cluster does not have the kind yet.
 ///
 /// # Errors
 /// The meta cluster does not answer.
@@ -164,7 +166,7 @@ pub async fn limits(client: &Client, namespace: &str) -> kube::Result<Option<Vec
     }
 }
 
-/// What these limits do not allow of that Cluster, which refers to that package version.
+/// Violations of these limits by that Cluster, which refers to that package version.
 pub fn limit_violations(
     spec: &ClusterSpec,
     cluster: &str,

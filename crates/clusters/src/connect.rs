@@ -1,4 +1,4 @@
-//! Clients of what runs in pods of a cluster, with the operator's own certificates.
+//! Clients of servers in pods of a cluster, with the operator's own certificates.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -29,12 +29,13 @@ use tower::util::{MapRequestLayer, MapResponseLayer};
 use crate::messages::api_error_message;
 use crate::thin::ThinObject;
 
-/// The largest answer that is read; the largest that is asked for are metrics. All of a watch is one answer: the only one there is, in a proof, is of one quota
-/// and short.
+/// Maximum size of an answer; the largest requested answers are metrics. A watch counts as one answer: the only watch, in a proof, follows one quota
+/// and is short.
 const LARGEST_ANSWER: usize = 16 * 1024 * 1024;
 
-/// The most objects, lists and values that an answer has. An empty one is two bytes of the answer and up to two thousand in memory, and a tenant can serve any
-/// kind with a server of their own. 50 Nodes by their metadata have about 6,000 objects, and 16 MiB of metrics about 150,000 labels in braces.
+/// Maximum number of objects, lists and values in an answer. An empty object is two bytes of the answer and up to two thousand in memory, and a
+/// tenant can serve any kind with a server of their own. 50 Nodes by their metadata have about 6,000 objects, and 16 MiB of metrics about 150,000
+/// labels in braces.
 const MOST_OBJECTS: usize = 200_000;
 const MOST_VALUES: usize = 1_000_000;
 
@@ -47,7 +48,7 @@ pub enum ConnectError {
     Client(String),
 }
 
-/// The meta cluster, where the operator's own certificates are, and how often somebody was asked with them.
+/// Client of the meta cluster, which has the operator's own certificates, and the count of calls with them.
 #[derive(Clone)]
 pub struct MetaAccess {
     pub client: Client,
@@ -57,13 +58,13 @@ pub struct MetaAccess {
 }
 
 impl MetaAccess {
-    /// Whether nobody else can lead at this moment. Who waited asks again before anything is changed.
+    /// Whether this process is certain to hold the lease. A task checks it after a wait, before it changes anything.
     pub fn leads(&self) -> bool {
         self.fence.holds(&self.clock)
     }
 }
 
-/// Who is meant, and as whom: the pod must show that name.
+/// A server, its expected certificate name, and the client certificate for it.
 pub struct ServerIdentity<'a> {
     pub secret: &'a str,
     pub ip: &'a str,
@@ -112,23 +113,23 @@ async fn build(
     let mut config = kube::Config::from_custom_kubeconfig(config, &options).await.map_err(|error| failed(&error))?;
     config.connect_timeout = Some(Duration::from_secs(5));
     config.read_timeout = Some(Duration::from_secs(20));
-    // A change of etcd is sent once. And a learner answers 503 to all but its status: fifteen more attempts take longer than any caller waits, so that the
-    // learner would seem not to answer.
+    // A change of etcd is sent once. And a learner answers 503 to all requests but its status: fifteen retries take longer than any caller waits, so
+    // the learner would seem not to answer.
     config.default_retry = door.port != ETCD_PORT;
     client(meta, config)
 }
 
-/// A tenant decides how much is in their cluster, and the operator is there for all clusters.
+/// The answer is too large. Tenants decide how much data is in their cluster, and the operator serves all clusters.
 #[derive(Debug, thiserror::Error)]
 #[error("the response of the business cluster is larger than {} MiB", LARGEST_ANSWER / (1024 * 1024))]
 struct TooLarge;
 
-/// A tenant decides what is in it, too.
+/// The answer has too many values. Tenants decide what data is in their cluster, too.
 #[derive(Debug, thiserror::Error)]
 #[error("the response of the business cluster has more than {} objects or {} values", MOST_OBJECTS, MOST_VALUES)]
 struct TooMany;
 
-/// How much of an answer was counted. What is in texts counts as well.
+/// Counter of the bytes and values of an answer. Braces within strings count as well.
 #[derive(Default)]
 struct SizeLimit {
     objects: usize,
@@ -148,7 +149,7 @@ impl SizeLimit {
     }
 }
 
-/// Ends an answer in an error where it becomes too large, or would in memory.
+/// Ends an answer with an error where it becomes too large, on the wire or in memory.
 fn limited(answer: http::Response<Box<DynBody>>) -> http::Response<Box<DynBody>> {
     let plainly = |error: BoxError| match error.is::<LengthLimitError>() {
         true => BoxError::from(TooLarge),
@@ -165,10 +166,10 @@ fn limited(answer: http::Response<Box<DynBody>>) -> http::Response<Box<DynBody>>
     })
 }
 
-/// Counts its calls, reads no answer that is too large, and sends nothing that could change something once the lease could have ended.
+/// A client that counts its calls, limits the size of answers, and sends no write once the lease could have expired.
 ///
-/// kube repeats what is answered 429, 503 or 504, up to 15 times. So the fence is around each attempt: what changes something is sent once, and only what reads is
-/// repeated.
+/// kube repeats requests that are answered 429, 503 or 504, up to 15 times. Therefore the fence is around each attempt: a write is sent once, and
+/// only reads are repeated.
 fn client(meta: &MetaAccess, config: kube::Config) -> Result<Client, ConnectError> {
     let calls = meta.calls.clone();
     let counted = MapRequestLayer::new(move |request: http::Request<Body>| {
@@ -180,10 +181,10 @@ fn client(meta: &MetaAccess, config: kube::Config) -> Result<Client, ConnectErro
     Ok(fenced(builder.build(), meta.fence.clone(), meta.clock.clone()))
 }
 
-/// The objects of a page.
+/// Number of objects in a page.
 pub const PAGE: u32 = 50;
 
-/// A page as it was asked for. Whoever serves the kind may send more: those are an error, before they are in memory.
+/// A page of the requested size. A tenant's server may send more objects: that is an error, before they are in memory.
 #[derive(Deserialize)]
 #[serde(bound = "K: Deserialize<'de>")]
 pub struct Page<K> {
@@ -222,8 +223,8 @@ fn few<'de, D: Deserializer<'de>, K: Deserialize<'de>>(deserializer: D) -> Resul
     deserializer.deserialize_any(LimitedList(PhantomData))
 }
 
-/// Lists a page of the objects of kind `K`, in all namespaces, after the one with that token. They are decoded as `T`, which has the fields that are used: one object
-/// with a field that does not parse would hide all others.
+/// Lists a page of the objects of kind `K`, in all namespaces, after the page with that token. The objects are decoded as `T`, which has only the
+/// used fields: one object with a field that does not parse would hide all others.
 pub async fn page<K, T>(client: &Client, after: Option<&str>) -> kube::Result<Page<T>>
 where
     K: Resource<DynamicType = ()>,
@@ -233,7 +234,7 @@ where
     client.request(request).await
 }
 
-/// The same by their metadata, in one namespace or in all.
+/// Lists a page of objects by their metadata, in one namespace or in all.
 pub async fn page_of_metadata<K: Resource<DynamicType = ()>>(
     client: &Client,
     namespace: Option<&str>,
@@ -247,7 +248,7 @@ fn after_token(after: Option<&str>) -> ListParams {
     ListParams { continue_token: after.map(str::to_owned), ..ListParams::default().limit(PAGE) }
 }
 
-/// Deletes an object. The answer, which may be the object as it was, is not decoded.
+/// Deletes an object. The answer, which may be the deleted object, is not decoded.
 pub async fn delete<K: Resource<DynamicType = ()>>(
     client: &Client,
     namespace: &str,
@@ -258,7 +259,7 @@ pub async fn delete<K: Resource<DynamicType = ()>>(
     client.request_text(request.map_err(kube::Error::BuildRequest)?).await.map(drop)
 }
 
-/// What it takes to reach members of etcd.
+/// Certificates with which members of etcd are reached.
 pub struct EtcdAccess<'a> {
     meta: &'a MetaAccess,
     names: &'a Names,
@@ -266,24 +267,24 @@ pub struct EtcdAccess<'a> {
 }
 
 impl<'a> EtcdAccess<'a> {
-    /// Reads the certificate once for all of them.
+    /// Reads the certificate once for all members.
     pub async fn of(meta: &'a MetaAccess, names: &'a Names) -> Result<Self, String> {
         let secret = read(meta, names, OPERATOR_ETCD).await.map_err(|error| error.to_string())?;
         Ok(Self { meta, names, secret })
     }
 
-    /// The member at that address.
+    /// A client of the member at that address.
     pub async fn at(&self, ip: &str) -> Result<EtcdClient, String> {
         let door = ServerIdentity { secret: OPERATOR_ETCD, ip, port: ETCD_PORT, server_name: self.names.etcd() };
         build(self.meta, self.names, &door, &self.secret).await.map(EtcdClient).map_err(|error| error.to_string())
     }
 }
 
-/// A member of etcd, asked by its JSON gateway.
+/// A client of the JSON gateway of an etcd member.
 pub struct EtcdClient(Client);
 
 impl EtcdClient {
-    /// Asks it something, such as `cluster/member/list`.
+    /// Sends a request, such as `cluster/member/list`.
     pub async fn ask(&self, what: &str, body: Value) -> Result<Value, String> {
         let request = http::Request::post(format!("/v3/{what}"))
             .header(http::header::CONTENT_TYPE, "application/json")
@@ -306,7 +307,7 @@ mod tests {
     use super::*;
     use crate::thin::ThinNode;
 
-    /// A server that answers 503 and closes the fence at the first request that it gets.
+    /// A server that answers 503 and closes the fence at its first request.
     async fn busy(fence: Fence) -> (kube::Config, Arc<Mutex<Vec<String>>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -375,12 +376,12 @@ mod tests {
         }
     }
 
-    /// A server that answers once, with so many bytes.
+    /// A server that answers once, with that number of bytes.
     async fn talkative(length: usize) -> kube::Config {
         answering(vec![b'a'; length]).await
     }
 
-    /// A server that answers once, with that.
+    /// A server that answers once, with that body.
     async fn answering(body: Vec<u8>) -> kube::Config {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! A cluster that is deleted: protection first, then everything at once.
+//! Deletion of a cluster: protection is checked first, then everything is deleted at once.
 
 use std::sync::Arc;
 
@@ -21,35 +21,36 @@ use crate::messages::api_error_message;
 use crate::namespace_claim;
 use crate::view::{ClusterView, NamespaceView, PodView};
 
-/// Nobody needs its pods any more: so many seconds are left to them.
+/// Grace period in seconds of the cluster's pods: their work is no longer needed.
 const GRACE: u32 = 1;
-/// Of so many pods at a time; each that goes wakes us for the others.
+/// Pods deleted per pass; each terminated pod triggers a pass for the rest.
 const AT_ONCE: usize = 16;
 
-/// Where the end of a cluster stands.
+/// State of the deletion of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeletionState {
-    /// Its pods are to be told to go. The namespace would take them along, but as slowly as they like, and look again later still.
+    /// The pods are deleted next. The deletion of the namespace would delete them too, but with their full grace period, and the namespace controller
+    /// checks again only later.
     Pods,
-    /// Its namespace is to be deleted: Kubernetes begins five seconds later to look for what is left in it, and by then its pods are gone.
+    /// The namespace is deleted next: Kubernetes starts to delete its contents five seconds later, and by then the pods are gone.
     Namespace,
-    /// Its namespace is going away.
+    /// The namespace is terminating.
     Waits,
     /// Nothing is left.
     Gone,
 }
 
-/// It is marked for deletion, and protected: it goes on as if it were not.
+/// Whether the cluster is marked for deletion and protected: it is reconciled as if it were not marked.
 pub fn protected(cluster: &ClusterView) -> bool {
     cluster.0.metadata.deletion_timestamp.is_some() && cluster.0.spec.deletion_protection
 }
 
-/// It is marked for deletion, and nothing but `spec.paused` blocks that.
+/// Whether the cluster is marked for deletion, and only `spec.paused` blocks the deletion.
 pub fn paused(cluster: &ClusterView) -> bool {
     cluster.0.metadata.deletion_timestamp.is_some() && cluster.0.spec.paused && !cluster.0.spec.deletion_protection
 }
 
-/// Where the end of that cluster stands; none if it is not deleted, protected, or paused.
+/// State of the deletion of that cluster; `None` if it is not being deleted, protected, or paused.
 pub fn ending(caches: &Caches, names: &Names, cluster: &ClusterView) -> Option<DeletionState> {
     cluster.0.metadata.deletion_timestamp.as_ref()?;
     if protected(cluster) || cluster.0.spec.paused {
@@ -63,7 +64,8 @@ pub fn ending(caches: &Caches, names: &Names, cluster: &ClusterView) -> Option<D
     })
 }
 
-/// Whether machines hold a cluster that is to be deleted. One that was never made holds nobody; one whose end has begun is asked no more.
+/// Whether machines block the deletion of a cluster. Machines are not checked for a cluster that was never created, nor after the deletion has
+/// started.
 pub fn deletion_hold(
     caches: &Caches,
     answer: Option<&JoinedAnswer>,
@@ -92,13 +94,13 @@ fn workloads_left(caches: &Caches, names: &Names) -> bool {
     })
 }
 
-/// Its pods that are not told yet to go quickly.
+/// Pods of the cluster that are not terminating with the short grace period yet.
 fn slow(caches: &Caches, names: &Names) -> impl Iterator<Item = (Key, Arc<PodView>)> {
     let pods = caches.pods.by(BY_NAMESPACE, &names.namespace).into_iter();
     pods.filter(|(_, pod)| pod.grace.is_none_or(|grace| grace > GRACE.into()))
 }
 
-/// Does what is next; answers whether the cluster is gone.
+/// Does the next step of the deletion; returns whether the cluster is gone.
 pub async fn end(
     caches: &Caches,
     pass: &Pass,
@@ -110,18 +112,20 @@ pub async fn end(
     match ending {
         DeletionState::Waits => Ok(false),
         DeletionState::Pods => {
-            // Not with their pods: these would be told to go with the grace that they have in life, and no kubelet is held to a shorter one later.
+            // Not with their pods: the garbage collector would delete these with their normal grace period, and the kubelet does not apply a shorter
+            // one afterwards.
             let labels = format!("{}={}", names::CLUSTER, names.name);
             if workloads_left(caches, names) {
                 let (writer, within) = (pass.writer(), &names.namespace);
-                // They go when no pod uses them any more. Found in a namespace that ends, they would hold it for eight seconds more.
+                // Volume claims are removed when no pod uses them any more. A claim in a terminating namespace would delay its removal by eight
+                // seconds.
                 let background = PropagationPolicy::Background;
                 writer.delete_all::<PersistentVolumeClaim>(within, &labels, background).await?;
                 writer.delete_all::<Deployment>(within, &labels, PropagationPolicy::Orphan).await?;
                 writer.delete_all::<ReplicaSet>(within, &labels, PropagationPolicy::Orphan).await?;
                 writer.delete_all::<StatefulSet>(within, &labels, PropagationPolicy::Orphan).await?;
             }
-            // An API server whose etcd is gone would wait for it as long as it may.
+            // An API server whose etcd is gone would use its whole grace period to wait for etcd.
             for (key, pod) in slow(caches, names).take(AT_ONCE) {
                 match pass.writer().hurry::<Pod>(&key, &pod.replica.uid, GRACE).await {
                     Ok(_) | Err(WriteError::Conflict { .. }) => {}
@@ -141,9 +145,9 @@ pub async fn end(
             Ok(false)
         }
         DeletionState::Gone => {
-            // A cache may not have seen yet what an operator before us made.
+            // The cache may not yet have a namespace that the previous leader created.
             let api: kube::Api<Namespace> = kube::Api::all(pass.client());
-            // A read that failed says nothing: what is deleted from here on is needed if the namespace exists.
+            // A failed read proves nothing: if the namespace exists, what is deleted from here on is still needed.
             let there = api.get_opt(&names.namespace).await.map_err(|error| unread(names, &error))?;
             let labelled = there.filter(|one| names.owns(one.labels())).map(NamespaceView::of);
             if let Some(namespace) = labelled
@@ -153,7 +157,7 @@ pub async fn end(
                 namespace_claim::discard(caches, pass, names, account, &namespace).await?;
                 return Ok(false);
             }
-            // A cluster of the same name that comes after it gets keys of its own.
+            // A later cluster of the same name gets keys of its own.
             let copy = Key::new(&caches.keys, &names.sealed_keys());
             if caches.secrets.get(&copy).is_some() {
                 pass.writer().delete_by_name::<Secret>(&copy).await?;
@@ -175,14 +179,14 @@ pub async fn end(
     }
 }
 
-/// Whether the namespace exists could not be read.
+/// Error for a namespace that could not be read.
 fn unread(names: &Names, error: &kube::Error) -> WriteError {
     let what = format!("deletion of Cluster {}/{}", names.fleet, names.name);
     let message = format!("cannot read Namespace {}: {}", names.namespace, api_error_message(error));
     WriteError::Unknown { what, message }
 }
 
-/// What is said of a cluster that is deleted.
+/// The status of a cluster that is being deleted.
 pub fn status(cluster: &ClusterView, now: Timestamp) -> ClusterStatus {
     let before = cluster.0.status.clone().unwrap_or_default();
     let message = "deleting the namespace and everything in it";

@@ -1,4 +1,4 @@
-//! Why a pass over a cluster fails: what is wrong with what is declared, and what could not be done.
+//! Errors of a pass over a cluster: an invalid spec, and failed acts.
 
 use std::time::Duration;
 
@@ -14,48 +14,48 @@ use jiff::Timestamp;
 use crate::namespace_claim::adopt;
 use crate::secrets::SecretError;
 
-/// What is wrong with what is declared.
+/// Why the spec is invalid.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Invalid {
-    /// The package version is not there.
+    /// The package version does not exist.
     #[error(
         "spec.packageVersion: ClusterPackageVersion {0} does not exist in the namespace: create it, or set another one"
     )]
     NoPackage(String),
-    /// The spec that is acted on instead names a package version that is another one than when the spec was accepted.
+    /// The accepted spec names a package version that was replaced by another one of the same name since.
     #[error(
         "{why}. ClusterPackageVersion {package} was recreated after it was accepted: the control plane is neither changed nor repaired until the whole spec is valid"
     )]
     Replaced { package: String, why: Box<Self> },
-    /// An argument that the component does not know in this version. A component that has it does not start.
+    /// An argument that the component does not have in this version. The component would not start with it.
     #[error("{0}")]
     Argument(UnknownArgument),
-    /// The namespace is another Cluster's.
+    /// The namespace belongs to another Cluster.
     #[error(
         "Namespace {namespace} belongs to Cluster {other} and was not changed: create this Cluster under another name, or delete Cluster {other} first"
     )]
     Taken { namespace: String, other: String },
-    /// ClusterLimits of the namespace do not allow it.
+    /// ClusterLimits of the namespace do not allow the spec.
     #[error("{}", summary(.0))]
     Limits(Vec<Violation>),
-    /// A Secret that it refers to is missing or not shared, and its pods would wait for it.
+    /// A Secret in the spec is missing or not shared, and pods would wait for it.
     #[error("{message}")]
     Secret {
-        /// Which of both.
+        /// Whether the Secret is missing or not shared.
         reason: &'static str,
-        /// Which Secret, by which field, and what to do.
+        /// The Secret, the field that names it, and what to do.
         message: String,
     },
-    /// Its API servers could not reach its pods: their addresses are in the meta cluster.
+    /// API servers could not reach the pods: their addresses are in a network of the meta cluster.
     #[error(
         "spec.network.pods {network} overlaps {meta}, a network of the meta cluster, so API servers could not reach these pods: delete this Cluster, for which nothing was created yet, and create it with spec.network.pods: {free}"
     )]
     Overlap {
-        /// The network of pods.
+        /// The pod network.
         network: String,
-        /// The network of the meta cluster.
+        /// The overlapping network of the meta cluster.
         meta: Network,
-        /// One that overlaps none.
+        /// A network that overlaps none.
         free: String,
     },
 }
@@ -77,38 +77,38 @@ impl StepError for Invalid {
         match self {
             Self::NoPackage(_) | Self::Argument(_) | Self::Limits(_) | Self::Overlap { .. } => Remedy::NeedsPerson,
             Self::Replaced { why, .. } => why.remedy(),
-            // What happens to that namespace wakes the other Cluster, and there is no watch on Secrets of people.
+            // The other Cluster is triggered by changes of that namespace, and there is no watch on people's Secrets.
             Self::Taken { .. } | Self::Secret { .. } => Remedy::Wait(Duration::from_secs(30)),
         }
     }
 }
 
-/// Why something was not done.
+/// Why an act failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
-    /// It was not written.
+    /// A write failed.
     #[error("{0}")]
     Write(#[from] WriteError),
-    /// A key or certificate was not made.
+    /// A key or certificate was not created.
     #[error("{0}")]
     Secret(#[from] SecretError),
-    /// An Operation was not driven on.
+    /// An Operation could not be driven.
     #[error("{0}")]
     Journal(#[from] JournalError),
-    /// The namespace has the labels of the Cluster, and the operator did not create it, or somebody put something into it before it was recorded.
+    /// The namespace has the labels of the Cluster, but the operator did not create it, or somebody created objects in it before it was recorded.
     #[error(
         "Namespace {} has the labels of this Cluster, but it is not recorded in the status, and the operator did not create it with its present content. Nothing was changed in it: its creator may have rights in it, or pods that wait for the cluster's keys. Delete the namespace; or, if you trust everybody who has rights in it, record it, which requires the right to write clusters/status: {}",
         .names.namespace, adopt(.names, .uid)
     )]
     Unproven { names: Names, uid: String },
-    /// The API server refused a write, and everything else of the pass was done.
+    /// The API server refused a write, and all other steps of the pass were done.
     #[error("{refusal}{}", .trouble.as_ref().map(|trouble| format!(". Also: {trouble}")).unwrap_or_default())]
     Incomplete {
-        /// The first write that was refused.
+        /// The first refused write.
         refusal: Box<ActError>,
-        /// When to look again for what else was done.
+        /// When to run the next pass for the other steps.
         next: Option<Timestamp>,
-        /// A Secret that the cluster refers to cannot be had.
+        /// Error of a Secret that the cluster refers to.
         trouble: Option<Box<SecretError>>,
     },
 }
@@ -133,7 +133,7 @@ impl StepError for ActError {
             Self::Incomplete { refusal, .. } => refusal.remedy(),
         };
         match remedy {
-            // A role or a quota may end the refusal, and the operator watches neither.
+            // A changed role or quota may end the refusal, and the operator watches neither.
             Remedy::NeedsPerson => Remedy::Wait(Duration::from_secs(30)),
             remedy => remedy,
         }
@@ -141,7 +141,7 @@ impl StepError for ActError {
 }
 
 impl ActError {
-    /// The API server refuses what was written, and will again.
+    /// Whether the API server refuses the request, and would refuse it again.
     pub(crate) fn is_refusal(&self) -> bool {
         let refused = |error: &WriteError| matches!(error, WriteError::Refused { .. });
         match self {
@@ -153,7 +153,7 @@ impl ActError {
         }
     }
 
-    /// When to look again for what was done in spite of it.
+    /// When to run the next pass for the steps that were done.
     pub(crate) fn next(&self) -> Option<Timestamp> {
         match self {
             Self::Incomplete { next, .. } => *next,
@@ -167,7 +167,7 @@ impl ActError {
 pub(crate) struct Refusal(pub(crate) Option<ActError>);
 
 impl Refusal {
-    /// A refusal concerns what was written and nothing else: the pass goes on. Any other error ends it.
+    /// Notes a refusal, so that the pass continues with other objects. Any other error ends the pass.
     pub(crate) fn noted<T>(&mut self, outcome: Result<T, impl Into<ActError>>) -> Result<Option<T>, ActError> {
         match outcome.map_err(Into::into) {
             Ok(value) => Ok(Some(value)),

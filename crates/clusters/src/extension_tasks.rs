@@ -1,4 +1,4 @@
-//! Puts extensions in place in business clusters and looks after them. What they no longer have is only looked up here: an Operation deletes it.
+//! Applies extensions in business clusters and checks them. Objects that an extension no longer has are only found here: an Operation deletes them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,26 +25,26 @@ use crate::meters::Meters;
 use crate::proofs::client_of;
 use crate::thin::{ThinMeta, ThinObject};
 
-/// Work that takes longer has failed.
+/// Timeout of the work for a cluster.
 const WITHIN: Duration = Duration::from_secs(90);
-/// A kind that was just defined is served within this time.
+/// Time within which the API server serves a new CustomResourceDefinition.
 const CRD_SERVED_TIMEOUT: Duration = Duration::from_secs(15);
-/// So much is told of what a business cluster says.
+/// Maximum length of an error message of a business cluster.
 const MOST_SAID: usize = 500;
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// What was done, and what is being done: of a cluster one thing at a time.
+/// Reports about extensions, and running work: at most one task per cluster.
 pub struct ExtensionInstaller {
     background: BackgroundTasks<ExtensionResults>,
     meters: Meters,
 }
 
-/// What was done with the extensions of a cluster.
+/// Reports about the extensions of a cluster.
 #[derive(Default)]
 pub struct ExtensionResults {
     since: Option<Timestamp>,
     reports: BTreeMap<String, ExtensionReport>,
-    /// What somebody had changed, and was put right: told once.
+    /// Objects whose drift was repaired, until their Events are published.
     repaired: Vec<String>,
 }
 
@@ -53,23 +53,23 @@ impl ExtensionInstaller {
         Self { background, meters }
     }
 
-    /// Since when the cluster is known, and what was done with each of its extensions since then.
+    /// Since when the operator knows the cluster, and the report of each of its extensions since then.
     pub fn known(&self, key: &Key) -> (Timestamp, BTreeMap<String, ExtensionReport>) {
         let now = self.background.clock().now();
         self.background.state_or_default(key, |known| (*known.since.get_or_insert(now), known.reports.clone()))
     }
 
-    /// What was put right since this was last asked.
+    /// Objects that were repaired since the last call.
     pub fn repaired(&self, key: &Key) -> Vec<String> {
         self.background.known(key, |known| std::mem::take(&mut known.repaired)).unwrap_or_default()
     }
 
-    /// The meta cluster, for what a pass asks itself.
+    /// Access to the meta cluster, for requests of a pass itself.
     pub fn meta(&self) -> MetaAccess {
         self.background.meta()
     }
 
-    /// These objects are deleted.
+    /// Records that the objects are deleted.
     pub fn pruned(&self, key: &Key, removal: &Removal) {
         self.change(key, removal, |report| {
             report.surplus.retain(|one| !removal.objects.contains(one));
@@ -78,12 +78,12 @@ impl ExtensionInstaller {
         });
     }
 
-    /// They are not deleted yet.
+    /// Records why the deletion of the objects waits.
     pub fn prune_waits(&self, key: &Key, removal: &Removal, why: &str) {
         self.change(key, removal, |report| report.waits = Some(truncate(why, MOST_SAID)));
     }
 
-    /// They were not deleted: what is left is looked up at that time.
+    /// Records why the deletion of the objects failed, and when to look for the rest.
     pub fn prune_failed(&self, key: &Key, removal: &Removal, again: Timestamp, why: &str) {
         self.change(key, removal, |report| {
             report.surplus.clear();
@@ -91,7 +91,7 @@ impl ExtensionInstaller {
         });
     }
 
-    /// Changes the report that a removal was decided from; another one says already what is there.
+    /// Changes the report from which the removal was decided; a newer report already has the current state.
     fn change(&self, key: &Key, removal: &Removal, change: impl FnOnce(&mut ExtensionReport)) {
         self.background.known(key, |known| {
             if let Some(report) = known.reports.get_mut(&removal.extension)
@@ -102,17 +102,17 @@ impl ExtensionInstaller {
         });
     }
 
-    /// Stops what is under way.
+    /// Cancels the running task.
     pub fn stop_tasks(&self, key: &Key) {
         self.background.abort_others(key, |_| false);
     }
 
-    /// The cluster is gone.
+    /// Drops the reports of a deleted cluster.
     pub fn forget(&self, key: &Key) {
         self.background.forget(key);
     }
 
-    /// Begins to do the work at one of these API servers, unless some is being done. When it is over, the cluster is woken.
+    /// Starts the work at one of these API servers, unless a task is running. Its end triggers a pass of the cluster.
     pub fn begin(&self, key: &Key, names: &Names, servers: &[String], work: &[ExtensionWork]) {
         if work.is_empty() {
             return;
@@ -152,14 +152,14 @@ impl ExtensionResults {
             let outcome = done.outcome.unwrap_or_else(|| ExtensionOutcome::Failed(truncate(why, MOST_SAID)));
             let report = ExtensionReport {
                 at: now,
-                // What works and then does not waits since then.
+                // If an extension stops working, its wait starts then.
                 since: match old {
                     Some(old) if old.outcome != ExtensionOutcome::Healthy => old.since,
                     _ => now,
                 },
                 digest: one.digest.clone(),
                 outcome,
-                // What waited for the gate still does.
+                // A removal that waited for the gate still waits.
                 waits: old.filter(|old| old.surplus == done.surplus).and_then(|old| old.waits.clone()),
                 look_at: None,
                 surplus: done.surplus,
@@ -171,7 +171,7 @@ impl ExtensionResults {
     }
 }
 
-/// What became of the work for one extension.
+/// Result of the work for one extension.
 #[derive(Default)]
 struct ExtensionResult {
     outcome: Option<ExtensionOutcome>,
@@ -200,20 +200,20 @@ async fn all(
     Ok(())
 }
 
-/// A business cluster, and the kinds that were asked for.
+/// A client of a business cluster, and the discovered kinds.
 pub struct BusinessCluster {
     client: Client,
     kinds: BTreeMap<(String, String), (ApiResource, Scope)>,
 }
 
 impl BusinessCluster {
-    /// By way of the API server at that address.
+    /// A client of the API server at that address.
     pub async fn of(meta: &MetaAccess, names: &Names, ip: &str) -> Result<Self, String> {
         let client = client_of(meta, names, ip).await.map_err(|error| error.to_string())?;
         Ok(Self { client, kinds: BTreeMap::new() })
     }
 
-    /// Answers which check does not hold, if one does not.
+    /// Applies and checks one extension. Returns the check that does not pass, if any.
     async fn one(&mut self, work: &ExtensionWork, done: &mut ExtensionResult) -> Result<Option<String>, String> {
         for object in &work.objects {
             self.apply(object, work.again, done).await?;
@@ -233,7 +233,7 @@ impl BusinessCluster {
         Ok(None)
     }
 
-    /// The kind, if it is served. One that was just defined is served soon.
+    /// The resource of the kind, if it is served. A new CustomResourceDefinition is served after a moment.
     async fn kind(&mut self, this: &ObjectRef, patience: Duration) -> Result<Option<(ApiResource, Scope)>, String> {
         let key = (this.api_version.clone(), this.kind.clone());
         if let Some(known) = self.kinds.get(&key) {
@@ -275,7 +275,7 @@ impl BusinessCluster {
         }
     }
 
-    /// Its answers are decoded here as far as they are used: an object with a field that does not parse would fail its extension otherwise.
+    /// Sends a request and decodes only the used fields: an object with a field that does not parse would otherwise fail its extension.
     async fn send<T: DeserializeOwned>(
         &self,
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
@@ -319,12 +319,13 @@ impl BusinessCluster {
         Ok(())
     }
 
-    /// The uid of an object that an extension no longer has: none if it is gone or terminating, is to be kept, or is not the extension's.
+    /// The uid of an object that an extension no longer has: `None` if the object is gone or terminating, is to be kept, or does not belong to the
+    /// extension.
     pub async fn find(&mut self, extension: &str, old: &ObjectRef) -> Result<Option<String>, String> {
         let lasting = ["Namespace", "CustomResourceDefinition"].contains(&old.kind.as_str());
-        // With its kind, everything of it went.
+        // The objects were deleted with their CustomResourceDefinition.
         let Some((resource, scope)) = self.kind(old, Duration::ZERO).await? else { return Ok(None) };
-        // What was refused as it was written was never there.
+        // The name or namespace is invalid, so the object was never created.
         let Ok(requests) = Self::at(old, &resource, &scope) else { return Ok(None) };
         let Some(meta) = self.metadata(&requests, old).await? else { return Ok(None) };
         let note = meta.annotations.iter().flatten().find(|(key, _)| *key == KEEP).map(|(_, value)| value == "true");
@@ -341,7 +342,7 @@ impl BusinessCluster {
         let params = DeleteParams::background().preconditions(preconditions);
         match self.send::<IgnoredAny>(requests.delete(&this.name, &params)).await {
             Ok(_) => Ok(()),
-            // It is gone, or another one has its name.
+            // The object is gone, or another one has its name.
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
             Err(error) => Err(failed("deleting", this)(error)),
         }
@@ -361,7 +362,7 @@ impl BusinessCluster {
     }
 }
 
-/// None if there is no such object.
+/// `None` for a missing object.
 fn existing<T>(found: kube::Result<T>) -> kube::Result<Option<T>> {
     match found {
         Ok(object) => Ok(Some(object)),
@@ -370,12 +371,12 @@ fn existing<T>(found: kube::Result<T>) -> kube::Result<Option<T>> {
     }
 }
 
-/// At what a call failed, and what the server said.
+/// Error of a request, with the message of the server.
 fn failed(what: &str, this: &ObjectRef) -> impl Fn(kube::Error) -> String {
     move |error| format!("{what} {this}: {}", api_error_message(&error))
 }
 
-/// Whether applying changed something: the generation tells it where there is one, because the status changes all the time.
+/// Whether the apply changed the object: by its generation if it has one, because the status changes all the time.
 fn changed(before: &ThinMeta, after: &ThinMeta) -> bool {
     match (before.generation, after.generation) {
         (Some(before), Some(after)) => before != after,

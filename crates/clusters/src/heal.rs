@@ -1,4 +1,4 @@
-//! Replicas that do not work: out of the endpoint, back into it, and made anew.
+//! Carries out the decisions about replicas that do not work: their labels for the endpoint, and their replacement.
 
 use fleetwright_api::names;
 use fleetwright_kit::events::Level;
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::cluster::{Clusters, Found};
 
 impl Clusters {
-    /// Does what was decided about them. What changed meanwhile is looked at again in the next pass.
+    /// Carries out the steps. Objects that changed meanwhile are handled in the next pass.
     pub(crate) async fn heal(&self, pass: &Pass, found: &Found, heal: &HealSteps) -> Result<(), WriteError> {
         for one in &heal.serves {
             self.serves(pass, found, one).await?;
@@ -50,7 +50,7 @@ impl Clusters {
                 "ReplicaAddedToEndpoints",
                 format!("added {} to the Service endpoints again: {why}", replica.name),
             ),
-            // Its label was missing.
+            // The label was missing.
             true => return Ok(()),
         };
         self.publish_event(pass, found, level, reason, &message).await;

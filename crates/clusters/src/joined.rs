@@ -1,4 +1,4 @@
-//! What is joined to a business cluster that is to be deleted: listing it, and the Operation that releases machines.
+//! The machines that are joined to a business cluster that is to be deleted: their list, and the Operation that releases them.
 
 use std::time::Duration;
 
@@ -25,33 +25,33 @@ use crate::operations::{self, KIND, Permit};
 use crate::proofs::client_of;
 use crate::thin::ThinMeta;
 
-/// An API server that does not answer within this time does not answer.
+/// Timeout of a request to an API server.
 const WITHIN: Duration = Duration::from_secs(20);
-/// What became of a release, as the list of what is joined tells.
+/// Outcome of a release, inferred from the list of joined objects.
 pub const RELEASED: &str = "all joined Machines and PodDisruptionBudgets are deleted or terminating";
-/// At most this many of a kind are listed, by their metadata.
+/// Maximum number of listed objects of a kind; only their metadata is listed.
 const MAX_LISTED: usize = 500;
 
-/// Lists what is joined to business clusters. Nothing is changed by that.
+/// Lists the objects that are joined to business clusters, without changes.
 pub struct JoinedMachines(pub BackgroundTasks<Option<JoinedAnswer>>);
 
 impl JoinedMachines {
-    /// What was answered last.
+    /// The last answer.
     pub fn answer(&self, key: &Key) -> Option<JoinedAnswer> {
         self.0.known(key, |answer| answer.clone()).flatten()
     }
 
-    /// Whether no machine was joined when that was asked last.
+    /// Whether no machine was joined at the last query.
     pub fn none_joined(&self, key: &Key) -> bool {
         self.answer(key).is_some_and(|answer| answer.found.is_ok_and(|joined| joined.machines.is_empty()))
     }
 
-    /// The cluster is gone, or stays.
+    /// Drops the answer of a cluster that is gone, or is not deleted any more.
     pub fn forget(&self, key: &Key) {
         self.0.forget(key);
     }
 
-    /// Lists, unless that is under way. When it is over, the cluster is woken.
+    /// Lists the joined objects, unless a query is running. Its end triggers a pass of the cluster.
     fn ask(&self, key: &Key, names: &Names, servers: Vec<String>, on_delete: ClusterOnDelete) {
         let names = names.clone();
         let errand = async move |meta: MetaAccess, clock: Clock| {
@@ -63,7 +63,7 @@ impl JoinedMachines {
         });
     }
 
-    /// What was answered last is acted on. If that went well, it is asked again at once.
+    /// Marks the last answer as acted on. After a success, the objects are listed again at once.
     fn acted_on(&self, key: &Key, well: bool) {
         self.0.known(key, |known| {
             if let Some(answer) = known {
@@ -75,7 +75,7 @@ impl JoinedMachines {
 }
 
 impl Clusters {
-    /// Does what was decided about machines that hold a cluster. Answers why the gate does not let machines be released, if it does not.
+    /// Carries out the decision about machines that block the deletion of a cluster. Returns why the gate does not grant the release, if it does not.
     pub(crate) async fn hold(
         &self,
         pass: &Pass,
@@ -90,9 +90,9 @@ impl Clusters {
         let intent =
             hold.release.as_ref().map(|release| operations::attempt(&self.journal, intent(release, &key.name)));
         let wanted = intent.as_ref().map(|intent| self.journal.key(intent));
-        // Before there was an answer, the same machines may still be wanted gone.
+        // Before the first answer, the same machines may still have to be released.
         if hold.message.is_some() && !hold.ask {
-            // Of one that was started and whose outcome was not heard, the business cluster tells.
+            // If the answer of a started release was lost, the list of the business cluster shows the outcome.
             let outcome = match hold.released {
                 true => ProbeResult::Succeeded(RELEASED.to_owned()),
                 false => ProbeResult::Failed("outcome unknown; other machines are joined".to_owned()),
@@ -128,8 +128,8 @@ fn intent(release: &ReleaseBatch, cluster: &str) -> Intent {
     }
 }
 
-/// Deletes Machines and disruption budgets of a business cluster, each by its uid: doing it twice does no harm, and an object of the same name that came
-/// later stays.
+/// Deletes Machines and disruption budgets of a business cluster, each by its uid: a repetition does no harm, and an object of the same name that was
+/// created later is kept.
 struct ReleaseAct<'a> {
     permit: Permit<'a>,
     names: &'a Names,
@@ -166,7 +166,7 @@ impl Act for ReleaseAct<'_> {
                     left => ProbeResult::Failed(format!("{} not deleted yet", counted(left, "object"))),
                 }
             }
-            // Nothing goes on after the process that started it, and what is left is listed before another attempt.
+            // The release does not continue after the process that started it has ended, and the rest is listed before the next attempt.
             Err(why) => ProbeResult::Failed(why.to_string()),
         }
     }
@@ -176,7 +176,7 @@ impl Act for ReleaseAct<'_> {
     }
 }
 
-/// What is joined, as the first API server tells that answers.
+/// The joined objects, from the first API server that answers.
 async fn list_joined(meta: &MetaAccess, names: &Names, servers: &[String]) -> Result<JoinedObjects, ListJoinedError> {
     let mut found = Err(ListJoinedError::NoServer);
     for server in servers {
@@ -189,7 +189,7 @@ async fn list_joined(meta: &MetaAccess, names: &Names, servers: &[String]) -> Re
     found
 }
 
-/// Deletes at the first API server that answers.
+/// Deletes the objects through the first API server that answers.
 async fn delete_all(
     permit: &Permit<'_>,
     names: &Names,
@@ -223,7 +223,7 @@ async fn client(meta: &MetaAccess, names: &Names, ip: &str) -> Result<Client, St
 async fn joined(client: &Client) -> Result<JoinedObjects, String> {
     let machines = match list::<Machine>(client).await {
         Ok(machines) => machines,
-        // A cluster that does not know the kind has none. It says so in plain words.
+        // A cluster without the kind has no objects of it. The API server answers that with plain text.
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
         Err(error) => return Err(truncated(&format!("listing machines: {}", api_error_message(&error)))),
     };
@@ -244,7 +244,7 @@ async fn list<K: Resource<DynamicType = ()>>(client: &Client) -> kube::Result<Ve
     let (mut after, mut all, mut read) = (None::<String>, Vec::new(), 0);
     loop {
         let page = page_of_metadata::<K>(client, None, after.as_deref()).await?;
-        // A page that is not full counts as one that is: a tenant can serve any number of those with a server of their own.
+        // A page counts as full even if it is not: a tenant can serve any number of short pages with a server of their own.
         read += page.items.len().max(PAGE as usize);
         all.extend(page.items.into_iter().map(|one| listed(one.metadata)));
         match page.metadata.continue_.filter(|more| !more.is_empty()) {
@@ -263,7 +263,7 @@ fn listed(meta: ThinMeta) -> ListedObject {
     }
 }
 
-/// Deletes what may be gone already.
+/// Deletes objects that may be gone already.
 async fn delete<K>(permit: &Permit<'_>, client: &Client, all: &[ListedObject]) -> Result<(), String>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -280,7 +280,7 @@ async fn delete_one<K: Resource<DynamicType = ()>>(client: &Client, one: &Listed
     let params = DeleteParams::default().preconditions(preconditions);
     match connect::delete::<K>(client, &one.namespace, &one.name, &params).await {
         Ok(()) => Ok(()),
-        // It is gone, or another one has its name.
+        // The object is gone, or another one has its name.
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
         Err(error) => Err(truncated(&format!("deleting {} {one}: {}", K::kind(&()), api_error_message(&error)))),
     }
@@ -296,7 +296,7 @@ mod tests {
 
     use super::*;
 
-    /// A business cluster whose API server answers that, and the requests that it gets.
+    /// A business cluster whose API server gives these answers, and the requests that it received.
     fn answering(answer: impl Fn(&str) -> Value + Send + 'static) -> (Client, Arc<Mutex<Vec<String>>>) {
         let log = Arc::<Mutex<Vec<String>>>::default();
         let into = log.clone();
@@ -309,7 +309,7 @@ mod tests {
         (Client::new(service, "default"), log)
     }
 
-    /// An object of a tenant who wants no API client to read it.
+    /// An object that a tenant has made unreadable for API clients.
     fn hostile(name: &str, namespace: &str) -> Value {
         let late = "9999-12-31T23:59:59Z";
         let entry = json!({ "manager": "m", "operation": "Update", "apiVersion": "v1", "time": late });
@@ -337,7 +337,7 @@ mod tests {
         let budgets: Vec<_> = joined.budgets.iter().map(|one| (one.to_string(), one.uid.as_str())).collect();
         assert_eq!(budgets, [("tenant/budget".to_owned(), "uid of budget")]);
         assert_eq!(joined.nodes, ["node"]);
-        // What is deleted is answered as it was.
+        // The API server answers a delete with the deleted object.
         delete_one::<Machine>(&client, &joined.machines[0]).await.unwrap();
         let last = log.lock().unwrap().last().cloned();
         let path = "/apis/fleetwright.io/v1alpha1/namespaces/tenant/machines/evil";

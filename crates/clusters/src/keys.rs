@@ -1,4 +1,4 @@
-//! Generates the keys of a cluster, keeps a sealed copy of them, and brings them back from it.
+//! Generates the keys of a cluster, maintains a sealed copy of them, and restores them from it.
 //!
 //! The copy is a Secret in the namespace of the operator's account, where no other operator reads Secrets (beside the Cluster if an administrator runs the
 //! operator); the key that seals it is another one, [`SEAL`]. So nothing that is deleted in the namespace of a control
@@ -22,19 +22,19 @@ use serde_json::json;
 use crate::caches::Caches;
 use crate::secrets::{CertificateIssuer, SecretError};
 
-/// The certificate of an authority that is to sign later, beside the one that signs.
+/// The certificate of the next authority, beside the signing one.
 const NEXT_CERT: &str = "next.crt";
-/// Its key.
+/// The key of the next authority.
 pub const NEXT_KEY: &str = "next.key";
 
 type Data = BTreeMap<String, String>;
 
-/// What the annotation of a copy says of it.
+/// The annotation of a sealed copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sealed {
     /// The [id](SealKey::id) of the key that sealed it.
     pub by: String,
-    /// The digest of each key that it holds, by the name of its Secret.
+    /// Digest of each key in the copy, by the name of its Secret.
     pub keys: BTreeMap<String, String>,
 }
 
@@ -48,14 +48,14 @@ struct Copy {
 }
 
 impl CertificateIssuer<'_> {
-    /// Does what was decided about keys.
+    /// Carries out the decision about keys.
     pub async fn keys(&self, choice: &KeyDecision) -> Result<(), SecretError> {
         if !choice.acts() {
             return Ok(());
         }
         let mut copy = self.copy().await?;
         for key in &choice.generate {
-            // Another process may have generated it a moment ago. Of a recorded key another one is wanted.
+            // Another process may have generated the key a moment ago. If the key is recorded, a person requested its replacement.
             if self.recorded(*key).is_some() || !copy.keys.contains_key(key.secret()) {
                 copy.keys.insert(key.secret().to_owned(), self.generate(*key).await?);
             }
@@ -89,7 +89,7 @@ impl CertificateIssuer<'_> {
         Ok(())
     }
 
-    /// Takes authorities one phase further, unless that is done already. What is there now decides, and nobody else may change it meanwhile.
+    /// Moves authorities to the next phase, unless they are already in it. The live Secrets decide, and the resourceVersion is the precondition.
     pub async fn rotate(&self, turns: &[(Authority, RotationAction)]) -> Result<(), SecretError> {
         if turns.is_empty() {
             return Ok(());
@@ -115,7 +115,7 @@ impl CertificateIssuer<'_> {
         Ok(())
     }
 
-    /// What an authority's Secret holds after that turn; none if it is done already.
+    /// The data of an authority's Secret after that step; `None` if the step is already done.
     fn rotated_secret(
         &self,
         authority: Authority,
@@ -167,8 +167,8 @@ impl CertificateIssuer<'_> {
         Ok(data.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
     }
 
-    /// What API servers trust of kubelets from the beginning. Kubelets of a cluster that is older than this authority serve with certificates of the cluster's
-    /// own until they renew them: it is trusted beside the new one until the next rotation drops it.
+    /// The initial trust bundle for kubelets. Kubelets of a cluster that is older than this authority serve with certificates of the cluster's
+    /// own authority until they renew them: that authority is trusted beside the new one until the next rotation drops it.
     async fn trusted_for_kubelets(&self, made: &str) -> Result<String, SecretError> {
         let (cluster, kubelet) = (Key::Authority(Authority::Cluster), Key::Authority(Authority::Kubelet));
         if self.recorded(cluster).is_none() || self.recorded(kubelet).is_some() {
@@ -178,7 +178,7 @@ impl CertificateIssuer<'_> {
         Ok(bundle(&[made, data.get("tls.crt").map(String::as_str).unwrap_or_default()]))
     }
 
-    /// The Secret of a key, and what of it is text.
+    /// The Secret of a key, and its data as text.
     pub async fn live(&self, key: Key) -> Result<(Secret, Data), SecretError> {
         let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.names.namespace);
         let name = key.secret();
@@ -188,12 +188,12 @@ impl CertificateIssuer<'_> {
         Ok((secret, data.into_iter().filter_map(text).collect()))
     }
 
-    /// What the status says of a key.
+    /// The record of a key in the status.
     pub fn recorded(&self, key: Key) -> Option<&KeyStatus> {
         self.recorded.iter().find(|record| record.name == key.secret())
     }
 
-    /// Reads and opens the copy. One that was sealed with a key that is gone counts as none.
+    /// Reads and opens the copy. A copy that was sealed with a lost key counts as missing.
     async fn copy(&self) -> Result<Copy, SecretError> {
         let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.caches.keys);
         let seal = seal(self.caches, self.pass, self.names).await?;
@@ -215,7 +215,7 @@ impl CertificateIssuer<'_> {
         Ok(Copy { seal, version: secret.resource_version(), keys })
     }
 
-    /// Writes the copy on top of the version that was read.
+    /// Writes the copy with the resourceVersion that was read as precondition.
     async fn store(&self, copy: &mut Copy) -> Result<(), SecretError> {
         let name = self.names.sealed_keys();
         let broken = |why: String| SecretError::Broken(name.clone(), why);
@@ -258,7 +258,7 @@ impl CertificateIssuer<'_> {
     }
 }
 
-/// The key that seals copies and [proofs](crate::claim). It is made when it is first used.
+/// The key that seals copies and [proofs](crate::claim). It is generated at its first use.
 pub async fn seal(caches: &Caches, pass: &Pass, names: &Names) -> Result<SealKey, SecretError> {
     let api: Api<Secret> = Api::namespaced(pass.client(), &caches.keys);
     let failed = |error: fleetwright_pki::Error| SecretError::Broken(SEAL.to_owned(), error.to_string());
@@ -292,7 +292,7 @@ pub async fn seal(caches: &Caches, pass: &Pass, names: &Names) -> Result<SealKey
     Err(SecretError::Broken(SEAL.to_owned(), "the Secret was deleted right after it was created".to_owned()))
 }
 
-/// What the sealed copy of a cluster's keys holds: the data of each Secret, by its name. Nothing is created; a copy that cannot be opened counts as empty.
+/// The data of each Secret in the sealed copy of a cluster's keys, by name. Nothing is created; a copy that cannot be opened counts as empty.
 pub async fn opened(caches: &Caches, pass: &Pass, names: &Names) -> Result<BTreeMap<String, Data>, SecretError> {
     let api: Api<Secret> = Api::namespaced(pass.client(), &caches.keys);
     let name = names.sealed_keys();
@@ -305,7 +305,7 @@ pub async fn opened(caches: &Caches, pass: &Pass, names: &Names) -> Result<BTree
     Ok(plain.and_then(|plain| serde_json::from_slice(&plain).ok()).unwrap_or_default())
 }
 
-/// What a copy is sealed for: one of another cluster is not opened in its place.
+/// The purpose that a copy is sealed with: the copy of another cluster cannot be opened in its place.
 fn purpose(names: &Names) -> String {
     format!("keys of Cluster {}/{}", names.fleet, names.name)
 }
@@ -314,7 +314,7 @@ fn data_digest(data: &Data) -> String {
     key_digest(data.iter().map(|(key, value)| (key.as_str(), value.as_bytes())))
 }
 
-/// Whether that is the key that was recorded. A copy that is one turn of a rotation ahead trusts the recorded authority.
+/// Whether that key is the recorded one. A copy that is one step of a rotation ahead trusts the recorded authority.
 fn is_of(key: Key, data: &Data, record: &KeyStatus) -> bool {
     let trusted = data.get("ca.crt").map(String::as_str).unwrap_or_default();
     let all = trusted.split_inclusive("-----END CERTIFICATE-----").chain(data.get(key.public()).map(String::as_str));
@@ -335,7 +335,7 @@ fn patch(secret: &Secret, before: &Data, after: &Data) -> serde_json::Value {
     json!(patch)
 }
 
-/// It is not what was decided on: whoever decides again sees what it is.
+/// Error for a Secret that changed since the decision: the next pass decides again.
 fn changed(secret: &Secret) -> SecretError {
     let what = format!("Secret {}/{}", secret.namespace().unwrap_or_default(), secret.name_any());
     WriteError::Conflict { what, message: "object was modified".to_owned() }.into()

@@ -1,14 +1,15 @@
-//! The Cluster-Operator: one `Cluster` becomes a control plane that runs as pods, proven to work, and is kept so.
+//! The Cluster-Operator: it creates a control plane of pods for each `Cluster`, proves that the control plane works, and repairs it.
 //!
-//! What is to be done is decided in [`fleetwright_plan::cluster`], by pure functions. Here are the means: caches of what is declared and of what
-//! the meta cluster has, certificates, and provers, which do real work at each API server.
+//! The decisions are made in [`fleetwright_plan::cluster`], by pure functions. This crate has the I/O: caches of the declared objects and of the
+//! objects of the meta cluster, certificates, and proofs, which do real work at each API server.
 //!
 //! Guarantees:
-//! - a pass never waits for a business cluster, but for one Operation that releases its machines, deletes objects of its extensions or changes the members of its etcd, for seconds;
-//! - private keys are made once, are in Secrets only, and are read only by who signs or connects;
-//! - a cluster at rest costs one proof for each API server in each period, and no write;
+//! - a pass never waits for a business cluster, except, for seconds, for one Operation that releases its machines, deletes objects of its extensions
+//!   or changes the members of its etcd;
+//! - private keys are generated once, are stored in Secrets only, and are read only by the processes that sign or connect with them;
+//! - a cluster without changes costs one proof for each API server in each period, and no write;
 //! - Secrets are read and objects are written only in the namespaces of control planes, and in those of the Clusters and of the operator itself;
-//! - nothing of another cluster is ever touched: everything of one is in a namespace of its own, with its labels.
+//! - objects of another cluster are never changed: all objects of a cluster are in a namespace of its own, with its labels.
 
 mod accepted;
 mod access;
@@ -67,30 +68,30 @@ use proofs::ProofRunner;
 pub use rules::{Rules, rules};
 use survey::Surveys;
 
-/// The name of the controller of clusters.
+/// Name of the controller of clusters.
 pub const NAME: &str = "clusters";
 
-/// How the operator is run.
+/// Options of the operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How the controller of clusters is run.
+    /// Options of the controller of clusters.
     pub clusters: fleetwright_kit::Options,
-    /// How many API servers are proven at the same time. Most of a proof is waiting until leases move.
+    /// Number of concurrent proofs. Most of a proof is waiting for the renewal of leases.
     pub provers: usize,
-    /// In how many clusters extensions are worked on at the same time.
+    /// Number of clusters in which extensions are applied or checked concurrently.
     pub extenders: usize,
-    /// What extensions brought is looked at again about this often.
+    /// Approximate interval at which objects of extensions are checked.
     pub look_after: Duration,
-    /// The operator's own image: pods that take and restore snapshots are of it.
+    /// Image of the operator, which the pods that take and restore snapshots run.
     pub image: &'static str,
-    /// The account that the operator runs as: it is given its rights in each control plane's namespace, and its namespace holds the sealed copies of keys.
-    /// None for an administrator, who has all rights: then no RoleBinding is made, and the copies are beside the Clusters.
+    /// Account of the operator: it gets its rights in the namespace of each control plane, and its namespace has the sealed copies of keys.
+    /// `None` for an administrator, who has all rights: then no RoleBinding is created, and the copies are in the namespaces of the Clusters.
     pub account: Option<Account>,
-    /// The networks of the meta cluster, which control planes must not reach.
+    /// Networks of the meta cluster, which control planes must not reach.
     pub networks: &'static MetaNetworks,
 }
 
-/// The image of this version, where nobody names another.
+/// Default image of this version.
 pub const IMAGE: &str = concat!("ghcr.io/fleetwright/fleetwright:v", env!("CARGO_PKG_VERSION"));
 
 impl Default for Options {
@@ -107,7 +108,7 @@ impl Default for Options {
     }
 }
 
-/// Adds the caches and the controller that keep the clusters of one namespace.
+/// Adds the caches and the controller for the clusters of one namespace.
 pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     let client = operator.client();
     let labels = format!("{}={namespace}", fleetwright_api::names::CLUSTER_NAMESPACE);
@@ -122,7 +123,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     }
     let namespaces = Source::<view::NamespaceView>::new(Api::all(client.clone())).labels(&labels);
     let namespaces = operator.cache(namespaces);
-    // Not the Secrets of the whole meta cluster: those of control planes, and of the operator itself.
+    // Not the Secrets of the whole meta cluster: only those of control planes, and of the operator itself.
     let keys = options.account.map_or(namespace, |account| account.namespace);
     let secrets = Source::<view::SecretView>::within(client.clone(), &namespaces, |one| !one.ending).also(keys);
     let secrets = secrets.labels(&labels).index(caches::BY_NAMESPACE, |key, _| vec![key.namespace.to_string()]);
@@ -226,7 +227,7 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
     drop(journal.wake(wakes.by(&waker), operations::KIND));
 }
 
-/// The most calls that a pass of each controller makes.
+/// Maximum number of calls of a pass of each controller.
 pub fn budgets() -> Vec<(&'static str, Budget)> {
     vec![(Clusters::NAME, Clusters::BUDGET)]
 }

@@ -1,4 +1,4 @@
-//! The members of etcd: what they say, and the acts that change them, each of them an Operation of the journal.
+//! The members of etcd: queries, and the acts that change them, each of them an Operation of the journal.
 
 use std::time::Duration;
 
@@ -25,38 +25,38 @@ use crate::messages::{api_error_message, truncated};
 use crate::operations::{self, KEEP_OPERATIONS, KIND};
 use crate::view::PodView;
 
-/// The policy that limits them, where nobody wrote one.
+/// Name of the default policy for member changes, if no other policy exists.
 const POLICY: &str = "etcd-members";
-/// Asking a member takes no longer. A member that has no answer by then has none that counts.
+/// Timeout of a query to a member. A later answer does not count.
 const ASK_WITHIN: Duration = Duration::from_secs(5);
-/// An act takes no longer, or counts as unknown and is asked after. A pass waits for it: etcd answers at once or not at all.
+/// Timeout of an act, after which its outcome is unknown and is probed. A pass waits for the act: etcd answers at once or not at all.
 const ACT_WITHIN: Duration = Duration::from_secs(20);
-/// After an act that failed, the members are asked again after this long.
+/// Wait before the next query after a failed act.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// What members said, and whether they are being asked.
+/// Answers of members, and running queries.
 pub struct MemberQueries(pub BackgroundTasks<Option<MemberReports>>);
 
-/// What members said.
+/// Answers of the members of a cluster.
 #[derive(Clone)]
 pub struct MemberReports {
-    /// When the first of them was asked.
+    /// When the first query was sent.
     began: Timestamp,
     asked: MemberQueryResult,
 }
 
 impl MemberQueries {
-    /// What the members of a cluster said last.
+    /// The last answers of the members of a cluster.
     fn known(&self, key: &Key) -> Option<MemberReports> {
         self.0.known(key, |known| known.clone()).flatten()
     }
 
-    /// The cluster is gone.
+    /// Drops the answers of a deleted cluster.
     pub fn forget(&self, key: &Key) {
         self.0.forget(key);
     }
 
-    /// An act was tried: what members said before does not count. If it was not done, nothing is tried again for a moment, and it is said why.
+    /// Invalidates earlier answers after an attempt of an act. If the act failed, the next attempt waits for a moment, with this reason.
     fn invalidate(&self, key: &Key, at: Timestamp, why: Option<String>) {
         self.0.abort_others(key, |_| false);
         self.0.known(key, |known| {
@@ -65,7 +65,7 @@ impl MemberQueries {
         });
     }
 
-    /// Asks the members at these addresses, unless that is under way. When they have answered, the cluster is woken.
+    /// Queries the members at these addresses, unless a query is running. Their answers trigger a pass of the cluster.
     fn ask(&self, key: &Key, names: &Names, addresses: Vec<String>) {
         let names = names.clone();
         let errand = async move |meta: MetaAccess, clock: Clock| {
@@ -79,8 +79,8 @@ impl MemberQueries {
 }
 
 impl Clusters {
-    /// What the members of a cluster said last. It does not count if an act on them started or ended since they were asked: another process may have done that act, and
-    /// what was said before would have it done again, or taken back.
+    /// The last answers of the members of a cluster. They do not count if an act on the members started or ended since the query: another process may
+    /// have done that act, and the old answers would cause it to be repeated, or reverted.
     pub(crate) fn last_answer(&self, key: &Key) -> Option<MemberQueryResult> {
         let operations = self.journal.of_target(KIND, &key.name);
         let acts = operations.iter().map(|(_, one)| &one.0).filter(|one| OPERATIONS.contains(&one.spec.type_.as_str()));
@@ -91,7 +91,7 @@ impl Clusters {
         self.members.known(key).filter(counts).map(|heard| heard.asked)
     }
 
-    /// Takes the next step towards the members that are declared. Answers when to look again.
+    /// Takes the next step towards the declared members. Returns when to run the next pass.
     pub(crate) async fn change_members(
         &self,
         pass: &Pass,
@@ -111,7 +111,7 @@ impl Clusters {
             _ => false,
         };
         if !undecided {
-            // An act whose answer came too late is recorded as what it was.
+            // The outcome of an act whose answer was late is recorded from the member list.
             let told = self.last_answer(key).and_then(|asked| asked.outcome.ok());
             let done = |one: &Operation, told: &MemberList| {
                 let claims = self.caches.claims(&names.namespace);
@@ -182,7 +182,7 @@ impl Clusters {
     }
 }
 
-/// How many acts on members of all clusters may be under way, unless people say otherwise.
+/// Default number of concurrent acts on members in all clusters.
 fn policy() -> OperationPolicySpec {
     let operations = OPERATIONS.map(str::to_owned).to_vec();
     OperationPolicySpec { operations, scope: None, max: Amount::Count(10), at_least: 1 }
@@ -209,10 +209,10 @@ fn intent(journal: &Journal, act: &MemberAction, cluster: &str) -> Intent {
     operations::attempt(journal, intent)
 }
 
-/// An act on a member, with what it takes to do it.
+/// An act on a member, with the clients that it needs.
 ///
-/// Each is harmless if it is done twice: members are removed and promoted by their id, a peer URL is added once, and a volume is deleted by its uid. So what
-/// never started is done by a new Operation.
+/// Each act is idempotent: members are removed and promoted by their id, a peer URL is added once, and a volume is deleted by its uid. Therefore an
+/// act that never started is repeated by a new Operation.
 struct MemberAct<'a> {
     meta: MetaAccess,
     caches: &'a Caches,
@@ -268,14 +268,14 @@ impl Journaled for MemberAct<'_> {
     }
 }
 
-/// Why an act on etcd was not done, or not known to be done.
+/// Why an act on etcd failed, or has an unknown outcome.
 enum MemberActError {
     NotStarted(String),
     OutcomeUnknown(String),
 }
 
 impl MemberAct<'_> {
-    /// Looks once more whether the act is right, then changes etcd.
+    /// Checks again whether the act is allowed, then changes etcd.
     async fn change(&self, act: &MemberAction) -> Result<String, MemberActError> {
         let way = Way::of(&self.meta, self.names).await.map_err(MemberActError::NotStarted)?;
         let told = ask(&way, &self.addresses).await.map_err(MemberActError::NotStarted)?;
@@ -288,7 +288,7 @@ impl MemberAct<'_> {
         if let MemberAction::Remove { member, lost: Some(uid), .. } = act {
             self.check_still_unready(member, uid).await.map_err(MemberActError::NotStarted)?;
         }
-        // What is removed does not lead, and may not answer any more.
+        // The member to remove is not the leader, and may not answer any more.
         let own = match act {
             MemberAction::Remove { id, .. } => id.as_str(),
             _ => "",
@@ -329,7 +329,7 @@ impl MemberAct<'_> {
         })
     }
 
-    /// Whether it is still the same pod, and still not ready: what is cached may be of a moment before.
+    /// Whether the pod is the same one, and still not ready: the cache may be outdated.
     async fn check_still_unready(&self, member: &str, uid: &str) -> Result<(), String> {
         let pods: Api<Pod> = Api::namespaced(self.meta.client.clone(), &self.names.namespace);
         let pod = pods
@@ -347,7 +347,7 @@ async fn ask_of(meta: &MetaAccess, names: &Names, addresses: &[String]) -> Resul
     ask(&Way::of(meta, names).await?, addresses).await
 }
 
-/// What the members at these addresses say.
+/// Queries the members at these addresses.
 async fn ask(way: &Way<'_>, addresses: &[String]) -> Result<MemberList, String> {
     let asked = addresses.iter().map(|address| async move {
         let answer = async {
@@ -392,7 +392,7 @@ fn members(list: &Value) -> Vec<Member> {
     list["members"].as_array().into_iter().flatten().map(member).collect()
 }
 
-/// Numbers of 64 bits are texts in JSON, and what is zero or empty is left out.
+/// In the gateway's JSON, numbers of 64 bits are strings, and zero or empty values are omitted.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

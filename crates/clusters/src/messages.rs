@@ -1,16 +1,16 @@
-//! What others said, as it is told to people.
+//! Error messages of other servers, shortened for people.
 
-/// What a server said is not trusted.
+/// Messages of a server are not trusted.
 pub(crate) fn truncated(text: &str) -> String {
     truncate(text, 300)
 }
 
-/// So much of a text that is not trusted.
+/// Truncates an untrusted text.
 pub(crate) fn truncate(text: &str, most: usize) -> String {
     text.chars().filter(|one| !one.is_control()).take(most).collect()
 }
 
-/// What a server said, without all that came with it.
+/// The message of a server, without the rest of the error.
 pub(crate) fn api_error_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),

@@ -1,4 +1,5 @@
-//! What the operator counts besides what the kit counts. Nothing is counted by cluster: with thousands of them, nobody could keep it.
+//! The metrics of the operator, besides those of the kit. No metric has a label per cluster: with thousands of clusters, the number of series would
+//! be too high.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,13 +20,13 @@ use crate::view::ClusterView;
 
 type Counters<const N: usize> = Family<[(&'static str, &'static str); N], Counter>;
 
-/// From an API server at hand to one that is given up.
+/// Buckets from a fast API server to one that timed out.
 const SECONDS: [f64; 10] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0];
 
-/// How soon certificates end, and how old snapshots are.
+/// Time spans for the expiry of certificates and the age of snapshots.
 const SPANS: [(&str, i64); 6] = [("1h", 1), ("6h", 6), ("1d", 24), ("7d", 168), ("30d", 720), ("90d", 2160)];
 
-/// Counts; cheap to clone.
+/// Metrics of clusters; cheap to clone.
 #[derive(Clone)]
 pub struct Meters {
     changes: Counters<2>,
@@ -39,7 +40,7 @@ pub struct Meters {
 }
 
 impl Meters {
-    /// On the operator's page.
+    /// Metrics in the operator's registry.
     pub fn new(metrics: &Metrics, clusters: Cache<ClusterView>, clock: Clock) -> Self {
         let meters = Self::unregistered();
         metrics.register(|page| {
@@ -62,7 +63,7 @@ impl Meters {
         meters
     }
 
-    /// How many networks of the meta cluster are kept out of reach of control planes. None is a hole.
+    /// Number of networks of the meta cluster that policies block for control planes. With 0, nothing is blocked.
     pub fn networks(metrics: &Metrics, known: usize) {
         let gauge: Gauge = Gauge::default();
         gauge.set(i64::try_from(known).unwrap_or(i64::MAX));
@@ -75,7 +76,7 @@ impl Meters {
         });
     }
 
-    /// On nobody's page.
+    /// Metrics without a registry, for tests.
     fn unregistered() -> Self {
         Self {
             changes: Family::default(),
@@ -89,7 +90,7 @@ impl Meters {
         }
     }
 
-    /// A status was written in place of another.
+    /// Counts a status that replaced another.
     pub fn status_written(&self, old: &ClusterStatus, new: &ClusterStatus) {
         let change = |change, outcome| {
             self.changes.get_or_create(&[("change", change), ("outcome", outcome)]).inc();
@@ -110,29 +111,29 @@ impl Meters {
         }
     }
 
-    /// A certificate was made, in one word why.
+    /// Counts an issued certificate, with the reason.
     pub fn certificate(&self, why: &'static str) {
         self.certificates.get_or_create(&[("reason", why)]).inc();
     }
 
-    /// An object was put right.
+    /// Counts a repaired object.
     pub fn repaired(&self, kind: &'static str) {
         self.repairs.get_or_create(&[("kind", kind)]).inc();
     }
 
-    /// A proof begins, or waits for its turn. It counts until what is answered is dropped.
+    /// Counts a proof that runs or waits for its turn, until the returned guard is dropped.
     pub fn proving(&self) -> impl Drop + Send + use<> {
         self.proving.inc();
         ProofMetrics(self.proving.clone())
     }
 
-    /// A proof ended.
+    /// Counts a finished proof.
     pub fn proven(&self, well: bool, took: Duration) {
         self.proofs.get_or_create(&[("outcome", if well { "succeeded" } else { "failed" })]).inc();
         self.proof_seconds.observe(took.as_secs_f64());
     }
 
-    /// An extension was put in place in a business cluster, or looked at, with that outcome.
+    /// Counts the outcome of applying or checking an extension in a business cluster.
     pub fn extended(&self, outcome: &ExtensionOutcome) {
         let outcome = match outcome {
             ExtensionOutcome::Healthy => "healthy",
@@ -142,7 +143,7 @@ impl Meters {
         self.extended.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    /// Counts what is asked of business clusters for that work.
+    /// Counter of requests to business clusters for that work.
     pub fn calls(&self, work: &'static str) -> Counter {
         self.calls.get_or_create(&[("purpose", work)]).clone()
     }
@@ -156,7 +157,8 @@ impl Drop for ProofMetrics {
     }
 }
 
-/// How the fleet is, found when somebody asks: what depends on the time of day cannot be kept up otherwise, and a change costs nothing for it.
+/// State of the fleet, collected on each scrape: values that depend on the time of day cannot be maintained by events, and a change costs nothing
+/// this way.
 struct FleetCollector {
     clusters: Cache<ClusterView>,
     clock: Clock,
@@ -168,16 +170,16 @@ impl fmt::Debug for FleetCollector {
     }
 }
 
-/// What is counted in one look over all clusters.
+/// Numbers from one iteration over all clusters.
 #[derive(Debug, Default, PartialEq)]
 struct FleetCounts {
     phases: [usize; ClusterPhase::ALL.len()],
     ready: [usize; READY.len()],
-    /// With a certificate that ends within each of the spans.
+    /// Clusters with a certificate that expires within each of the spans.
     ends: [usize; SPANS.len()],
-    /// With a snapshot that is older than each of the spans.
+    /// Clusters whose newest snapshot is older than each of the spans.
     older: [usize; SPANS.len()],
-    /// That should have snapshots and have none.
+    /// Clusters that should have snapshots and have none.
     unsaved: usize,
     first_end: Option<Timestamp>,
 }

@@ -1,10 +1,12 @@
-//! Which namespace is a Cluster's own: the one that the operator created for it.
+//! The namespace of a Cluster: the one that the operator created for it.
 //!
-//! Labels are not enough. Who may create namespaces could prepare one for a Cluster to come, and keep rights in it or leave pods in it that wait for the keys of the control
-//! plane. So the status of the Cluster records the uid of its namespace, which the API server gave in its answer to the creation, before anything is written into the namespace.
+//! Labels are no proof. A person who may create namespaces could prepare one for a future Cluster, and keep rights in it or leave pods in it that
+//! wait for the keys of the control plane. Therefore the status of the Cluster records the uid of its namespace, from the API server's answer to the
+//! create, before anything is written into the namespace.
 //!
-//! A crash between the two loses the uid. Then the operator knows by a sealed annotation that it created the namespace, or that somebody copied the annotation to another namespace of the same name. It
-//! cannot tell which, so it deletes that namespace and creates another one. The annotation is for one Cluster and one creation: as soon as a uid is recorded, it proves nothing.
+//! A crash between the two loses the uid. A sealed annotation then shows that the operator created the namespace, or that somebody copied the
+//! annotation to another namespace of the same name. The operator cannot tell which, so it deletes that namespace and creates another one. The
+//! annotation is valid for one Cluster and one creation: as soon as a uid is recorded, it proves nothing.
 
 use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -30,7 +32,8 @@ use crate::keys::seal;
 use crate::secrets::SecretError;
 use crate::view::NamespaceView;
 
-/// The namespace that this process created last for each Cluster: the uids of the Cluster and of the namespace. It is known from here if the write of the status failed.
+/// The namespace that this process created last for each Cluster: the uids of the Cluster and of the namespace. It is used if the write of the status
+/// failed.
 pub type CreatedNamespaces = HashMap<Key, (String, String)>;
 
 /// The value of [`CREATION_PROOF`](fleetwright_api::names::CREATION_PROOF) for the namespace that is created next.
@@ -40,7 +43,8 @@ pub async fn prove(caches: &Caches, pass: &Pass, names: &Names, cluster: &Cluste
     Ok(BASE64_STANDARD.encode(sealed))
 }
 
-/// Whether that namespace, which has the labels of the Cluster, has the proof of the creation that comes after the recorded one. Another namespace may have a copy of it.
+/// Whether that namespace, which has the labels of the Cluster, has the proof of the creation after the recorded one. Another namespace may have a
+/// copy of it.
 pub async fn is_proven(
     caches: &Caches,
     pass: &Pass,
@@ -54,14 +58,16 @@ pub async fn is_proven(
     Ok(seal(caches, pass, names).await?.open(&purpose(names, cluster), &proof).is_ok())
 }
 
-/// What a proof is sealed for. The namespace that the Cluster had before is in it: who deletes that one cannot use its proof.
+/// The purpose that a proof is sealed with. It contains the previous namespace of the Cluster: a person who deletes that namespace cannot reuse its
+/// proof.
 fn purpose(names: &Names, cluster: &Cluster) -> String {
     let before = cluster.status.as_ref().and_then(|status| status.namespace_uid.as_deref());
     let (uid, before) = (cluster.uid().unwrap_or_default(), before.unwrap_or("none"));
     format!("namespace {} of Cluster {}/{} {uid} after {before}", names.namespace, names.fleet, names.name)
 }
 
-/// Deletes that namespace. The operator may do that by its RoleBinding there: a missing one is created first, and whoever sees that asks again.
+/// Deletes that namespace. The operator has that right by its RoleBinding there: a missing one is created first, and the delete is retried when the
+/// cache has it.
 pub async fn discard(
     caches: &Caches,
     pass: &Pass,
@@ -79,7 +85,8 @@ pub async fn discard(
     pass.writer().delete_uid::<Namespace>(&key, &namespace.uid, PropagationPolicy::Background).await.map(drop)
 }
 
-/// The command by which a person gives a namespace to the Cluster. It takes the right to write `clusters/status`, which who may write Clusters does not have.
+/// The command by which a person assigns a namespace to the Cluster. It needs the right to write `clusters/status`, which authors of Clusters do not
+/// have.
 pub fn adopt(names: &Names, uid: &str) -> String {
     let status = json!({ "status": { "namespaceUid": uid } });
     format!("kubectl patch cluster {} -n {} --subresource=status --type=merge -p '{status}'", names.name, names.fleet)
@@ -87,11 +94,11 @@ pub fn adopt(names: &Names, uid: &str) -> String {
 
 impl Clusters {
     pub(crate) fn created(&self) -> MutexGuard<'_, CreatedNamespaces> {
-        // Every change is whole before the lock is given back.
+        // No panic leaves the map half changed, so a poisoned lock is usable.
         self.created.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what is next for a namespace that is not recorded.
+    /// Carries out the decision about an unrecorded namespace.
     pub(crate) async fn claim(&self, pass: &Pass, found: &Found, namespace: &NamespaceView) -> Result<Done, ActError> {
         let (names, cluster) = (&found.names, &found.cluster.0);
         let created = self.created().get(pass.key()).cloned();
@@ -109,7 +116,7 @@ impl Clusters {
                 Err(ActError::Unproven { names: names.clone(), uid: namespace.uid.to_string() })
             }
             NamespaceDecision::Recreate => {
-                // The cache may be behind a record of another process: what is in use is not deleted.
+                // The cache may not have the record of another process yet: a namespace in use is not deleted.
                 let version = &cluster.metadata.resource_version;
                 let test = json!([{ "op": "test", "path": "/metadata/resourceVersion", "value": version }]);
                 pass.writer().json_patch(&self.caches.clusters, pass.key(), test).await?;

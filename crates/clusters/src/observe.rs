@@ -1,4 +1,4 @@
-//! Gathers what is known of a cluster, once in a pass: from caches, from background tasks and from the journal. Decisions are made from that value alone.
+//! Gathers the observed state of a cluster, once in a pass: from caches, background tasks and the journal. Decisions are made from that value alone.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::cluster::Clusters;
 use crate::view::{ClusterView, PackageView};
 
 impl Clusters {
-    /// Everything that is observed of a cluster of that package version, and when each of its certificates ends.
+    /// The observed state of a cluster with that package version, and the expiry of each of its certificates.
     pub(crate) fn observe(
         &self,
         names: &Names,
@@ -83,7 +83,7 @@ impl Clusters {
         (observed, ends.collect())
     }
 
-    /// The package versions that the cluster and its components have or had: while it changes from one to another, they are not the one it refers to.
+    /// The present and former package versions of the cluster and its components: during a change, they differ from the declared one.
     fn packages(
         &self,
         key: &Key,
@@ -112,14 +112,15 @@ impl Clusters {
     }
 }
 
-/// The package versions that a cluster has, had before, has its etcd of, and starts with after a restore.
+/// The package versions of a cluster: the present and the previous one, that of its etcd, and the one with which it starts after a restore.
 pub(crate) fn recorded(status: &ClusterStatus) -> impl Iterator<Item = &String> {
     let etcd = status.etcd.as_ref().and_then(|etcd| etcd.package_version.as_ref());
     let restored = status.restoring.as_ref().and_then(|restoring| restoring.package_version.as_ref());
     status.package_version.iter().chain(&status.previous).chain(etcd).chain(restored)
 }
 
-/// The spec with as many members of etcd as run: members that are not declared any more need their names in the certificates until they are removed.
+/// The spec with the number of etcd members that run: members that are no longer declared need their names in the certificates until they are
+/// removed.
 fn with_running_members<'a>(spec: &'a ClusterSpec, status: &ClusterStatus, objects: &Objects) -> Cow<'a, ClusterSpec> {
     let set = || objects.get(Kind::StatefulSet, ControlPlaneComponent::Etcd.binary()).map(|set| set.value());
     let set = if status.etcd.is_none() { set() } else { None };

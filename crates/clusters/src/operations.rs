@@ -1,4 +1,4 @@
-//! What Operations on clusters have in common: their attempts, when they may go on, and the end of those that are not wanted any more.
+//! Common functions of Operations on clusters: attempts, permission to continue, and the end of Operations that are no longer wanted.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use crate::cluster::Clusters;
 use crate::connect::MetaAccess;
 use crate::joined::RELEASED;
 
-/// The kind of object that the Operations are about.
+/// Target kind of the Operations.
 pub const KIND: &str = "Cluster";
-/// Operations that ended are kept this long.
+/// Retention of Operations that have ended.
 pub const KEEP_OPERATIONS: Duration = Duration::from_secs(24 * 3600);
-/// At most this many are ended in a pass.
+/// Maximum number of Operations that a pass ends.
 const MAX_CLOSED_PER_PASS: usize = 3;
 
 /// The intent of the first attempt that has not ended.
@@ -46,7 +46,7 @@ fn ended(operation: &Operation) -> bool {
     matches!(phase(operation), OperationPhase::Succeeded | OperationPhase::Failed)
 }
 
-/// When to look again at an Operation that has come so far; after `again` if it was not done.
+/// When to run the next pass for an Operation with that progress; after `again` if it failed.
 pub fn next(progress: &Progress, again: Duration, now: Timestamp) -> Option<Timestamp> {
     match (progress, progress.next()) {
         (Progress::Failed(_) | Progress::NeverStarted, _) => now.checked_add(again).ok(),
@@ -57,7 +57,7 @@ pub fn next(progress: &Progress, again: Duration, now: Timestamp) -> Option<Time
     }
 }
 
-/// Whether an act that takes several calls may go on. It is asked before each call that changes something: the one before may have taken long.
+/// Whether an act of several calls may continue. Checked before each write: the call before may have taken long.
 pub struct Permit<'a> {
     pub meta: MetaAccess,
     pub caches: &'a Caches,
@@ -65,7 +65,7 @@ pub struct Permit<'a> {
 }
 
 impl Permit<'_> {
-    /// Why it may not, if it may not.
+    /// Why the act may not continue, if it may not.
     pub fn check(&self) -> Result<(), String> {
         if !self.meta.leads() {
             return Err("the leader election lease may have expired".to_owned());
@@ -78,8 +78,8 @@ impl Permit<'_> {
 }
 
 impl Clusters {
-    /// Ends Operations of these types that are not wanted any more: they would hold their places for ever. Of one that was started and whose outcome was not heard,
-    /// `outcome` says what became of it.
+    /// Ends Operations of these types that are no longer wanted: they would hold their places for ever. For a started one without a known outcome,
+    /// `outcome` determines it.
     pub(crate) async fn close(
         &self,
         pass: &Pass,
@@ -109,7 +109,7 @@ impl Clusters {
         Ok(())
     }
 
-    /// The Cluster is deleted: none of its Operations is wanted any more. With `released`, no machine was joined when its end began.
+    /// The Cluster is deleted: none of its Operations is wanted any more. With `released`, no machine was joined when the deletion started.
     pub(crate) async fn close_all(&self, pass: &Pass, released: bool) -> Result<(), JournalError> {
         let types: Vec<&str> = OPERATIONS.into_iter().chain([RELEASE_MACHINES, EXTENSION_PRUNE, RESTORE]).collect();
         let outcome = |operation: &Operation| match operation.spec.type_ == RELEASE_MACHINES && released {
@@ -120,7 +120,7 @@ impl Clusters {
     }
 }
 
-/// An act whose outcome was never heard, and that is not wanted any more.
+/// An act without a known outcome that is no longer wanted.
 struct SupersededAct {
     intent: Intent,
     outcome: ProbeResult,

@@ -1,4 +1,4 @@
-//! Proves that an API server works, by real work that is done through it.
+//! Proves that an API server works, by real work through it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -22,19 +22,19 @@ use crate::connect::{ConnectError, MetaAccess, ServerIdentity, connect, delete, 
 use crate::messages::{api_error_message, truncated};
 use crate::meters::Meters;
 
-/// Where the object of a proof is made, in the business cluster.
+/// Namespace in the business cluster for the objects of proofs.
 const NAMESPACE: &str = "fleetwright-proof";
-/// A proof that takes longer has failed.
+/// Timeout of a proof.
 const WITHIN: Duration = Duration::from_secs(30);
-/// How long a lease may stay as it is while its holder is at work: client-go renews every two seconds.
+/// Maximum time between two renewals of a lease while its holder works: client-go renews every two seconds.
 const LEASE_RENEW_TIMEOUT: Duration = Duration::from_secs(12);
-/// So long a lease is good after it was renewed, with everybody's defaults.
+/// Default duration of a lease after a renewal.
 const LEASE_LASTS: SignedDuration = SignedDuration::from_secs(15);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// No proof is under way whose quota is older.
+/// Age at which a quota belongs to no running proof.
 const STALE_QUOTA_AGE: SignedDuration = SignedDuration::from_mins(10);
 
-/// What was proven, and what is being proven.
+/// Results of proofs, and running proofs.
 pub struct ProofRunner {
     background: BackgroundTasks<BTreeMap<String, Proof>>,
     meters: Meters,
@@ -45,7 +45,7 @@ impl ProofRunner {
         Self { background, meters }
     }
 
-    /// What is known of the pods with these uids; the others are forgotten.
+    /// Results for the pods with these uids; the others are forgotten.
     pub fn known(&self, key: &Key, uids: &[&str]) -> BTreeMap<String, Proof> {
         self.background.abort_others(key, |uid| uids.contains(&uid));
         let known = self.background.known(key, |proofs| {
@@ -55,12 +55,12 @@ impl ProofRunner {
         known.unwrap_or_default()
     }
 
-    /// The cluster is gone.
+    /// Drops the results of a deleted cluster.
     pub fn forget(&self, key: &Key) {
         self.background.forget(key);
     }
 
-    /// Begins to prove a pod, unless that is under way. When it is over, the cluster is woken.
+    /// Starts the proof of a pod, unless one is running. Its end triggers a pass of the cluster.
     pub fn begin(&self, key: &Key, names: &Names, prover: &ProofTarget) {
         let (names, pod, meters) = (names.clone(), prover.clone(), self.meters.clone());
         let (uid, restarts, proving) = (pod.uid.clone(), pod.restarts, self.meters.proving());
@@ -86,7 +86,7 @@ impl ProofRunner {
     }
 }
 
-/// At what a proof failed.
+/// Failed step of a proof.
 #[derive(Debug, thiserror::Error)]
 enum ProofFailure {
     #[error("{0}")]
@@ -99,7 +99,7 @@ enum ProofFailure {
     Timeout(&'static str),
 }
 
-/// How far a proof has come, for when it comes no further.
+/// Current step of a proof, for the message of a timeout.
 #[derive(Default)]
 struct ProofProgress(Mutex<&'static str>);
 
@@ -122,17 +122,17 @@ impl ProofProgress {
     }
 }
 
-/// What an API server says of its version.
+/// The version that an API server reports.
 #[derive(Debug, PartialEq, Eq)]
 struct ServerVersion {
     version: String,
-    /// The minor that it emulates, if that is not its own.
+    /// The minor that it emulates, if that differs from its own.
     emulates: Option<String>,
 }
 
 impl From<Info> for ServerVersion {
     fn from(info: Info) -> Self {
-        // Some distributions write `36+`. One that is older than emulation tells nothing of it.
+        // Some distributions write `36+`. A version from before emulation does not report it.
         let minor = |[major, minor]: [&str; 2]| format!("{major}.{}", minor.trim_end_matches('+'));
         let own = minor([&info.major, &info.minor]);
         let emulated = info.emulation_major.as_deref().zip(info.emulation_minor.as_deref());
@@ -142,7 +142,7 @@ impl From<Info> for ServerVersion {
     }
 }
 
-/// Does real work at that pod; answers the version that it says it has.
+/// Does real work at that pod; returns the version that it reports.
 async fn prove(
     meta: &MetaAccess,
     clock: &Clock,
@@ -178,10 +178,10 @@ fn named<K: serde::de::DeserializeOwned + Default + kube::Resource>(name: &str) 
     object
 }
 
-/// Makes a quota, sees it by a watch, reads it, waits until the controller-manager has filled its status, deletes it and sees that. Says when it was made, by the time of
-/// the API server.
+/// Creates a quota, waits for its watch event, reads it, waits until the controller-manager has filled its status, deletes it and waits for that
+/// event. Returns its creation time, by the clock of the API server.
 ///
-/// Its name is its own: another may prove the same pod at the same time, while it believes that it leads.
+/// Each quota has a unique name: another process may prove the same pod at the same time, while it believes that it leads.
 async fn work(client: &Client, prefix: &str, place: &ProofProgress) -> Result<MicroTime, ProofFailure> {
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), NAMESPACE);
     let quota: ResourceQuota = serde_json::from_value(json!({
@@ -226,7 +226,7 @@ async fn work(client: &Client, prefix: &str, place: &ProofProgress) -> Result<Mi
     Ok(at)
 }
 
-/// Deletes what proofs left behind that were stopped on the way: quotas that are older than any proof lasts, by the time of the API server itself.
+/// Deletes quotas of interrupted proofs: those that are older than any proof can be, by the clock of the API server.
 async fn delete_stale_quotas(client: &Client, now: MicroTime, place: &ProofProgress) -> Result<(), ProofFailure> {
     let page = page_of_metadata::<ResourceQuota>(client, Some(NAMESPACE), None);
     for old in place.call("listing ResourceQuotas of probes", page).await?.items {
@@ -244,7 +244,7 @@ async fn delete_stale_quotas(client: &Client, now: MicroTime, place: &ProofProgr
     Ok(())
 }
 
-/// When somebody last renewed the lease. Who gives it back renews it, too, and then nobody has it.
+/// When the lease was last renewed. A holder that releases the lease renews it too, and then the lease has no holder.
 async fn renewed(client: &Client, holder: &str, place: &ProofProgress) -> Result<Option<MicroTime>, ProofFailure> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
     let lease = place.call("reading a Lease", leases.get_opt(holder)).await?;
@@ -254,8 +254,8 @@ async fn renewed(client: &Client, holder: &str, place: &ProofProgress) -> Result
     Ok(held.and_then(|spec| Some(spec.renew_time?.0)))
 }
 
-/// Whether a lease that was last renewed then has moved since it was looked at before. Where nobody has worked yet there was none at first, so that one that is good when the work
-/// of the proof is done has moved: the next renewal would come seconds later.
+/// Whether a lease with that renewal time was renewed since the first read. In a new cluster the lease did not exist at first, so a lease that is
+/// valid at the end of the proof's work counts as renewed: the next renewal would come seconds later.
 fn was_renewed(at: MicroTime, before: Option<MicroTime>, first: bool, made: MicroTime) -> bool {
     Some(at) != before || first && made.duration_since(at) < LEASE_LASTS
 }
@@ -280,7 +280,7 @@ async fn wait_for_renewal(
     }
 }
 
-/// A client of the API server at that address, which must show the cluster's certificate.
+/// A client of the API server at that address, which must have the cluster's certificate.
 pub async fn client_of(meta: &MetaAccess, names: &Names, ip: &str) -> Result<Client, ConnectError> {
     let door = ServerIdentity { secret: OPERATOR, ip, port: API_PORT, server_name: names.apiserver() };
     connect(meta, names, &door).await

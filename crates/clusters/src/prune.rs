@@ -1,4 +1,4 @@
-//! The Operation that deletes objects which an extension no longer has from a business cluster.
+//! The Operation that deletes orphaned objects of an extension from a business cluster.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::extension_tasks::BusinessCluster;
 use crate::messages::truncated;
 use crate::operations::{self, KEEP_OPERATIONS, KIND, Permit};
 
-/// The policy that limits them, where there is no other one.
+/// Name of the default policy, if no other policy exists.
 const POLICY: &str = "extension-prune";
-/// An API server that does not answer within this time does not answer.
+/// Timeout of a request to an API server.
 const WITHIN: Duration = Duration::from_secs(20);
-/// After an attempt that failed, what is left is looked up after this long.
+/// Wait after a failed attempt, before the remaining objects are looked up.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 impl Clusters {
-    /// Deletes what extensions no longer have, as far as the gate lets it. Answers when to look again.
+    /// Deletes orphaned objects of extensions, as far as the gate grants it. Returns when to run the next pass.
     pub(crate) async fn prune(
         &self,
         pass: &Pass,
@@ -33,11 +33,11 @@ impl Clusters {
         let key = pass.key();
         let intent =
             choice.remove.as_ref().map(|removal| operations::attempt(&self.journal, intent(removal, &key.name)));
-        // Until the business cluster answers, the same objects may still be wanted gone: an Operation that waits for the gate keeps its place in the queue, and of
-        // one that was started the outcome is unknown.
+        // Until the business cluster answers, the same objects may still have to be deleted: an Operation that waits for the gate keeps its place in
+        // the queue, and the outcome of a started one is unknown.
         if choice.all_removed || intent.is_some() {
             let wanted = intent.as_ref().map(|intent| self.journal.key(intent));
-            // Of one that was started and whose outcome was not heard, the business cluster tells.
+            // If the answer of a started Operation was lost, the business cluster shows the outcome.
             let outcome = match &intent {
                 None => ProbeResult::Succeeded("no extension has objects left to delete".to_owned()),
                 Some(_) => ProbeResult::Failed("outcome unknown; other objects are left".to_owned()),
@@ -65,7 +65,7 @@ impl Clusters {
     }
 }
 
-/// How many may be under way in all clusters, unless people say otherwise.
+/// Default number of concurrent Operations in all clusters.
 fn policy() -> OperationPolicySpec {
     let operations = vec![EXTENSION_PRUNE.to_owned()];
     OperationPolicySpec { operations, scope: None, max: Amount::Count(10), at_least: 1 }
@@ -87,8 +87,8 @@ fn intent(removal: &Removal, cluster: &str) -> Intent {
     }
 }
 
-/// Deletes objects of a business cluster, each by its uid and only while it has the label of its extension: doing it twice does no harm, and an object of the same
-/// name that came later stays.
+/// Deletes objects of a business cluster, each by its uid and only while it has the label of its extension: a repetition does no harm, and an object
+/// of the same name that was created later is kept.
 struct PruneAct<'a> {
     permit: Permit<'a>,
     names: &'a Names,
@@ -99,9 +99,9 @@ struct PruneAct<'a> {
 
 #[derive(Clone, Copy)]
 enum PruneTarget {
-    /// Deletes them; answers how many.
+    /// Deletes the objects; returns their number.
     Delete,
-    /// Answers how many are there.
+    /// Returns the number of existing objects.
     Count,
 }
 
@@ -128,7 +128,7 @@ impl Act for PruneAct<'_> {
         match self.on_first_server(PruneTarget::Count).await {
             Ok(0) => ProbeResult::Succeeded("all are deleted".to_owned()),
             Ok(left) => ProbeResult::Failed(format!("{} not deleted yet", counted(left, "object"))),
-            // Nothing goes on after the process that started it, and what is left is looked up before another attempt.
+            // The act does not continue after the process that started it has ended, and the rest is looked up before the next attempt.
             Err(why) => ProbeResult::Failed(why),
         }
     }
@@ -139,7 +139,7 @@ impl Act for PruneAct<'_> {
 }
 
 impl PruneAct<'_> {
-    /// At the first API server that answers.
+    /// Uses the first API server that answers.
     async fn on_first_server(&self, work: PruneTarget) -> Result<usize, String> {
         let mut done = Err("no API server is verified".to_owned());
         for server in self.servers {

@@ -15,13 +15,13 @@ use crate::errors::ActError;
 use crate::messages::truncated;
 use crate::operations::{self, KEEP_OPERATIONS, KIND, phase};
 
-/// The policy that limits them, where there is no other one.
+/// Name of the default policy for restores, if no other policy exists.
 const POLICY: &str = "restores";
-/// After an attempt that was given up, another one follows after this long.
+/// Wait before the attempt after an abandoned one.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 impl Clusters {
-    /// What is known of the Operation of the restore that is under way.
+    /// State of the Operation of the restore in progress.
     pub(crate) fn restore_started(&self, cluster: &str, restoring: Option<&Restoring>) -> RestoreOperation {
         let Some(restoring) = restoring else { return RestoreOperation::default() };
         let mut started = RestoreOperation::default();
@@ -39,7 +39,7 @@ impl Clusters {
         started
     }
 
-    /// Drives the Operation of the restore on, and ends those of restores that are over or were withdrawn. Answers when to look again.
+    /// Drives the Operation of the restore, and ends those of restores that have finished or were withdrawn. Returns when to run the next pass.
     pub(crate) async fn drive_restore(
         &self,
         pass: &Pass,
@@ -92,14 +92,14 @@ fn is_of(operation: &Operation, restoring: &Restoring) -> bool {
     operation.spec.type_ == RESTORE && attempt.is_some_and(|attempt| attempt.starts_with('-'))
 }
 
-/// How many may be under way in all clusters, unless people say otherwise.
+/// Default number of concurrent restores in all clusters.
 fn policy() -> OperationPolicySpec {
     let operations = vec![RESTORE.to_owned()];
     OperationPolicySpec { operations, scope: None, max: Amount::Count(10), at_least: 1 }
 }
 
-/// Starting it changes nothing: it lets the stages in the Cluster's status begin, each of which can be gone on with from where it was left. So whoever finds it started
-/// goes on.
+/// Starting this act changes nothing: it allows the stages in the Cluster's status to start, each of which can be continued after a crash. Therefore
+/// a process that finds the act started continues it.
 struct RestoreAct<'a> {
     pass: &'a Pass,
     intent: Intent,

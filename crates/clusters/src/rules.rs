@@ -4,7 +4,7 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 
 use crate::access::control_plane_role;
 
-/// What the operator may do: the least it needs.
+/// The RBAC rules of the operator: the least that it needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
     /// In the namespace of the Clusters.
@@ -17,10 +17,10 @@ pub struct Rules {
     pub cluster: Vec<PolicyRule>,
 }
 
-/// The exact rules that the operator needs, with an account in that namespace.
+/// The RBAC rules of the operator, with an account in that namespace.
 pub fn rules(account_namespace: &str) -> Rules {
     const WATCHED: &[&str] = &["list", "watch"];
-    // Extensions with placement Meta have these kinds too, and lose them.
+    // Extensions with placement Meta have these kinds too, and their objects are deleted.
     const APPLIED: &[&str] = &["create", "patch", "delete"];
     const WORKLOADS: &[&str] = &["create", "patch", "delete", "deletecollection"];
     let role = control_plane_role(account_namespace);
@@ -30,7 +30,7 @@ pub fn rules(account_namespace: &str) -> Rules {
                 rule(GROUP, &["clusters"], &["list", "watch", "patch"]),
                 rule(GROUP, &["clusters/status"], &["patch"]),
                 rule(GROUP, &["clusterpackageversions", "clusterlimits"], WATCHED),
-                // Those that a Cluster refers to, and the keys of snapshots.
+                // Secrets in the spec of a Cluster, and the keys of snapshots.
                 rule("", &["secrets"], &["get", "create"]),
                 rule("", &["events"], &["create"]),
             ],
@@ -50,7 +50,7 @@ pub fn rules(account_namespace: &str) -> Rules {
             rule("apps", &["statefulsets", "deployments"], WORKLOADS),
             rule("apps", &["replicasets"], &["deletecollection"]),
             rule("", &["pods"], &["get", "create", "patch", "delete"]),
-            // Of snapshots, of members of etcd that are removed or replaced, and of clusters that are deleted.
+            // Events of snapshots, of members of etcd that are removed or replaced, and of clusters that are deleted.
             rule("", &["persistentvolumeclaims"], WORKLOADS),
         ],
         cluster: vec![
@@ -59,9 +59,9 @@ pub fn rules(account_namespace: &str) -> Rules {
             rule("networking.k8s.io", &["networkpolicies"], WATCHED),
             rule("policy", &["poddisruptionbudgets"], WATCHED),
             rule("apps", &["statefulsets", "deployments"], WATCHED),
-            // Whether volumes can grow.
+            // To read whether volumes can be expanded.
             rule("storage.k8s.io", &["storageclasses"], WATCHED),
-            // The RoleBinding that gives it the rights of a control plane's namespace, and no other role.
+            // The RoleBinding that grants the rights in a control plane's namespace, and no other role.
             rule("rbac.authorization.k8s.io", &["rolebindings"], &["list", "watch", "create"]),
             PolicyRule {
                 resource_names: Some(vec![role]),

@@ -1,4 +1,4 @@
-//! Keeps copies of Secrets that a Cluster refers to where its pods can have them. Only what a Secret shares with the Cluster is copied.
+//! Maintains copies of Secrets in the spec of a Cluster, in the namespace of its pods. Only data that a Secret shares with the Cluster is copied.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,13 +17,13 @@ use crate::secrets::SecretError;
 
 type Data = BTreeMap<String, ByteString>;
 
-/// A Secret of the Cluster's namespace, as far as it was read.
+/// A Secret of the Cluster's namespace, or the error of reading it.
 enum SourceSecret {
     Missing,
     Found { annotations: BTreeMap<String, String>, data: Data },
 }
 
-/// Why pods would wait for a copy: a source is missing or not shared, and there is no copy yet that has all that is wanted. What else goes wrong is reported by [`copy`].
+/// Why pods would wait for a copy: a source is missing or not shared, and no copy with all values exists yet. Other errors are reported by [`copy`].
 pub async fn missing(caches: &Caches, pass: &Pass, names: &Names, copies: &[CopiedSecret]) -> Option<SecretError> {
     let mut sources = BTreeMap::new();
     for copy in copies.iter().filter(|copy| !copy.parts.is_empty() && !is_whole(caches, names, copy)) {
@@ -35,7 +35,7 @@ pub async fn missing(caches: &Caches, pass: &Pass, names: &Names, copies: &[Copi
     None
 }
 
-/// Whether there is a copy that has all that pods need of it.
+/// Whether a copy with all values that pods need exists.
 fn is_whole(caches: &Caches, names: &Names, copy: &CopiedSecret) -> bool {
     let live = caches.secrets.get(&Key::new(&names.namespace, &copy.secret));
     live.is_some_and(|live| {
@@ -44,10 +44,10 @@ fn is_whole(caches: &Caches, names: &Names, copy: &CopiedSecret) -> bool {
     })
 }
 
-/// Brings copies up to date. What they are made from is read each time: there is no watch on Secrets that are not the operator's.
+/// Updates the copies. Their sources are read each time: there is no watch on Secrets that do not belong to the operator.
 ///
-/// A source that is missing or not shared is an error, because pods would wait for what they do not get. Where the copy has all that is wanted
-/// already, the pods have it too: then the copy stays as it is, and the error is returned for the status.
+/// A source that is missing or not shared is an error, because pods would wait for the values. If the copy already has all values,
+/// the pods have them too: then the copy is not changed, and the error is returned for the status.
 pub async fn copy(
     caches: &Caches,
     pass: &Pass,
@@ -123,7 +123,7 @@ async fn value(
     let value = match source {
         SourceSecret::Missing => None,
         SourceSecret::Found { annotations, data } => {
-            // Each field asks by itself: a Secret that may be used for one purpose may not be used for all.
+            // Each field is checked separately: a Secret that may be used for one purpose may not be used for all.
             part.access.check(names, annotations).map_err(|denied| SecretError::NotShared {
                 secret: secret(),
                 cluster: names.name.clone(),

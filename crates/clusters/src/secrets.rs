@@ -1,4 +1,4 @@
-//! Certificates are made here; the authorities that sign them in [`keys`](crate::keys).
+//! Issues certificates; the authorities that sign them are in [`keys`](crate::keys).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,28 +19,28 @@ use serde_json::json;
 use crate::caches::Caches;
 use crate::messages::api_error_message;
 
-/// Why a key or certificate was not made.
+/// Why a key or certificate was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// It was not written.
+    /// A write failed.
     #[error("{0}")]
     Write(#[from] WriteError),
     /// The authority could not be read.
     #[error("Secret {}: {}", .0, api_error_message(.1))]
     Read(String, kube::Error),
-    /// What was read is no authority.
+    /// The Secret contains no valid authority.
     #[error("Secret {0}: {1}")]
     Broken(String, String),
-    /// A Secret that the cluster refers to is not there, or not whole.
+    /// A Secret in the spec is missing or incomplete.
     #[error("Secret {secret} does not exist or has no key {key}: create it, or set another one in {field}")]
     Lacks { secret: String, key: String, field: String },
-    /// A Secret that the cluster refers to does not allow it.
+    /// A Secret in the spec is not shared with the cluster.
     #[error(
         "Secret {secret} is not shared with Cluster {cluster} for {field} and was not copied: its owner must add {} to its annotation {}, or set another Secret in {field}",
         .denied.lacks, .denied.annotation
     )]
     NotShared { secret: String, cluster: String, field: String, denied: AccessDenied },
-    /// The key of snapshots is lost. A new one would not open those that there are.
+    /// The key of snapshots is lost. A new one would not open the existing snapshots.
     #[error(
         "Secret {secret} with the snapshot key of this cluster is missing, and so is its copy: restore it from your backup, or create a new one with 32 random bytes in `key` and give up the existing snapshots"
     )]
@@ -68,7 +68,7 @@ impl StepError for SecretError {
 }
 
 impl SecretError {
-    /// Whether a Secret of a person is the cause, and not something of the operator.
+    /// Whether a Secret of a person is the cause, and not an object of the operator.
     pub fn needs_person(&self) -> bool {
         matches!(self, Self::Lacks { .. } | Self::NotShared { .. } | Self::KeyLost { .. })
     }
@@ -76,16 +76,16 @@ impl SecretError {
 
 type Data = BTreeMap<String, String>;
 
-/// Authorities that were read, with what is trusted beside them.
+/// Authorities that were read, with their trust bundles.
 pub type Authorities = BTreeMap<Authority, (fleetwright_pki::Authority, String)>;
 
-/// Makes secrets of one cluster.
+/// Creates Secrets of one cluster.
 pub struct CertificateIssuer<'a> {
     pub caches: &'a Caches,
     pub pass: &'a Pass,
     pub names: &'a Names,
     pub spec: &'a ClusterSpec,
-    /// The keys that the cluster runs with, as its status says.
+    /// The keys in the status of the cluster.
     pub recorded: &'a [KeyStatus],
 }
 
@@ -96,7 +96,7 @@ impl CertificateIssuer<'_> {
             .map_err(|error| SecretError::Broken(authority.secret().to_owned(), error.to_string()))
     }
 
-    /// Makes a certificate. Each authority is read once and kept in `authorities`.
+    /// Issues a certificate. Each authority is read once and stored in `authorities`.
     pub async fn certificate_of(
         &self,
         wanted: &CertificateSpec,
@@ -148,7 +148,7 @@ impl CertificateIssuer<'_> {
         Ok(())
     }
 
-    /// It names files beside it, so that whoever uses it takes a new certificate without being started anew.
+    /// The kubeconfig names files beside it, so that clients load a new certificate without a restart.
     fn kubeconfig(&self, secret: &str) -> String {
         let file = |key: &str| format!("/etc/kubernetes/{secret}/{key}");
         let name = &self.names.name;
@@ -187,7 +187,7 @@ impl CertificateIssuer<'_> {
         Ok(())
     }
 
-    /// The authority that signs, and what is trusted with it. One that is not the recorded one signs nothing.
+    /// The signing authority, with its trust bundle. An authority that is not the recorded one signs nothing.
     async fn read(&self, authority: Authority) -> Result<(fleetwright_pki::Authority, String), SecretError> {
         let (_, data) = self.live(Key::Authority(authority)).await?;
         let broken = |why: String| SecretError::Broken(authority.secret().to_owned(), why);

@@ -1,4 +1,4 @@
-//! Snapshots are taken by pods: here these are made, with what they need, and taken away.
+//! Creates and deletes the pods that take and restore snapshots, and the objects that these pods need.
 
 use fleetwright_api::{ClusterSpec, ClusterStatus, names};
 use fleetwright_kit::{Key, Pass, WriteError};
@@ -23,7 +23,7 @@ use crate::messages::truncated;
 use crate::secret_copies;
 use crate::secrets::SecretError;
 
-/// What pods of snapshots need besides volumes: the key of the store, and the keys that snapshots are encrypted with.
+/// Creates what snapshot pods need besides volumes: the credentials of the store, and the keys that encrypt snapshots.
 pub struct SnapshotSecrets<'a> {
     pub caches: &'a Caches,
     pub pass: &'a Pass,
@@ -33,7 +33,7 @@ pub struct SnapshotSecrets<'a> {
 }
 
 impl SnapshotSecrets<'_> {
-    /// Makes the pod of a snapshot, and before it what it keeps the snapshot on.
+    /// Creates the pod of a snapshot, and before it the claim of its volume.
     pub async fn take(&self, taking: &NewSnapshot) -> Result<(), ActError> {
         if let Some(claim) = &taking.claim {
             let claim: PersistentVolumeClaim = parsed(claim, "the claim of snapshots")?;
@@ -46,7 +46,7 @@ impl SnapshotSecrets<'_> {
         Ok(())
     }
 
-    /// Makes the pods that bring a snapshot back, and the claims that they need.
+    /// Creates the pods of a restore, and the claims that they need.
     pub async fn restore(&self, decision: &Decision) -> Result<(), ActError> {
         for claim in &decision.claims {
             let claim: PersistentVolumeClaim = parsed(claim, "the claim of a member")?;
@@ -62,7 +62,7 @@ impl SnapshotSecrets<'_> {
         Ok(())
     }
 
-    /// Copies what the pods mount. A copy that is not up to date because its source is not to be had any more is of no use: nothing is begun with it.
+    /// Copies the Secrets that the pods mount. An outdated copy whose source is missing is useless: no pod is created with it.
     async fn copy_secrets(&self) -> Result<(), ActError> {
         self.key().await?;
         let mut copies = vec![snapshot_keys(self.names, self.spec, self.status)];
@@ -74,15 +74,15 @@ impl SnapshotSecrets<'_> {
         }
     }
 
-    /// Keeps the Secret with the keys of the cluster that goes into snapshots: what the sealed copy holds, sealed with the key of snapshots.
+    /// Updates the Secret with the cluster's keys that goes into snapshots: the content of the sealed copy, sealed with the key of snapshots.
     ///
-    /// While the copy cannot be opened, the Secret stays as it is, and a key that the copy lacks stays in it: it may be the last one that there is.
+    /// While the copy cannot be opened, the Secret is not changed, and a key that the copy lacks stays in it: it may be the last one.
     async fn cluster_keys(&self) -> Result<(), SecretError> {
         let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.names.namespace);
         let read = |name: &str, error| SecretError::Read(name.to_owned(), error);
         let value = |secret: Option<Secret>, key: &str| secret?.data?.remove(key);
         let key = api.get_opt(KEY).await.map_err(|error| read(KEY, error))?;
-        // The pod says what is wrong with a key that is not of 32 bytes.
+        // The pod reports a key that does not have 32 bytes.
         let Some(key) = value(key, "key").and_then(|key| SealKey::from_bytes(&key.0)) else { return Ok(()) };
         let wanted = self.caches.sealed(self.names);
         if wanted.is_empty() {
@@ -116,7 +116,7 @@ impl SnapshotSecrets<'_> {
             },
             "data": { SEALED_DATA: ByteString(sealed) },
         });
-        // What was read is part of it: whoever restores a key into it at this moment must not be overwritten.
+        // The resourceVersion is the precondition: a person who restores a key into the Secret at this moment must not be overwritten.
         if let Some(version) = version {
             body["metadata"]["resourceVersion"] = version.into();
         }
@@ -125,8 +125,8 @@ impl SnapshotSecrets<'_> {
         Ok(())
     }
 
-    /// Makes sure that there is a key. It is generated once in the life of a cluster: if its Secret is gone, the copy beside the control plane brings the same
-    /// key back, and if both are gone, a person has to know of it, because a new key opens none of the snapshots that there are.
+    /// Makes sure that a key exists. It is generated once in the life of a cluster: if its Secret is gone, it is restored from the copy beside the
+    /// control plane, and if both are gone, a person has to know, because a new key opens none of the existing snapshots.
     async fn key(&self) -> Result<(), SecretError> {
         let (name, generated) = key_secret(self.names, self.spec);
         let source: Api<Secret> = Api::namespaced(self.pass.client(), &self.names.fleet);
@@ -162,7 +162,7 @@ impl SnapshotSecrets<'_> {
             data: Some([("key".to_owned(), key)].into()),
             ..Secret::default()
         };
-        // Whoever made one at the same time made the one that counts.
+        // If another process created one at the same time, the Secret in the API counts.
         self.pass.writer().create(&secret).await?;
         Ok(())
     }
@@ -172,7 +172,7 @@ fn parsed<T: serde::de::DeserializeOwned>(value: &serde_json::Value, what: &str)
     serde_json::from_value(value.clone()).map_err(|error| SecretError::Broken(what.to_owned(), error.to_string()))
 }
 
-/// Takes a pod away that has told what it had to tell.
+/// Deletes a pod whose result is recorded.
 pub async fn delete_pod(caches: &Caches, pass: &Pass, names: &Names, task: &SnapshotPod) -> Result<(), WriteError> {
     let key = Key::new(&names.namespace, &task.pod);
     match pass.writer().delete(&caches.pods, &key, &task.uid, &task.version).await {
@@ -181,7 +181,7 @@ pub async fn delete_pod(caches: &Caches, pass: &Pass, names: &Names, task: &Snap
     }
 }
 
-/// What is seen of a pod that works on a cluster's data; none if it is another one.
+/// State of a pod that works on a cluster's data; `None` for another pod.
 pub fn task(pod: &Pod) -> Option<SnapshotPod> {
     let job = SnapshotPodJob::of(pod.labels().get(names::COMPONENT)?)?;
     let annotation = |name: &str| pod.annotations().get(name).cloned();
@@ -203,14 +203,14 @@ pub fn task(pod: &Pod) -> Option<SnapshotPod> {
     })
 }
 
-/// The address of a pod that is ready.
+/// The address of the pod, if it is ready.
 fn serves(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let ready = status.conditions.iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True");
     status.pod_ip.clone().filter(|ip| ready && !ip.is_empty())
 }
 
-/// What its first container said when it had done its work.
+/// The termination message of its first container, if that succeeded.
 fn termination_message(pod: &Pod) -> Option<String> {
     let first = pod.status.as_ref()?.init_container_statuses.as_ref()?.first()?;
     first.state.as_ref()?.terminated.as_ref().filter(|end| end.exit_code == 0)?.message.clone()

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Clusters, Found};
 
-/// A status that differs only in what it tells people is written after this long.
+/// A status that differs only in its messages is written after this long.
 const STATUS_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Clusters {
-    /// A pass that failed says why; what was known before stays.
+    /// The status after a failed pass: the reason, and the last known state.
     pub(crate) fn failed_pass_status(
         &self,
         found: &Found,
@@ -27,7 +27,7 @@ impl Clusters {
         let generation = found.cluster.0.metadata.generation;
         let mut status =
             cluster::failed_pass_status(known, trouble.reason, &trouble.source.to_string(), generation, now);
-        // It is refused since the first time.
+        // The transition time is that of the first refusal.
         let old = found.cluster.0.status.as_ref().and_then(|old| condition(&old.conditions, names::ACCEPTED));
         let first = status.conditions.iter_mut().find(|one| one.type_ == names::ACCEPTED);
         if let (Some(old), Some(now)) = (old.filter(|old| old.status == Status::False), first) {
@@ -36,7 +36,7 @@ impl Clusters {
         status
     }
 
-    /// Writes the status, if it says something new. Answers when to come back for what was not worth a write yet.
+    /// Writes the status, if it changed. Returns when to come back for changes that are not written yet.
     pub(crate) async fn write(
         &self,
         pass: &Pass,
@@ -53,7 +53,7 @@ impl Clusters {
         }
         let version = known.0.resource_version().unwrap_or_default();
         let (current, desired) = (json!(old), json!(new));
-        // Two leaders for a moment have heard different things: each would overwrite the words of the other without end.
+        // Two processes that lead for a moment observe different states: each would overwrite the messages of the other without end.
         let soon = self.wrote().get(pass.key()).and_then(|at| at.checked_add(STATUS_RETRY_AFTER).ok());
         if let Some(at) = soon.filter(|at| *at > pass.now())
             && current != desired
@@ -121,7 +121,7 @@ impl Clusters {
     }
 }
 
-/// A status without what only tells people what was heard, and when.
+/// A status without the fields that only report observations and their times.
 fn decided(mut status: Value) -> Value {
     match &mut status {
         Value::Object(fields) => {
@@ -134,8 +134,8 @@ fn decided(mut status: Value) -> Value {
     status
 }
 
-/// The first field of the status that another process has recorded since it was decided on. What was decided from an old record must not set back the new
-/// one: a stage of a restore or rotation would be repeated, and a soak that has ended would seem to go on.
+/// The first field of the status that another process has recorded since the decision. A decision from an old record must not overwrite the new
+/// record: a stage of a restore or rotation would be repeated, and a soak that has ended would seem to continue.
 fn overtaken(decided_on: &ClusterStatus, now: Option<&ClusterStatus>) -> Option<&'static str> {
     let none = ClusterStatus::default();
     let (old, now) = (decided_on, now.unwrap_or(&none));
@@ -163,10 +163,10 @@ fn overtaken(decided_on: &ClusterStatus, now: Option<&ClusterStatus>) -> Option<
     fields.into_iter().find(|(_, differs)| *differs).map(|(field, _)| field)
 }
 
-/// The event about a soak that does not end though its time is over, or would not.
+/// Event reason for a soak that does not end though its time is over, or would not.
 const COMPLETION_BLOCKED: &str = "UpgradeCompletionBlocked";
 
-/// Conditions that are told by an event when they become false: for which reason, and that of the event.
+/// Conditions for which an Event is published when they become false: condition, its reason, and the reason of the Event.
 const TOLD: [(&str, Option<&str>, &str); 19] = [
     (names::ACCEPTED, Some(names::reasons::MACHINES_JOINED), names::reasons::MACHINES_JOINED),
     (names::ACCEPTED, Some(names::reasons::LIMIT_EXCEEDED), names::reasons::LIMIT_EXCEEDED),
@@ -231,11 +231,11 @@ mod tests {
         for field in record.as_object().unwrap().keys() {
             let mut old = record.clone();
             old.as_object_mut().unwrap().remove(field);
-            // That follows from another field and the specification, and no decision is made from it.
+            // The field follows from another field and the spec, and no decision depends on it.
             let expected = Some(field.as_str()).filter(|field| *field != "soakUntil");
             assert_eq!(overtaken(&status(&old), Some(&now)), expected);
         }
-        // What is only observed may change meanwhile.
+        // Fields that are only observed may change meanwhile.
         let seen = ClusterStatus { waiting_for: Some("another".to_owned()), ..now.clone() };
         assert_eq!(overtaken(&seen, Some(&now)), None);
     }

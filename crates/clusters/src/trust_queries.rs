@@ -1,4 +1,4 @@
-//! Which machines of a business cluster have the authorities that are trusted now.
+//! Queries which machines of a business cluster have the present trust bundle.
 
 use std::time::Duration;
 
@@ -12,26 +12,26 @@ use crate::messages::{api_error_message, truncated};
 use crate::proofs::client_of;
 use crate::thin::ThinMachine;
 
-/// An API server that does not tell within this time is not waited for.
+/// Timeout of a query.
 const WITHIN: Duration = Duration::from_secs(60);
-/// The most Machines that are read.
+/// Maximum number of Machines that are read.
 const MOST_MACHINES: usize = 20_000;
 
-/// What was answered, and what is being asked.
+/// Answers, and running queries.
 pub struct TrustQueries(pub BackgroundTasks<Option<TrustDistribution>>);
 
 impl TrustQueries {
-    /// What was answered last.
+    /// The last answer.
     pub fn known(&self, key: &Key) -> Option<TrustDistribution> {
         self.0.known(key, |known| known.clone()).flatten()
     }
 
-    /// Nobody asks any more.
+    /// Drops the answer of a cluster without a query.
     pub fn forget(&self, key: &Key) {
         self.0.forget(key);
     }
 
-    /// Asks, unless that is under way. When it is over, the cluster is woken.
+    /// Starts a query, unless one is running. Its end triggers a pass of the cluster.
     pub fn begin(&self, key: &Key, names: &Names, follow: &TrustQuery) {
         let (names, asked) = (names.clone(), follow.clone());
         let errand = async move |meta: MetaAccess, clock: Clock| {
@@ -45,7 +45,7 @@ impl TrustQueries {
     }
 }
 
-/// Machines that became Nodes with something else than that. Those that are only watched, or are being deleted, are nobody's to bring along.
+/// Machines that became Nodes with another trust bundle. Machines that are only observed, or are being deleted, are not waited for.
 async fn machines_without_trust(meta: &MetaAccess, names: &Names, follow: &TrustQuery) -> Result<Vec<String>, String> {
     let ip = follow.servers.first().ok_or("no API server is verified")?;
     let client = client_of(meta, names, ip).await.map_err(|error| truncated(&error.to_string()))?;
@@ -53,17 +53,17 @@ async fn machines_without_trust(meta: &MetaAccess, names: &Names, follow: &Trust
     loop {
         let page = match page::<Machine, ThinMachine>(&client, after.as_deref()).await {
             Ok(page) => page,
-            // A cluster that does not know the kind has none. It says so in plain words.
+            // A cluster without the kind has no objects of it. The API server answers that with plain text.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
             Err(error) => return Err(truncated(&format!("listing machines: {}", api_error_message(&error)))),
         };
         let more = page.metadata.continue_.clone().filter(|more| !more.is_empty());
         let late = page.items.iter().filter(|machine| machine.lags(&follow.of));
         behind.extend(late.map(|machine| truncated(machine.metadata.name.as_deref().unwrap_or_default())));
-        // A page that is not full counts as one that is: there can be any number of those, too.
+        // A page counts as full even if it is not: a tenant can serve any number of short pages, too.
         read += page.items.len().max(PAGE as usize);
         match more {
-            // A tenant can make any number of Machines, or serve them with a server of their own.
+            // A tenant can create any number of Machines, or serve them with a server of their own.
             Some(_) if read >= MOST_MACHINES => return Err(format!("there are more than {MOST_MACHINES} Machines")),
             Some(more) => after = Some(more),
             None => return Ok(behind),

@@ -1,4 +1,4 @@
-//! What is kept of the objects that the operator watches.
+//! The fields of watched objects that the caches keep.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -26,10 +26,10 @@ use serde_json::Value;
 use crate::keys::Sealed;
 use crate::messages::truncate;
 
-/// What kubectl leaves behind, which is as large as the object itself.
+/// Annotation of `kubectl apply`, which is as large as the object itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// What says of which cluster an object is.
+/// An object with the label of its cluster.
 pub trait ClusterOwned {
     /// The value of [`names::CLUSTER`].
     fn cluster(&self) -> Option<&str>;
@@ -39,7 +39,7 @@ fn owner(object: &impl ResourceExt) -> Option<Box<str>> {
     object.labels().get(names::CLUSTER).map(|name| name.as_str().into())
 }
 
-/// A Cluster, without what nobody reads.
+/// A Cluster, without fields that are not read.
 #[derive(Clone, Debug)]
 pub struct ClusterView(pub Cluster);
 
@@ -55,7 +55,7 @@ impl View for ClusterView {
     }
 }
 
-/// A package version. Its spec is shared with every value that is observed of its clusters.
+/// A package version. Its spec is shared by all observed values of its clusters.
 #[derive(Debug)]
 pub struct PackageView {
     /// Its spec.
@@ -84,7 +84,7 @@ pub struct NamespaceView {
     pub proof: Option<Box<str>>,
     /// When it was created.
     pub created: Timestamp,
-    /// It is going away.
+    /// Whether the namespace is terminating.
     pub ending: bool,
 }
 
@@ -133,25 +133,25 @@ impl ClusterOwned for BindingView {
 #[derive(Debug)]
 pub struct ObjectView<K> {
     cluster: Option<Box<str>>,
-    /// What it says.
+    /// The object as text.
     pub said: RawObject,
     kind: PhantomData<fn() -> K>,
 }
 
-/// What an object says, as text: it is read when its cluster is looked at, and is smaller so.
+/// An object as text: smaller than a parsed one, and parsed only in a pass of its cluster.
 #[derive(Debug)]
 pub struct RawObject {
     text: Box<str>,
-    /// A number that is another one for another text.
+    /// Content hash of the object.
     pub print: u64,
-    /// The package version that it was made from, if it is a workload.
+    /// The package version of the object, if it is a workload.
     pub package: Option<Box<str>>,
-    /// The extension that it is of, if it is of one.
+    /// The extension that the object belongs to, if it belongs to one.
     extension: Option<Box<str>>,
 }
 
 impl RawObject {
-    /// All that it says, status and bookkeeping aside.
+    /// The object as JSON, without status and metadata of the server.
     pub fn value(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_default()
     }
@@ -180,7 +180,7 @@ where
             object.insert("metadata".to_owned(), metadata);
             object.insert("apiVersion".to_owned(), K::api_version(&()).into());
             object.insert("kind".to_owned(), K::kind(&()).into());
-            // Where a Service is reached is told there, and whether an extension works.
+            // The status of a Service has its load-balancer address, and that of an extension's object tells whether the extension works.
             let extension = !object["metadata"]["labels"][EXTENSION].is_null();
             if K::kind(&()) != "Service" && !extension {
                 object.remove("status");
@@ -193,7 +193,7 @@ where
     }
 }
 
-/// The package version that a workload was made from.
+/// The package version of a workload.
 pub fn package(object: &Value) -> Option<&str> {
     object["metadata"]["annotations"][PACKAGE_VERSION].as_str()
 }
@@ -218,27 +218,27 @@ impl<K> ClusterOwned for ObjectView<K> {
     }
 }
 
-/// A Secret, without what is secret.
+/// A Secret, without secret data.
 #[derive(Debug)]
 pub struct SecretView {
     cluster: Option<Box<str>>,
     /// The certificate in `tls.crt`.
     pub certificate: Option<Certificate>,
-    /// The key in `tls.key` is the one that the certificate was made for.
+    /// Whether the key in `tls.key` belongs to the certificate.
     pub key_matches: bool,
-    /// What is in `ca.crt`.
+    /// The content of `ca.crt`.
     pub trusts: Option<Box<str>>,
     /// When the first of the authorities in `ca.crt` expires, in seconds since 1970, if the Secret holds an authority.
     pub first_end: Option<i64>,
-    /// The keys that it has.
+    /// The keys of its data.
     pub keys: Box<[Box<str>]>,
-    /// The digest of what it holds, if it is a copy.
+    /// The digest of its content, if it is a copy of a person's Secret.
     pub copy: Option<Box<str>>,
-    /// The fingerprint and the digest of the key that it holds, if its name is that of one.
+    /// The fingerprint and the digest of the key in it, if the Secret has the name of a key's Secret.
     pub key: Option<(Box<str>, Box<str>)>,
-    /// What it says of the keys that are sealed in it.
+    /// The annotation about the keys that are sealed in it.
     pub sealed: Option<Sealed>,
-    /// The id of the key that seals copies, if it holds that.
+    /// The id of the key that seals copies, if the Secret holds that key.
     pub seal: Option<Box<str>>,
 }
 
@@ -290,13 +290,13 @@ impl ClusterOwned for SecretView {
 #[derive(Debug)]
 pub struct PodView {
     cluster: Option<Box<str>>,
-    /// The executable that it runs.
+    /// The component that the pod runs.
     pub component: Option<Box<str>>,
-    /// What is known of it.
+    /// The fields that decisions need.
     pub replica: Replica,
-    /// How many seconds it has from being told to go until it is killed, once it was told.
+    /// The grace period in seconds of a terminating pod.
     pub grace: Option<i64>,
-    /// What it does to the cluster's data, if it is no replica of a component.
+    /// State of a pod that works on the cluster's data instead of a component.
     pub task: Option<Box<SnapshotPod>>,
 }
 
@@ -365,13 +365,13 @@ impl ClusterOwned for PodView {
 #[derive(Debug)]
 pub struct ClaimView {
     cluster: Option<Box<str>>,
-    /// What is known of it.
+    /// The fields that decisions need.
     pub claim: VolumeClaim,
     /// Its StorageClass.
     pub class: Option<Box<str>>,
 }
 
-/// Whether a StorageClass lets volumes grow.
+/// Whether a StorageClass allows expansion.
 #[derive(Debug)]
 pub struct ClassView(pub bool);
 
@@ -409,8 +409,8 @@ impl ClusterOwned for ClaimView {
     }
 }
 
-/// Whether the container does not run, and said at its last end that it has lost its data. One that runs again may have been added to etcd since, and what it said
-/// at an earlier end, before it was added, says nothing of its data now.
+/// Whether the container does not run, and its last termination message shows that it lost its data. A container that runs again may have been added
+/// to etcd since, and a termination message from before that proves nothing about its data now.
 fn lost(container: &ContainerStatus) -> bool {
     let state = container.state.as_ref();
     if state.is_some_and(|state| state.running.is_some()) {
@@ -427,7 +427,7 @@ fn has_run(container: &ContainerStatus) -> bool {
     container.restart_count > 0 || states.any(|state| state.running.is_some() || state.terminated.is_some())
 }
 
-/// Whether a container that is unready since then was ready before it ended the last time: otherwise it is unready since an earlier end.
+/// Whether a container that is unready since then was ready before its last termination: otherwise it is unready since an earlier termination.
 fn was_ready(container: &ContainerStatus, unready_since: Option<Timestamp>) -> bool {
     let states = [container.state.as_ref(), container.last_state.as_ref()];
     let last = states.into_iter().flatten().find_map(|state| state.terminated.as_ref());
@@ -435,13 +435,13 @@ fn was_ready(container: &ContainerStatus, unready_since: Option<Timestamp>) -> b
     started.is_some_and(|started| unready_since.is_some_and(|since| since > started))
 }
 
-/// Why a container does not run, bounded: what it says is not trusted.
+/// Why a container does not run, with limited length: its messages are not trusted.
 fn why(container: &ContainerStatus) -> String {
     const LONGEST: usize = 200;
     let state = container.state.clone().unwrap_or_default();
     let last = container.last_state.clone().unwrap_or_default();
     let waiting = state.waiting.and_then(|waiting| {
-        // Of one that crashes, the kubelet tells at length which pod it is: what the container said would find no room beside it.
+        // For a crash loop, the kubelet's message is long and names only the pod: the container's termination message would not fit beside it.
         let crashes = waiting.reason.as_deref() == Some("CrashLoopBackOff");
         let message = waiting.message.filter(|message| !message.is_empty() && !crashes);
         waiting.reason.map(|reason| message.map_or(reason.clone(), |message| format!("{reason}: {message}")))

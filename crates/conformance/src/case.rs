@@ -6,13 +6,13 @@ use crate::Ctx;
 /// One thing that both servers do alike.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// What the server does, as a sentence with underscores for spaces.
+    /// The expected behavior, as a sentence with underscores for spaces.
     pub name: &'static str,
-    /// Which part of the API it is about.
+    /// The area of the API.
     pub area: &'static str,
     /// Tries it.
     pub run: fn(Ctx) -> BoxFuture<'static, Result<()>>,
-    /// Where the two servers differ on purpose: how, and why.
+    /// The deliberate difference between the two servers, with its reason.
     pub differs: Option<&'static str>,
     /// Whether it does something to the whole server, such as forgetting history, that cases beside it would feel. Such
     /// cases run after all others.

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use crate::{Reply, ServerKind, Target, Watch};
 
-/// How long something may take that happens by itself, on a busy machine.
+/// The timeout of an asynchronous effect, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a case works with: one of the servers, a namespace of its own, and an identity, the administrator's at first.
+/// The fixture of a case: one of the servers, a namespace, and an identity, initially the administrator's.
 #[derive(Clone)]
 pub struct Ctx {
     target: Arc<Target>,
@@ -60,7 +60,7 @@ impl Ctx {
         Ok(ctx)
     }
 
-    /// Which server this is.
+    /// The server of the case.
     pub fn kind(&self) -> ServerKind {
         self.target.kind()
     }

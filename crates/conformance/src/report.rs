@@ -3,12 +3,12 @@ use std::time::Duration;
 
 use crate::{Case, ServerKind};
 
-/// How a case went on one server.
+/// The result of a case on one server.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What was wrong, if anything.
+    /// The failure, if any.
     pub result: Result<(), String>,
-    /// How long it took.
+    /// The duration of the case.
     pub took: Duration,
 }
 
@@ -21,7 +21,7 @@ pub struct Row {
     pub outcomes: Vec<Option<Outcome>>,
 }
 
-/// How all cases went.
+/// The results of all cases.
 #[derive(Clone)]
 pub struct Report {
     servers: Vec<ServerKind>,
@@ -42,7 +42,7 @@ impl Report {
         }
     }
 
-    /// How many cases passed on every server, and how many did not.
+    /// The number of cases that passed on every server, and of those that did not.
     pub fn counts(&self) -> (usize, usize) {
         let passed = |row: &&Row| row.outcomes.iter().all(|o| o.as_ref().is_some_and(|o| o.result.is_ok()));
         let passed = self.rows.iter().filter(passed).count();
@@ -89,7 +89,7 @@ impl Report {
         text
     }
 
-    /// The cases that took longest, for those who wait for them.
+    /// The slowest cases.
     pub fn slowest(&self, count: usize) -> String {
         let mut all: Vec<_> = self
             .rows

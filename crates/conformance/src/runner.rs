@@ -8,17 +8,17 @@ use futures::{FutureExt, StreamExt, stream};
 
 use crate::{Case, Ctx, Outcome, Report, ServerKind, Target};
 
-/// So many cases run at a time.
+/// The number of concurrent cases.
 const AT_ONCE: usize = 8;
-/// No case takes longer.
+/// The timeout of a case.
 const LIMIT: Duration = Duration::from_secs(120);
 
 thread_local! {
-    /// What the last panic of this thread said. A case's panic is caught in the same poll, so on the same thread.
+    /// The message of the last panic on this thread. A case's panic is caught in the same poll, so on the same thread.
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Which cases run, and where.
+/// The selected cases and servers.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The servers.

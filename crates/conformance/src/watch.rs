@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use kube::client::Body;
 use serde_json::Value;
 
-/// How long an event may take to arrive.
+/// The time limit for an event to arrive.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running watch that hands out its frames as they came.
@@ -27,7 +27,7 @@ impl Watch {
         bail!("GET {path} → {}: {}", head.status, String::from_utf8_lossy(&text))
     }
 
-    /// The next frame, `None` when the server ended the watch; an error when nothing comes.
+    /// The next frame, `None` when the server ended the watch; an error after a timeout.
     pub async fn next(&mut self) -> Result<Option<Value>> {
         let waited = tokio::time::timeout(PATIENCE, self.frame()).await;
         waited.with_context(|| format!("no event from {} within {PATIENCE:?}", self.path))?
@@ -40,7 +40,7 @@ impl Watch {
         Ok((kind, frame["object"].take()))
     }
 
-    /// So many events as `TYPE name` lines.
+    /// This number of events as `TYPE name` lines.
     pub async fn names(&mut self, count: usize) -> Result<Vec<String>> {
         let mut seen = Vec::new();
         for _ in 0..count {
@@ -50,7 +50,7 @@ impl Watch {
         Ok(seen)
     }
 
-    /// The first event that is as wanted; those before it are dropped.
+    /// The first matching event; earlier ones are dropped.
     pub async fn until(&mut self, mut wanted: impl FnMut(&str, &Value) -> bool) -> Result<(String, Value)> {
         loop {
             let (kind, object) = self.event().await?;
@@ -60,12 +60,12 @@ impl Watch {
         }
     }
 
-    /// Whether nothing comes for a while.
+    /// Whether no event arrives for a while.
     pub async fn is_quiet_for(&mut self, time: Duration) -> bool {
         tokio::time::timeout(time, self.frame()).await.is_err()
     }
 
-    /// Safe to cancel: what was read stays in the buffer.
+    /// Safe to cancel: bytes that were read stay in the buffer.
     async fn frame(&mut self) -> Result<Option<Value>> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {

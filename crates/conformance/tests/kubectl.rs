@@ -1,4 +1,4 @@
-//! Runs the script of kubectl commands on both servers and compares what they say.
+//! Runs the script of kubectl commands on both servers and compares the outputs.
 //!
 //! `cargo test -p fleetwright-conformance --test kubectl [-- [--real] [--kubeconfig=FILE] [--kubectl=FILE]
 //! [--verbose]]`: with `--real` two real servers are compared,
@@ -62,7 +62,7 @@ fn kubectls() -> Result<Vec<PathBuf>> {
     Ok([Some(built), other].into_iter().flatten().collect())
 }
 
-/// One server and a shell that speaks to it.
+/// One server and a shell for it.
 struct Side {
     target: Option<Target>,
     session: Session,
@@ -96,7 +96,7 @@ impl Side {
     }
 }
 
-/// Prints what each command said.
+/// Prints the output of each command.
 fn show(commands: &[Command], outputs: &[Output]) {
     for (command, output) in commands.iter().zip(outputs) {
         let Output { code, stdout, stderr, took } = output;

@@ -1,4 +1,4 @@
-//! How to tell that a component works.
+//! Health checks of components.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::method::{SHELL, ended};
 use crate::system::ProgramRun;
 use crate::text::clip;
 
-/// A check that takes longer does not hold. They are asked again and again: one that hangs must not hold up the others.
+/// Timeout of a check; then it has failed. Checks are repeated, and a hanging one must not delay the others.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// Asks one check.
+/// Runs one check.
 pub(crate) fn ask(system: &dyn System, check: &Check) -> CheckSeen {
     let (name, seen) = match check {
         Check::Unit(unit) => (format!("unit {unit}"), unit_active(system, unit)),

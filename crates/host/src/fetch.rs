@@ -1,4 +1,4 @@
-//! Gets what a package declares as a source: once, whole, and checked.
+//! Downloads the sources of packages: once, complete, and verified.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use fleetwright_wire::Source;
 use crate::method::{MethodContext, MethodError};
 use crate::text::{clip, sha256};
 
-/// No source is larger. A server that sends without end does not fill the disk.
+/// Largest source in bytes. A server that sends without end must not fill the disk.
 pub const LARGEST_SOURCE: u64 = 4 << 30;
 
-/// Where a source is kept on the host once it is there.
+/// Path of a downloaded source on the host.
 pub fn kept(cache: &str, source: &Source) -> String {
     format!("{cache}/{}", source.sha256)
 }
 
-/// Makes sure that a source is on the host and answers its path. What is there with the right digest is not fetched again; a part of a file, or
+/// Makes sure that a source is on the host and returns its path. A file with the right digest is not downloaded again; a partial file, or
 /// one with another digest, is never used and never left.
 ///
 /// # Errors
-/// When no mirror has it; says of each what it had instead.
+/// When no mirror has the source; the message says what each mirror had instead.
 pub fn source(work: &mut MethodContext<'_>, source: &Source) -> Result<String, MethodError> {
     if source.sha256.len() != 64 || !source.sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
         return Err(MethodError(format!(
@@ -73,7 +73,7 @@ fn fetch(work: &mut MethodContext<'_>, url: &str, part: &str, wanted: &str) -> R
     let tell = &mut *work.tell;
     let mut told = 0;
     let mut progress = |done: u64, all: Option<u64>| {
-        // Every tenth of it, or every 16 MB of something whose length nobody told.
+        // Progress for every tenth of the file, or every 16 MB if its length is unknown.
         let step = all.map_or(16 << 20, |all| (all / 10).max(1 << 20));
         if done >= told + step {
             told = done;
@@ -93,7 +93,7 @@ fn fetch(work: &mut MethodContext<'_>, url: &str, part: &str, wanted: &str) -> R
     Ok(())
 }
 
-/// A URL as it may be shown: what stands before an `@` is for the server alone.
+/// A URL for messages: credentials before an `@` are removed.
 fn without_password(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let end = rest.find('/').unwrap_or(rest.len());

@@ -1,4 +1,4 @@
-//! The files of packages: their own, and those of their units. What was at their paths before us is kept aside.
+//! The files of packages: their own, and those of their units. The earlier content of their paths is saved.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,9 @@ use crate::system::{PathKind, Stat};
 use crate::text::sha256;
 use crate::{System, store};
 
-/// No file that was there before us is larger; somebody else's data is not copied around.
+/// Largest earlier file that is saved; larger data of others is not copied.
 const LARGEST_ASIDE: u64 = 64 << 20;
-/// Of files up to this size, the lines that differ are counted.
+/// Up to this size of a file, the lines that differ are counted.
 const SMALL: u64 = 64 << 10;
 
 /// A file that a package wants.
@@ -24,7 +24,7 @@ pub(crate) struct WantedFile<'p> {
     pub group: &'p str,
     pub secret: bool,
     pub once: bool,
-    /// The unit that it makes, wholly or in part.
+    /// The unit that the file defines, wholly or in part.
     pub unit: Option<&'p str>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn paths(package: &Package) -> BTreeSet<String> {
     own.chain(method::of(package).paths(package)).collect()
 }
 
-/// How the host differs from a package's files.
+/// The deviations of the host from a package's files.
 pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
     let mut deviations = Vec::new();
     for wanted in wanted(package).iter().filter(|wanted| !wanted.once) {
@@ -91,7 +91,7 @@ fn differences(system: &dyn System, wanted: &WantedFile<'_>, disrupts: bool) -> 
         let (found, more) = content_found(system, wanted, &stat)?;
         deviations.push(deviation(" content", found, content_shown(wanted, more)));
     }
-    // Changing these interrupts nothing.
+    // A change of mode or owner interrupts nothing.
     let quiet = |deviation: Deviation| Deviation { disrupts: false, ..deviation };
     if stat.mode != wanted.mode {
         let (found, wanted) = (format!("{:04o}", stat.mode), format!("{:04o}", wanted.mode));
@@ -121,7 +121,7 @@ fn same_content(system: &dyn System, wanted: &WantedFile<'_>, stat: &Stat) -> Re
     Ok(found.as_deref() == Some(wanted.content))
 }
 
-/// Never the content itself. Of secrets not even a digest: short ones could be guessed from it.
+/// A description of the wanted content, never the content itself. Of secrets not even a digest: short ones could be guessed from it.
 fn content_shown(wanted: &WantedFile<'_>, lines: Option<usize>) -> String {
     if wanted.secret {
         return "the declared secret".to_owned();
@@ -131,7 +131,7 @@ fn content_shown(wanted: &WantedFile<'_>, lines: Option<usize>) -> String {
     format!("{} bytes, sha256 {}{lines}", wanted.content.len(), &digest[..12])
 }
 
-/// How the content is, and how many lines differ if that can be told.
+/// A description of the present content, and how many lines differ if that can be counted.
 fn content_found(
     system: &dyn System,
     wanted: &WantedFile<'_>,
@@ -140,7 +140,7 @@ fn content_found(
     if wanted.secret {
         return Ok(("other content".to_owned(), None));
     }
-    // One that its owner made huge, such as with holes, is not read.
+    // A file that its owner made huge, for example with holes, is not read.
     let digest = match stat.size {
         0..=LARGEST_ASIDE => system.sha256(&wanted.path).map_err(MethodError::io(&wanted.path))?.unwrap_or_default(),
         _ => "not computed".to_owned(),
@@ -152,7 +152,7 @@ fn content_found(
     Ok((found, lines))
 }
 
-/// How many lines are between the common beginning and the common end. None if one of both is no text.
+/// The number of lines between the common start and the common end. None if either is no text.
 fn lines_that_differ(found: &[u8], wanted: &[u8]) -> Option<usize> {
     let found: Vec<&str> = std::str::from_utf8(found).ok()?.lines().collect();
     let wanted: Vec<&str> = std::str::from_utf8(wanted).ok()?.lines().collect();
@@ -183,7 +183,7 @@ pub(crate) fn write(system: &mut dyn System, wanted: &WantedFile<'_>) -> Result<
     Ok(true)
 }
 
-/// Keeps aside what is at these paths, as far as they are new to us. The state must be kept before anything is written there.
+/// Saves the content of these paths, as far as they are new to us. The state must be saved before anything is written there.
 pub(crate) fn take_over(
     system: &mut dyn System,
     component: &str,
@@ -233,7 +233,7 @@ pub(crate) fn take_over(
     Ok(())
 }
 
-/// Puts back what was at a path before us.
+/// Restores the earlier content of a path.
 pub(crate) fn put_back(
     system: &mut dyn System,
     component: &str,
@@ -244,14 +244,14 @@ pub(crate) fn put_back(
     let aside = aside_path(component, path);
     match was {
         None => {
-            // A folder that somebody made in its place is not ours.
+            // A directory that somebody created at this path is not ours.
             if system.stat(path).map_err(failed)?.is_some_and(|stat| stat.kind != PathKind::Folder) {
                 system.remove(path).map_err(failed)?;
             }
         }
         Some(FormerPath { target: Some(target), mode, owner, group }) => {
             system.link(path, target).map_err(failed)?;
-            // As root's it would be followed, though a user made it.
+            // As a link of root it would be followed, though another user created it.
             system.set_mode(path, *mode, owner, group).map_err(failed)?;
         }
         Some(was) => {

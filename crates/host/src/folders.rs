@@ -1,4 +1,4 @@
-//! The folders that were made because of us, over all components: when the last file in one goes, it goes too.
+//! The directories that were created for our files, over all components: each is removed with the last file in it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,7 +14,7 @@ fn path() -> String {
     format!("{HOME}/folders.json")
 }
 
-/// Remembers which folders above these paths do not exist yet. To be called before something is written there.
+/// Records which parent directories of these paths do not exist yet. To be called before a file is written there.
 pub fn note<'p>(system: &mut dyn System, paths: impl IntoIterator<Item = &'p str>) -> io::Result<()> {
     let mut missing = BTreeSet::new();
     for path in paths {
@@ -36,18 +36,18 @@ pub fn note<'p>(system: &mut dyn System, paths: impl IntoIterator<Item = &'p str
     if known.len() > before { keep(system, &known) } else { Ok(()) }
 }
 
-/// Removes the folders that we made and that are empty now.
+/// Removes the directories that we created and that are empty now.
 pub fn tidy(system: &mut dyn System) -> io::Result<()> {
     let known = known(system)?;
     let mut left = known.clone();
-    // The deepest first: a folder may be empty once the one in it is gone.
+    // Deepest first: a directory may be empty once its subdirectory is gone.
     for folder in known.iter().rev() {
         match removed(system, folder) {
             Ok(false) => {}
             Ok(true) => {
                 left.remove(folder);
             }
-            // A user leads the way elsewhere: the folder is not ours any more, and no step of other components fails because of it.
+            // Another user replaced a parent by a link: the directory is no longer ours, and no step of other components fails because of it.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 left.remove(folder);
             }
@@ -57,7 +57,7 @@ pub fn tidy(system: &mut dyn System) -> io::Result<()> {
     if left.len() < known.len() { keep(system, &left) } else { Ok(()) }
 }
 
-/// Removes a folder if it is empty; false if it stays.
+/// Removes a directory if it is empty; false if it stays.
 fn removed(system: &mut dyn System, folder: &str) -> io::Result<bool> {
     if system.stat(folder)?.is_none_or(|stat| stat.kind != PathKind::Folder) {
         return Ok(true);
@@ -65,11 +65,11 @@ fn removed(system: &mut dyn System, folder: &str) -> io::Result<bool> {
     if !system.list(folder)?.is_empty() {
         return Ok(false);
     }
-    // Not `remove`: somebody may have put a file there since it was listed.
+    // Not `remove`: another process may have created a file there since it was listed.
     system.remove_empty(folder)
 }
 
-/// One that cannot be read costs folders that stay, nothing else.
+/// If the record cannot be read, directories stay, and nothing else is lost.
 fn known(system: &dyn System) -> io::Result<BTreeSet<String>> {
     let bytes = system.read(&path(), LIMIT)?.unwrap_or_default();
     Ok(serde_json::from_slice(&bytes).unwrap_or_default())

@@ -13,36 +13,36 @@ use crate::system::UpcomingQueries;
 use crate::text::{Tail, clip};
 use crate::{System, folders, observe, owner, store};
 
-/// A host that is asked.
+/// The helper's side of the protocol: answers requests about its host.
 ///
 /// # Guarantees
-/// - The record of a step is on disk before anything of it happens; the same id never runs twice, whoever asks, in whatever process.
+/// - The record of a step is on disk before the step does anything; the same id never runs twice, whichever caller and process asks for it.
 /// - One step runs at a time.
-/// - Only its owner changes anything, and of its owner's leaders none with a lower fencing token than the highest that was heard.
-/// - Nothing is kept in here that counts: another process on the same host answers the same.
+/// - Only the host's owner changes anything, and only with a fencing token that is not lower than the highest one received from that owner.
+/// - No essential state is kept in memory: another process on the same host gives the same answers.
 ///
 /// # Caveats
-/// - [`Answer::Ended`] has a record that says [`Outcome::Running`] when the step was begun by another process that lives, and for a boot, which
-///   ends when the host comes back. Ask after it.
+/// - [`Answer::Ended`] has a record with [`Outcome::Running`] if the step was started by another live process, and for a reboot, which
+///   ends when the host is back. Ask for its record again.
 #[derive(Debug)]
 pub struct Host<S> {
     system: S,
-    /// A step that ended here, and whose end could not be written.
+    /// A step that ended in this process, and whose end could not be written.
     unsaved: Option<StartedStep>,
 }
 
 impl<S: System> Host<S> {
-    /// On that system.
+    /// A host with that system.
     pub fn new(system: S) -> Self {
         Self { system, unsaved: None }
     }
 
-    /// What it works on.
+    /// The system that it works on.
     pub fn system(&self) -> &S {
         &self.system
     }
 
-    /// Answers a request; tells how far it is while it works on it. Never panics, whatever is asked.
+    /// Answers a request; sends progress while it works on it. Never panics, whatever the request.
     pub fn answer(&mut self, request: Request, tell: &mut dyn FnMut(Answer)) -> Answer {
         self.try_answer(request, tell).unwrap_or_else(Answer::Failed)
     }
@@ -52,7 +52,7 @@ impl<S: System> Host<S> {
         match request {
             Request::Observe(observe) => self.observe(&observe, tell).map(|seen| Answer::Observed(Box::new(seen))),
             Request::Apply(apply) => {
-                // The same id gets its end even while that cannot be written; nothing new is begun.
+                // The same id gets its result even while that cannot be written; no other step starts.
                 if let (Err(failure), None) = (saved, self.unsaved_record(&apply.id)) {
                     return Err(failure);
                 }
@@ -105,7 +105,7 @@ impl<S: System> Host<S> {
             message: format!("cannot read the state of the host: {error}"),
         };
         let facts = self.system.facts().map_err(other)?;
-        // What was restored is compared with what the host keeps of it: the operator may not be able to render it any more.
+        // A restored version is compared with the host's own copy of its package: the operator may not be able to render it any more.
         let kept: Vec<Package> =
             asked.installed.iter().filter_map(|component| observe::installed(&self.system, component)).collect();
         let packages = || asked.packages.iter().chain(&kept);
@@ -113,7 +113,7 @@ impl<S: System> Host<S> {
         let components = self.components(packages(), asked.health, tell);
         self.system.foresee(UpcomingQueries::default());
         let mut components = components.map_err(other)?;
-        // What cannot be compared is not as it should be: it must not count as proven.
+        // A component that cannot be compared counts as different: it must not count as proven.
         for seen in &mut components {
             let compared = asked.packages.iter().chain(&kept).any(|package| package.component == seen.component);
             if !compared && asked.installed.contains(&seen.component) {
@@ -235,7 +235,7 @@ impl<S: System> Host<S> {
         changed
     }
 
-    /// Writes the owner mark of a host that has none; its owner gets it again.
+    /// Writes the owner mark of a host that has none; the present owner gets its mark again.
     fn claim(&mut self, claim: &Claim) -> Result<Mark, Failure> {
         self.alone(|system| {
             owner::claim(system, claim)?;
@@ -247,7 +247,7 @@ impl<S: System> Host<S> {
     }
 
     fn clean(&mut self, claim: &Claim) -> Result<(), Failure> {
-        // Nobody was ever here: nothing is made just to be removed.
+        // No operator was ever here: no files are created only to be removed.
         let failed = |error: std::io::Error| Failure {
             kind: FailureKind::Other,
             message: format!("cannot remove {HOME}: {error}"),
@@ -255,7 +255,7 @@ impl<S: System> Host<S> {
         if self.system.stat(HOME).map_err(failed)?.is_none() {
             return Ok(());
         }
-        // The owner is looked at under the same lock as the clean-up: an adoption in between would lose its mark.
+        // The owner is read under the same lock as the clean-up: an adoption in between would lose its mark.
         let cleaned = self.alone(|system| {
             owner::admit(system, claim)?;
             clean_locked(system).map_err(failed)
@@ -270,7 +270,7 @@ impl<S: System> Host<S> {
     }
 }
 
-/// Answers the components that are in the way.
+/// Returns the components that block the clean-up.
 fn clean_locked<S: System>(system: &mut S) -> std::io::Result<Option<Vec<String>>> {
     let mut components = store::components(system)?;
     components.retain(|component| observe::unasked(system, component).is_some());
@@ -281,7 +281,7 @@ fn clean_locked<S: System>(system: &mut S) -> std::io::Result<Option<Vec<String>
     if system.stat(OPT)?.is_some() && system.list(OPT)?.is_empty() {
         system.remove(OPT)?;
     }
-    // The mark goes last: a host that is half clean is still its owner's.
+    // The mark is removed last: a half-cleaned host still belongs to its owner.
     let mark = owner::path();
     for name in system.list(HOME)? {
         let path = format!("{HOME}/{name}");

@@ -1,8 +1,8 @@
-//! What the host remembers of steps, so that none runs twice and each can be asked after.
+//! The host's journal of steps: no step runs twice, and the outcome of each can be asked for.
 //!
-//! A record is on disk before its step begins, and again after it ended. [`RECORDS`] of them are kept whole, with what was printed; of those
-//! before, only the ids, [`IDS`] in all: a host that is changed ten times a day still knows the id of a step from a year ago. A record that
-//! cannot be read means that something was begun: its step counts as interrupted, never as unknown.
+//! A record is on disk before its step starts, and again after the step has ended. Between [`RECORDS`] and twice as many records are kept
+//! whole, with their output. Of older steps only the ids are kept, up to [`IDS`]: a host that is changed ten times a day still knows the id of
+//! a step from a year ago. A record that cannot be read means that its step was started: the step counts as interrupted, never as unknown.
 
 use std::io;
 
@@ -12,45 +12,45 @@ use serde::{Deserialize, Serialize};
 use crate::text::{Tail, clip, last};
 use crate::{System, owner};
 
-/// So many records are kept whole at least, and twice as many at most.
+/// Records kept whole: at least this many, at most twice as many.
 pub const RECORDS: usize = 64;
-/// So many ids of earlier steps are kept.
+/// Ids of older steps that are kept.
 pub const IDS: usize = 4096;
-/// So much of what a step printed is kept.
+/// Bytes kept of a step's output.
 pub const LOG: usize = 64 << 10;
-/// A boot that was asked for and did not happen after so many seconds failed.
+/// Seconds after which a requested reboot that did not happen counts as failed.
 pub const BOOT_WITHIN: i64 = 120;
-/// What was started by a process that is gone is waited for until the step's time is over, and so many seconds.
+/// Seconds added to a step's timeout before processes that outlived the helper no longer block the next step.
 const GRACE: i64 = 60;
-/// Nothing is begun with less room: the end of the step would not fit either.
+/// No step starts with less free space than this: the record of its end would not fit either.
 const RESERVED_SPACE: u64 = 1 << 20;
 
 const LIMIT: u64 = 1 << 20;
 
-/// A record as it is on disk.
+/// A step record as stored on disk.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct JournalRecord {
     record: StepRecord,
-    /// Who runs it.
+    /// Identity of the helper process that runs the step.
     process: String,
-    /// Grows with each step, whatever the clock does.
+    /// Sequence number. Increases with each step, also when the clock jumps back.
     number: u64,
-    /// After so many seconds nothing of it goes on.
+    /// The step's timeout in seconds; nothing of the step runs after it.
     #[serde(default)]
     within: u64,
-    /// The host was told to boot, at that time.
+    /// When the host was asked to reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     boot_asked: Option<i64>,
 }
 
-/// The step that was begun last.
+/// The step that was started last.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct LatestStep {
     id: String,
     number: u64,
 }
 
-/// One of the earlier steps of which only this is known.
+/// An older step of which only the id and these fields are kept.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct EarlierStep {
     id: String,
@@ -59,7 +59,7 @@ struct EarlierStep {
     began: i64,
 }
 
-/// A step that was begun, and is to be ended by [`Journal::end`].
+/// A started step, which [`Journal::end`] must end.
 #[derive(Debug)]
 pub(crate) struct StartedStep {
     written: JournalRecord,
@@ -71,15 +71,15 @@ impl StartedStep {
     }
 }
 
-/// What came of asking for a step.
+/// The result of [`Journal::begin`].
 pub(crate) enum BeginResult {
-    /// It may run now. Its record is on disk.
+    /// The step may run now. Its record is on disk.
     Started(StartedStep),
-    /// It was begun before, or refused.
+    /// The step was started earlier, or refused.
     AlreadyKnown(StepRecord),
 }
 
-/// The journal of a host. All state is on its disk.
+/// The journal of a host. All its state is on disk.
 pub(crate) struct Journal<'s> {
     system: &'s mut dyn System,
 }
@@ -101,12 +101,12 @@ fn step_lock() -> String {
     format!("{}/step.lock", folder())
 }
 
-/// Held for a moment, while the journal itself changes.
+/// Held only while the journal itself is written.
 fn journal_lock() -> String {
     format!("{}/journal.lock", folder())
 }
 
-/// Whether something can be the id of a step, which becomes the name of a file.
+/// Rejects ids that are not valid step ids; an id becomes a file name.
 fn checked(id: &str) -> Result<(), Failure> {
     let fine = (1..=128).contains(&id.len())
         && !id.starts_with('.')
@@ -139,7 +139,7 @@ impl<'s> Journal<'s> {
         Self { system }
     }
 
-    /// Puts a step's record on disk, unless its id is known. What was begun must be ended.
+    /// Writes the record of a step to disk, unless its id is known. A started step must be ended.
     pub(crate) fn begin(&mut self, apply: &Apply) -> Result<BeginResult, Failure> {
         checked(&apply.id)?;
         self.hold(|journal| owner::claim(journal.system, &apply.claim))?;
@@ -160,7 +160,7 @@ impl<'s> Journal<'s> {
     }
 
     fn begin_locked(&mut self, apply: &Apply) -> Result<BeginResult, Failure> {
-        // Somebody may have led, begun or refused it between the two locks.
+        // Between the two locks another process may have become leader, started the step or refused it.
         self.admit(&apply.claim)?;
         if let Some(record) = self.recall(&apply.id)? {
             return Ok(BeginResult::AlreadyKnown(record));
@@ -195,24 +195,24 @@ impl<'s> Journal<'s> {
         Ok(BeginResult::Started(StartedStep { written }))
     }
 
-    /// Adds a record that was not there.
+    /// Adds a record for an id that has none.
     fn add(&mut self, record: StepRecord, within: u64) -> Result<JournalRecord, Failure> {
         self.prune().map_err(no_journal)?;
         let number = self.latest()?.number + 1;
         let process = self.system.own_process();
         let written = JournalRecord { record, process, number, within, boot_asked: None };
-        // An id of which there is no record yet was not begun: this may be written first.
+        // An id without a record was never started, so `latest` may be written first.
         let latest = LatestStep { id: written.record.id.clone(), number };
         self.put("latest", &latest).map_err(no_journal)?;
         if let Err(error) = self.write(&written) {
-            // Nothing was begun, and nothing may look as if it was.
+            // Nothing was started, and no record may claim that it was.
             let _ = self.system.remove(&record_path(&written.record.id));
             return Err(no_journal(error));
         }
         Ok(written)
     }
 
-    /// The host is about to be told to boot: the step ends when it comes back.
+    /// Records that the host is about to reboot. The step ends when the host is back.
     pub(crate) fn boots(&mut self, begun: &mut StartedStep) -> Result<StepRecord, Failure> {
         begun.written.boot_asked = Some(self.system.now());
         begun.written.record.message = "the host is rebooting".to_owned();
@@ -220,7 +220,7 @@ impl<'s> Journal<'s> {
         Ok(begun.written.record.clone())
     }
 
-    /// Puts the end of a step on disk. What could not be written comes back, to be tried again: see [`Journal::save`].
+    /// Writes the end of a step to disk. Returns a record that could not be written, for another try with [`Journal::save`].
     pub(crate) fn end(
         &mut self,
         begun: StartedStep,
@@ -237,7 +237,7 @@ impl<'s> Journal<'s> {
         record.message = clip(message, LONGEST_TAIL);
         record.tail = last(log.as_str(), LONGEST_TAIL).to_owned();
         if !log.as_str().is_empty() {
-            // What was printed helps people; the record is what counts.
+            // The log only helps people; the record is what must be on disk.
             let _ = self.system.write(&log_path(&record.id), log.as_str().as_bytes(), 0o600, "root", "root");
         }
         let mut unsaved = None;
@@ -251,12 +251,12 @@ impl<'s> Journal<'s> {
         (written.record, unsaved)
     }
 
-    /// Tries to write an end again that could not be written.
+    /// Retries writing an end that could not be written.
     pub(crate) fn save(&mut self, unsaved: &StartedStep) -> Result<(), Failure> {
         self.write(&unsaved.written).map_err(no_journal)
     }
 
-    /// What became of a step; none if it was never heard of.
+    /// The record of a step; none if its id is unknown.
     pub(crate) fn recall(&self, id: &str) -> Result<Option<StepRecord>, Failure> {
         checked(id)?;
         let read = |error| Failure {
@@ -271,7 +271,7 @@ impl<'s> Journal<'s> {
             Ok(None) => {
                 let lines = self.earlier().map_err(read)?;
                 let about = |line: &&str| line.contains(&format!("\"{id}\""));
-                // A line that cannot be understood and has the id in it means that something was begun.
+                // A line that cannot be parsed and contains the id means that the step was started.
                 Ok(lines.lines().find(about).map(|line| serde_json::from_str(line).map_or_else(|_| broken(id), of_old)))
             }
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(Some(broken(id))),
@@ -279,7 +279,7 @@ impl<'s> Journal<'s> {
         }
     }
 
-    /// The record as it must be understood now.
+    /// The record as it must be read now: a step whose process is gone is interrupted, and a reboot is done once the boot id differs.
     fn judged(&self, written: JournalRecord) -> StepRecord {
         let mut record = written.record;
         if record.outcome != Outcome::Running {
@@ -288,7 +288,7 @@ impl<'s> Journal<'s> {
         let boot_id = self.system.facts().map(|facts| facts.boot_id).unwrap_or_default();
         let booted = boot_id != record.boot_id;
         if record.verb == Verb::Reboot {
-            // Whether it was told to boot or went down by itself: it runs with another boot id.
+            // Requested or not, the reboot happened: the boot id differs.
             if booted {
                 record.outcome = Outcome::Done;
                 record.ended = Some(self.system.now());
@@ -309,7 +309,7 @@ impl<'s> Journal<'s> {
         if !booted && self.system.lives(&written.process) {
             return record;
         }
-        // Our process was killed, and what it ran goes on: until its time is over nothing else may begin.
+        // The helper was killed, and programs that it started still run: no other step may start before the timeout is over.
         let time = i64::try_from(written.within).unwrap_or(i64::MAX).saturating_add(GRACE);
         let in_time = (0..time).contains(&(self.system.now() - record.began));
         if booted || !in_time || !self.system.left_over(&written.process) {
@@ -324,7 +324,7 @@ impl<'s> Journal<'s> {
         record
     }
 
-    /// The step that runs now, if one does.
+    /// The step that runs now, if any.
     pub(crate) fn running(&self) -> Result<Option<StepRecord>, Failure> {
         let id = self.latest()?.id;
         if id.is_empty() {
@@ -359,7 +359,7 @@ impl<'s> Journal<'s> {
         })
     }
 
-    /// What a step printed: its end, of at most so many bytes.
+    /// The last bytes of a step's output, at most `bytes`.
     pub(crate) fn log(&self, id: &str, bytes: u64) -> Result<Vec<u8>, Failure> {
         checked(id)?;
         let path = log_path(id);
@@ -373,12 +373,12 @@ impl<'s> Journal<'s> {
         Ok(log)
     }
 
-    /// Listens to the owner of the host and its newest leader.
+    /// Checks the claim against the host's owner and its newest fencing token.
     pub(crate) fn admit(&mut self, claim: &Claim) -> Result<(), Failure> {
         owner::admit(self.system, claim)
     }
 
-    /// Changes the journal while no other process does.
+    /// Runs `change` under the journal lock.
     pub(crate) fn hold<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T, Failure>) -> Result<T, Failure> {
         self.hold_lock()?;
         let changed = change(self);
@@ -386,7 +386,7 @@ impl<'s> Journal<'s> {
         changed
     }
 
-    /// Keeps other processes from changing the journal and the owner mark.
+    /// Locks the journal and the owner mark against other processes.
     pub(crate) fn hold_lock(&mut self) -> Result<(), Failure> {
         let mut tries = 0;
         while !self.system.lock(&journal_lock()).map_err(no_journal)? {
@@ -400,17 +400,17 @@ impl<'s> Journal<'s> {
     }
 
     pub(crate) fn release_lock(&mut self) {
-        // It is given back with the process at the latest.
+        // The lock is released with the process at the latest.
         let _ = self.system.unlock(&journal_lock());
     }
 
-    /// Takes the place of a step, for as long as nothing may run; false if one runs.
+    /// Takes the step lock, so that no step runs meanwhile; false if one runs.
     pub(crate) fn lock(&mut self) -> Result<bool, Failure> {
         self.system.lock(&step_lock()).map_err(no_journal)
     }
 
     pub(crate) fn unlock(&mut self) {
-        // It is given back with the process at the latest.
+        // The lock is released with the process at the latest.
         let _ = self.system.unlock(&step_lock());
     }
 
@@ -435,7 +435,7 @@ impl<'s> Journal<'s> {
         })
     }
 
-    /// The ids of the last steps, the newest first.
+    /// The ids of the last steps, newest first.
     pub(crate) fn recent(&self, most: u32) -> Vec<String> {
         if most == 0 {
             return Vec::new();
@@ -454,13 +454,13 @@ impl<'s> Journal<'s> {
         ids.filter_map(read).filter_map(|bytes| serde_json::from_slice(&bytes).ok()).collect()
     }
 
-    /// The earlier steps, one a line, so that damage to one costs no other.
+    /// The older steps, one per line, so that a damaged line costs no other.
     fn earlier(&self) -> io::Result<String> {
         let bytes = self.system.read(&format!("{}/earlier", folder()), 4 << 20)?.unwrap_or_default();
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Old records become mere ids. The ids are on disk before the records go.
+    /// Reduces old records to ids. The ids are on disk before the records are removed.
     fn prune(&mut self) -> io::Result<()> {
         let names = self.system.list(&format!("{}/steps", folder()))?;
         if names.len() <= 2 * RECORDS {
@@ -484,7 +484,7 @@ impl<'s> Journal<'s> {
         let earlier = self.earlier()?;
         let mut lines: Vec<String> = earlier.lines().map(str::to_owned).collect();
         for going in &going {
-            // Already there if the last pruning was interrupted.
+            // The id is already in the list if an earlier pruning was interrupted.
             let line = serde_json::to_string(going).map_err(io::Error::other)?;
             if !lines.contains(&line) {
                 lines.push(line);
@@ -502,11 +502,11 @@ impl<'s> Journal<'s> {
     }
 }
 
-/// Something was written under that id, and nobody can say what.
+/// The record returned for an id whose stored record cannot be read.
 fn broken(id: &str) -> StepRecord {
     StepRecord {
         id: id.to_owned(),
-        // Nothing better is known; what the step did must be seen by looking anyway.
+        // The verb is unknown. The effect of the step must be observed on the host in any case.
         verb: Verb::Install,
         component: None,
         digest: None,

@@ -1,7 +1,7 @@
 //! The helper that an operator starts on a host for the length of a connection: it observes, and applies journaled steps.
 //!
-//! Everything goes through the [`System`] trait: the real one on hosts, one in memory behind simulated machines, so that both run the same
-//! code. A way of installing is one [`Method`](method::Method), one module each.
+//! Every access goes through the [`System`] trait: the real one on hosts, one in memory behind simulated machines, so that both run the same
+//! code. An installation method is one [`Method`](method::Method), one module each.
 
 mod checks;
 pub mod fetch;

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 }
 
 fn serving(system: Real) -> ExitCode {
-    // Away from whatever session started us: its end is not ours. Fails if we lead one already, which is as good.
+    // Leaves the session that started us, whose end must not stop a step. Fails if we lead a session already, which has the same effect.
     let _ = rustix::process::setsid();
     serve(&mut Host::new(system), io::stdin().lock(), io::stdout());
     ExitCode::SUCCESS

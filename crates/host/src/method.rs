@@ -1,4 +1,4 @@
-//! The ways of installing: one module each, behind one trait.
+//! The installation methods: one module each, behind one trait.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ mod tarball;
 
 pub(crate) use script::SHELL;
 
-/// The way of installing that a package declares. The one place that knows them all.
+/// The method that a package declares. The only place that lists all methods.
 pub fn of(package: &Package) -> &'static dyn Method {
     match package.method {
         wire::Method::Deb(_) => &deb::Deb,
@@ -34,38 +34,38 @@ pub fn of(package: &Package) -> &'static dyn Method {
     }
 }
 
-/// Where the methods remember what they must of a component: [`MethodContext::folder`].
+/// Directory of the methods' records of a component: [`MethodContext::folder`].
 pub fn folder(component: &str) -> String {
     format!("{}/packages/{component}/method", wire::HOME)
 }
 
-/// What a method is given to work with.
+/// The inputs and tools of a method.
 pub struct MethodContext<'a> {
     /// The host.
     pub system: &'a mut dyn System,
     /// The package.
     pub package: &'a Package,
-    /// What was installed before it, if anything was.
+    /// The package that was installed before, if any.
     pub before: Option<&'a Package>,
-    /// Where fetched files are kept, by digest. See [`crate::fetch::source`].
+    /// Directory of fetched files, by digest. See [`crate::fetch::source`].
     pub cache: &'a str,
-    /// A folder for what the method must remember of the component to undo it, such as what was there before. Goes when it is removed.
+    /// Directory of the records that the method needs to undo its changes, such as the earlier state. It is deleted with the component.
     pub folder: &'a str,
-    /// It ends when [`System::elapsed`] says this.
+    /// Deadline, by [`System::elapsed`].
     pub until: Duration,
-    /// Nothing may be fetched from elsewhere.
+    /// Downloads are not allowed.
     pub offline: bool,
-    /// Tells people how far it is.
+    /// Reports progress to people.
     pub tell: &'a mut dyn FnMut(String),
-    /// What was printed by what was run, bounded to its end.
+    /// The end of the output of all programs that ran.
     pub log: &'a mut Tail,
 }
 
 impl MethodContext<'_> {
-    /// How much time is left.
+    /// The time until the deadline.
     ///
     /// # Errors
-    /// When none is.
+    /// When the deadline is over.
     pub fn left(&self) -> Result<Duration, MethodError> {
         let left = self.until.saturating_sub(self.system.elapsed());
         if left.is_zero() {
@@ -74,15 +74,15 @@ impl MethodContext<'_> {
         Ok(left)
     }
 
-    /// Tells people what is being done.
+    /// Reports progress to people.
     pub fn say(&mut self, doing: impl Into<String>) {
         (self.tell)(doing.into());
     }
 
-    /// Runs a program within the time that is left and keeps what it prints.
+    /// Runs a program until the deadline and keeps its output.
     ///
     /// # Errors
-    /// When it cannot be started or takes too long. How it ended is for the caller to look at.
+    /// When the program cannot be started or is killed by the deadline. The caller must check its exit status.
     pub fn run(&mut self, argv: &[&str], input: &[u8], env: &[(&str, &str)]) -> Result<ProgramResult, MethodError> {
         let name = argv.first().copied().unwrap_or_default();
         let within = self.left()?;
@@ -100,10 +100,10 @@ impl MethodContext<'_> {
         Ok(ran)
     }
 
-    /// Runs a program that must end with 0; see [`MethodContext::run`].
+    /// Runs a program that must exit with 0; see [`MethodContext::run`].
     ///
     /// # Errors
-    /// Also when it ends with anything else, with the last line that it printed.
+    /// Also when it exits with any other status, with its last line of output.
     pub fn must(&mut self, argv: &[&str], input: &[u8], env: &[(&str, &str)]) -> Result<ProgramResult, MethodError> {
         let ran = self.run(argv, input, env)?;
         if ran.ok() {
@@ -113,7 +113,7 @@ impl MethodContext<'_> {
     }
 }
 
-/// How a program ended that did not end well, for people: its status and the last line that it printed.
+/// How a program failed, for people: its status and its last line of output.
 pub fn ended(ran: &ProgramResult) -> String {
     let how = match (ran.timed_out, ran.status) {
         (true, _) => "timed out".to_owned(),
@@ -126,57 +126,57 @@ pub fn ended(ran: &ProgramResult) -> String {
     }
 }
 
-/// Why a method could not do its work. For people: what failed, on what, and what to do.
+/// Why a method failed. For people: what failed, on which object, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct MethodError(pub String);
 
 impl MethodError {
-    /// For a call of the system that failed.
+    /// The error of a failed call of the system.
     pub fn io(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> Self {
         move |error| Self(format!("{what}: {error}"))
     }
 }
 
-/// One way of installing. Files and units of the package are not its business: the same code keeps those for all methods.
+/// One installation method. Files and units of the package are handled for all methods by common code.
 ///
-/// Every function may be called again after it was interrupted anywhere: it finds what is there and goes on from it.
+/// Every function may be called again after it was interrupted anywhere: it reads the present state and continues from there.
 pub trait Method {
-    /// The version that is there now, whoever brought it; none if nothing is.
+    /// The installed version, by whomever it was installed; none if there is none.
     fn version(&self, system: &dyn System, package: &Package) -> Result<Option<String>, MethodError>;
 
-    /// How the host differs from the package. Changes nothing.
+    /// The deviations of the host from the package. Changes nothing.
     fn deviations(&self, system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError>;
 
-    /// Adds what [`Method::version`] and [`Method::deviations`] will ask the system about, for those that ask for all packages at once.
+    /// Adds the queries of [`Method::version`] and [`Method::deviations`], for callers that query all packages at once.
     fn foretell<'a>(&self, _package: &'a Package, _coming: &mut UpcomingQueries<'a>) {}
 
-    /// Whether a boot is needed before the package is in place.
+    /// Whether a reboot is needed before the package is effective.
     fn needs_reboot(&self, _system: &dyn System, _package: &Package) -> Result<bool, MethodError> {
         Ok(false)
     }
 
-    /// Fetches and checks everything that [`Method::apply`] needs, without changing what runs.
+    /// Fetches and verifies everything that [`Method::apply`] needs, without changing running services.
     fn prepare(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError>;
 
-    /// The files and links outside of its own folders that it writes for this package. Whoever calls it keeps aside what was there before,
-    /// and puts that back, or removes them with the folders that were made for them, when the package or a later one has them no more.
+    /// The files and links outside of its own directories that the method writes for this package. The caller saves their earlier content,
+    /// and restores it, or removes them with the directories created for them, when the package or a later one no longer has them.
     fn paths(&self, _package: &Package) -> Vec<String> {
         Vec::new()
     }
 
-    /// Whether it wants the package's files in place first. Others bring the users that own them, or defaults that they replace.
+    /// Whether the package's files must be written first. Other methods create the users that own the files, or defaults that the files replace.
     fn after_files(&self) -> bool {
         false
     }
 
-    /// Brings the host to the package, from what is there. True if something changed that units must be restarted for.
+    /// Installs the package over the present state. True if something changed for which units must be restarted.
     fn apply(&self, work: &mut MethodContext<'_>) -> Result<bool, MethodError>;
 
-    /// Takes it away again: everything that apply brought and nothing else.
+    /// Removes everything that [`Method::apply`] installed, and nothing else.
     fn remove(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError>;
 
-    /// Drops what it keeps of versions that nobody can go back to any more: all but the package itself and these.
+    /// Removes the kept data of versions that no rollback can reach: all but the package itself and these.
     fn prune(&self, _work: &mut MethodContext<'_>, _kept: &[Package]) -> Result<(), MethodError> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Looks at everything that is managed. Changes nothing.
+//! Observes everything that is managed. Changes nothing.
 
 use fleetwright_wire::{Check, ComponentSeen, Deviation, Installed, Package, plural};
 
@@ -7,10 +7,10 @@ use crate::system::UpcomingQueries;
 use crate::text::clip;
 use crate::{System, checks, files, store, units};
 
-/// No list of differences is longer: a host that differs in thousands of ways is told with the first of them.
+/// Longest list of deviations: a host that differs in thousands of ways is reported with the first of them.
 const MOST: usize = 200;
 
-/// How the host differs from a package.
+/// The deviations of the host from a package.
 pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
     let mut deviations = method::of(package).deviations(system, package)?;
     deviations.extend(files::deviations(system, package)?);
@@ -18,7 +18,7 @@ pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<D
     Ok(deviations)
 }
 
-/// What looking at these packages will ask about.
+/// The queries that observing these packages will make.
 pub(crate) fn coming<'p>(packages: impl Iterator<Item = &'p Package>, health: bool) -> UpcomingQueries<'p> {
     let mut coming = UpcomingQueries::default();
     for package in packages {
@@ -34,12 +34,12 @@ pub(crate) fn coming<'p>(packages: impl Iterator<Item = &'p Package>, health: bo
     coming
 }
 
-/// What is seen of a component that should carry this package.
+/// Observes a component that should have this package.
 pub(crate) fn component(system: &dyn System, package: &Package, health: bool) -> ComponentSeen {
     let mut seen = ComponentSeen { component: package.component.clone(), ..ComponentSeen::default() };
     let looked = look(system, package, &mut seen);
     if let Err(error) = looked {
-        // One component that cannot be looked at keeps nobody from seeing the others.
+        // A component that cannot be observed must not hide the others.
         seen.deviations.push(Deviation {
             what: "observation".to_owned(),
             found: clip(&error.to_string(), 500),
@@ -84,7 +84,7 @@ fn look(system: &dyn System, package: &Package, seen: &mut ComponentSeen) -> Res
     }
     let method = method::of(package);
     seen.version = method.version(system, package)?;
-    // Where nothing but the declared things can tell: it is there when they are as declared.
+    // Where only the declared items can tell: the version is installed when they are as declared.
     if seen.version.is_none() && seen.deviations.is_empty() {
         seen.version = seen.installed.as_ref().map(|installed| installed.version.clone());
     }
@@ -100,14 +100,14 @@ fn unfinished(state: &store::ComponentRecord) -> Option<String> {
     Some(format!("interrupted step to {}", trying.reference))
 }
 
-/// The package of a component as the host keeps it since it installed it.
+/// The package of a component as the host recorded it at its installation.
 pub(crate) fn installed(system: &dyn System, component: &str) -> Option<Package> {
     crate::steps::checked_component(component).ok()?;
     let installed = store::state(system, component).ok()?.installed?;
     store::package(system, component, &installed.digest).ok().flatten()
 }
 
-/// What is seen of a component that nobody asked about. One of which only parts are there has no installed version.
+/// Observes a component that is not declared. If only parts of it are present, it has no installed version.
 pub(crate) fn unasked(system: &dyn System, component: &str) -> Option<ComponentSeen> {
     let mut seen = ComponentSeen { component: component.to_owned(), ..ComponentSeen::default() };
     match store::state(system, component) {
@@ -118,7 +118,7 @@ pub(crate) fn unasked(system: &dyn System, component: &str) -> Option<ComponentS
                 installed.and_then(|installed| store::package(system, component, &installed.digest).ok().flatten());
             if let Some(package) = &package {
                 seen.version = method::of(package).version(system, package).ok().flatten();
-                // A kernel that came back is in place after a boot, whether it is asked about or not.
+                // A restored kernel is effective only after a reboot, whether it is declared or not.
                 seen.needs_reboot = method::of(package).needs_reboot(system, package).unwrap_or(false);
             }
             seen.version = seen.version.or_else(|| installed.map(|installed| installed.version.clone()));

@@ -1,14 +1,14 @@
 //! The owner mark: which Machine may change this host.
 //!
 //! # Guarantees
-//! - The mark is on disk before anything else of the first step happens, and its removal is the last change of a clean-up.
-//! - Of two that ask at the same time one gets it: it is read and written under the journal's lock.
-//! - Nothing is changed for anybody else than the owner, in the epoch of the mark, with a fencing token that is not lower than the highest.
+//! - The mark is on disk before the first step does anything else, and its removal is the last change of a clean-up.
+//! - Of two claims at the same time one wins: the mark is read and written under the journal's lock.
+//! - Changes are made only for the owner, in the epoch of the mark, with a fencing token that is not lower than the highest received.
 //!
-//! A mark that cannot be read belongs to somebody whom nobody knows: the host is only looked at until a person adopts it.
+//! A mark that cannot be read belongs to an unknown owner: the host is only observed until a person adopts it.
 //!
-//! Helpers before the mark compared a fencing token that came from the wall clock, in `journal/fence`. It is not read any more: tokens of the API
-//! server are smaller. Once the host has an owner it holds the largest number, so that an old operator with its old helper is refused.
+//! Helpers from before the owner mark compared a fencing token from the wall clock, in `journal/fence`. It is no longer read: tokens of the API
+//! server are smaller. Once the host has an owner, that file holds the largest number, so that an old operator with its old helper is refused.
 
 use std::io;
 
@@ -18,7 +18,7 @@ use crate::System;
 
 const LIMIT: u64 = 64 << 10;
 
-/// Where the mark is.
+/// Path of the owner mark.
 pub(crate) fn path() -> String {
     format!("{HOME}/owner.json")
 }
@@ -30,7 +30,7 @@ fn no_mark(error: io::Error) -> Failure {
     }
 }
 
-/// The mark; none if the host has no owner.
+/// The owner mark; none if the host has no owner.
 pub(crate) fn mark(system: &dyn System) -> Result<Option<Mark>, Failure> {
     let damaged = || Mark {
         owner: Owner { name: "(the owner mark is damaged)".to_owned(), ..Owner::default() },
@@ -43,7 +43,7 @@ pub(crate) fn mark(system: &dyn System) -> Result<Option<Mark>, Failure> {
     }
 }
 
-/// Lets the owner pass, with its newest leader. To be called under the journal's lock.
+/// Admits a claim of the owner, and records its fencing token. To be called under the journal's lock.
 pub(crate) fn admit(system: &mut dyn System, claim: &Claim) -> Result<(), Failure> {
     let Some(mark) = mark(system)? else { return Ok(()) };
     owns(&mark, claim)?;
@@ -62,7 +62,7 @@ pub(crate) fn admit(system: &mut dyn System, claim: &Claim) -> Result<(), Failur
     Ok(())
 }
 
-/// Whether the host once had an owner: the first mark left its number where earlier versions kept their fencing token.
+/// Whether the host once had an owner: the first mark wrote its number to the file in which earlier versions kept their fencing token.
 pub(crate) fn was_owned(system: &dyn System) -> bool {
     system.read(&old_fence(), 64).ok().flatten().as_deref() == Some(never().as_bytes())
 }
@@ -71,12 +71,12 @@ fn old_fence() -> String {
     format!("{HOME}/journal/fence")
 }
 
-/// The fencing token that no operator of an earlier version reaches.
+/// A fencing token that no operator of an earlier version reaches.
 fn never() -> String {
     format!("{}\n", u64::MAX)
 }
 
-/// The same, and a host without an owner gets one.
+/// As [`admit`], and a host without an owner is claimed.
 pub(crate) fn claim(system: &mut dyn System, claim: &Claim) -> Result<(), Failure> {
     if mark(system)?.is_some() {
         return admit(system, claim);
@@ -90,12 +90,12 @@ pub(crate) fn claim(system: &mut dyn System, claim: &Claim) -> Result<(), Failur
     write(system, &Mark { owner: claim.owner.clone(), epoch: 1, fence: claim.fence })
 }
 
-/// Gives the host of exactly that owner, in the epoch of the claim, to who asks.
+/// Changes the owner of a host that belongs to exactly `from`, in the epoch of the claim, to the caller.
 pub(crate) fn adopt(system: &mut dyn System, claim: &Claim, from: &Owner) -> Result<Mark, Failure> {
     let refused = |message| Err(Failure { kind: FailureKind::NotOwner, message });
     let adopted = Mark { owner: claim.owner.clone(), epoch: claim.epoch.saturating_add(1), fence: claim.fence };
     match mark(system)? {
-        // Asked again because the answer was lost.
+        // The request is repeated because the answer was lost.
         Some(mark) if mark.owner.is(&claim.owner) && mark.epoch == adopted.epoch => Ok(mark),
         Some(mark) if mark.owner.is(from) && mark.epoch == claim.epoch => {
             write(system, &adopted)?;
@@ -106,13 +106,13 @@ pub(crate) fn adopt(system: &mut dyn System, claim: &Claim, from: &Owner) -> Res
     }
 }
 
-/// Takes the mark away.
+/// Removes the owner mark.
 pub(crate) fn release(system: &mut dyn System) -> Result<(), Failure> {
     system.remove(&path()).map(drop).map_err(no_mark)
 }
 
 fn owns(mark: &Mark, claim: &Claim) -> Result<(), Failure> {
-    // Who saw no owner may have claimed it since, and lost the answer.
+    // A caller that saw no owner may have claimed the host since, and lost the answer.
     if mark.owner.is(&claim.owner) && mark.epoch == claim.epoch.max(1) {
         return Ok(());
     }
@@ -130,7 +130,7 @@ fn write(system: &mut dyn System, mark: &Mark) -> Result<(), Failure> {
         system.write(&old_fence(), never().as_bytes(), 0o600, "root", "root").map_err(no_mark)?;
     }
     system.write(&path(), &bytes, 0o600, "root", "root").map_err(no_mark)?;
-    // The journal and what is kept may hold secrets: nobody else looks into it.
+    // The journal and kept files may contain secrets: no other user may read them.
     if system.stat(HOME).map_err(no_mark)?.is_none_or(|home| home.mode != 0o700) {
         system.set_mode(HOME, 0o700, "root", "root").map_err(no_mark)?;
     }

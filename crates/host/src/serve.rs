@@ -1,4 +1,4 @@
-//! Speaks with an operator: requests on one stream, answers on the other, one a line.
+//! The connection with an operator: requests on one stream, answers on the other, one per line.
 
 use std::io::{self, BufRead, Read as _, Write};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
@@ -11,13 +11,13 @@ use fleetwright_wire::{Answer, Failure, FailureKind, LONGEST_LINE, Progress, Req
 use crate::text::clip;
 use crate::{Host, System};
 
-/// While a request is worked on, something is said this often at least: silence means trouble.
+/// While a request is handled, progress is sent at least this often: silence means trouble.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// So many things to say wait for somebody who listens slowly.
+/// Messages queued for a slow reader.
 const MAX_QUEUED_REQUESTS: usize = 64;
 
-/// Answers until the input ends. A step is never given up for the sake of the connection: when nobody listens any more, or slowly, it goes on,
-/// and what became of it can be asked after later.
+/// Answers requests until the input ends. A step never depends on the connection: when the reader is gone or slow, the step continues,
+/// and its outcome can be requested later.
 pub fn serve<S: System>(host: &mut Host<S>, mut input: impl BufRead, output: impl Write + Send + 'static) {
     let (say, said) = mpsc::sync_channel(MAX_QUEUED_REQUESTS);
     let writer = thread::spawn(move || write(&said, output));
@@ -31,7 +31,7 @@ pub fn serve<S: System>(host: &mut Host<S>, mut input: impl BufRead, output: imp
             }
             Ok(Some(Line::Whole(line))) => match serde_json::from_slice::<Request>(&line) {
                 Ok(request) => answered(host, request, &say),
-                // Where in the line, not what: it may hold secrets.
+                // The position in the line, not its content: that may contain secrets.
                 Err(error) => Answer::Failed(Failure {
                     kind: FailureKind::NotUnderstood,
                     message: format!(
@@ -60,7 +60,7 @@ fn answered<S: System>(host: &mut Host<S>, request: Request, say: &SyncSender<An
         if let Answer::Progress(progress) = &answer {
             doing.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&progress.doing);
         }
-        // Who listens slowly misses some of it.
+        // A slow reader misses some progress.
         let _ = say.try_send(answer);
     });
     drop(end);
@@ -75,7 +75,7 @@ fn keep_saying(say: &SyncSender<Answer>, doing: &Mutex<String>, ended: &Receiver
     }
 }
 
-/// Ends when nobody listens, or when there is nothing more to say.
+/// Writes answers until the reader is gone, or no sender is left.
 fn write(said: &Receiver<Answer>, mut output: impl Write) {
     for answer in said {
         let Ok(mut line) = serde_json::to_vec(&answer) else { break };
@@ -91,7 +91,7 @@ enum Line {
     TooLong,
 }
 
-/// The next line; none at the end of the input, and for a line that the end cut off.
+/// The next line; none at the end of the input, and for an incomplete last line.
 fn next(input: &mut impl BufRead) -> io::Result<Option<Line>> {
     let mut line = Vec::new();
     input.take(LONGEST_LINE as u64 + 1).read_until(b'\n', &mut line)?;

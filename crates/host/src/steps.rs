@@ -1,4 +1,4 @@
-//! What steps do to a component. Each may be interrupted anywhere: what is on disk is enough for the next one to go on from there.
+//! The implementation of steps. Each may be interrupted anywhere: the state on disk is enough for the next step to continue.
 
 use std::collections::BTreeSet;
 use std::mem::discriminant;
@@ -12,26 +12,25 @@ use crate::text::Tail;
 use crate::units::UnitTools;
 use crate::{System, files, folders, observe, store, units};
 
-/// How a package comes.
+/// Where a package comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InstallMode {
     /// From the operator.
     Install {
-        /// What is there has not proven itself: it is nothing to go back to.
+        /// The installed version is not proven: it is not kept for a rollback.
         unproven: bool,
     },
-    /// It is there already; only what differs is put right.
+    /// It is installed already; only the deviations are repaired.
     Repair,
-    /// From what is kept on the host.
+    /// From the versions kept on the host.
     GoBack,
 }
 
-/// A step that runs.
 pub(crate) struct RunningStep<'a> {
     pub system: &'a mut dyn System,
     pub tell: &'a mut dyn FnMut(String),
     pub log: &'a mut Tail,
-    /// When its time is over.
+    /// The deadline of the step.
     pub until: Duration,
     /// Something on the host was changed, or may have been.
     pub touched: bool,
@@ -71,7 +70,7 @@ impl RunningStep<'_> {
         act(&mut UnitTools { system: self.system, done, until: self.until, log: self.log })
     }
 
-    /// Brings a component to a package, and answers what was done.
+    /// Installs a package of a component, and returns a message about the changes.
     pub(crate) fn install(&mut self, package: &Package, digest: &str, how: InstallMode) -> Result<String, MethodError> {
         checked(package)?;
         let component = package.component.as_str();
@@ -100,7 +99,7 @@ impl RunningStep<'_> {
         self.say(format!("preparing {}", package.reference));
         self.work(package, before, offline, |work| method.prepare(work))?;
 
-        // From here on things change. What was begun and not ended leaves units that may run with what is no longer there.
+        // From here on the host is changed. A step that was started and not finished may have left units running with files that no longer exist.
         let dirty = !state.trying.is_empty();
         let paths = files::paths(package);
         files::take_over(self.system, component, &mut state, &paths)?;
@@ -150,7 +149,7 @@ impl RunningStep<'_> {
         Ok(format!("{what} {}{}{}", package.reference, if done.is_empty() { "" } else { ": " }, done.join(", ")))
     }
 
-    /// The packages of which parts may be on the host, the newest first, with their digests.
+    /// The packages of which parts may be on the host, newest first, with their digests.
     fn packages(&mut self, component: &str, state: &ComponentRecord) -> Result<Vec<(String, Package)>, MethodError> {
         let mut packages = Vec::new();
         for entry in state.there() {
@@ -172,7 +171,7 @@ impl RunningStep<'_> {
         for wanted in files::wanted(package) {
             if wanted.once {
                 let there = self.system.stat(&wanted.path).map_err(MethodError::io(&wanted.path))?.is_some();
-                // What is kept of such a file is as old as the package.
+                // The kept copy of such a file is as old as the package.
                 if how == InstallMode::Repair || (how == InstallMode::GoBack && there) {
                     continue;
                 }
@@ -184,7 +183,7 @@ impl RunningStep<'_> {
         Ok(())
     }
 
-    /// Takes away what an earlier package has and this one has not. Answers the paths.
+    /// Removes what an earlier package has and this one has not. Returns the paths.
     fn drop_stale(
         &mut self,
         package: &Package,
@@ -227,7 +226,7 @@ impl RunningStep<'_> {
         Ok(stale)
     }
 
-    /// What is left over takes room and harms nobody: failing to drop it is no failure of the step.
+    /// Leftovers use space and do no harm: failing to remove them does not fail the step.
     fn prune(&mut self, package: &Package, state: &ComponentRecord) {
         let pruned = (|| {
             let mut kept = Vec::new();
@@ -243,7 +242,7 @@ impl RunningStep<'_> {
         }
     }
 
-    /// Brings a component back to a version that is kept.
+    /// Restores a kept version of a component.
     pub(crate) fn back(&mut self, component: &str, to: &str) -> Result<String, MethodError> {
         checked_component(component)?;
         let state = store::state(self.system, component)?;
@@ -260,7 +259,7 @@ impl RunningStep<'_> {
         self.install(&package, to, InstallMode::GoBack)
     }
 
-    /// Takes a component away, by what the host remembers of it.
+    /// Removes a component, by what the host recorded of it.
     pub(crate) fn remove(&mut self, component: &str) -> Result<String, MethodError> {
         checked_component(component)?;
         let mut state = store::state(self.system, component)?;
@@ -320,7 +319,7 @@ fn finished(state: &mut ComponentRecord, entry: Installed, keep: u32, how: Insta
             state.previous.splice(0..0, old.filter(|_| !unproven));
             state.previous.truncate(keep as usize);
         }
-        // What was gone back from did not do: only what is older is kept.
+        // The version that was rolled back did not work: only older versions are kept.
         InstallMode::GoBack => {
             if let Some(at) = state.previous.iter().position(|previous| previous.digest == digest) {
                 state.previous.drain(..=at);
@@ -330,7 +329,7 @@ fn finished(state: &mut ComponentRecord, entry: Installed, keep: u32, how: Insta
     state.trying.clear();
 }
 
-/// What a host does not take even from its operator: names that lead out of their folders.
+/// Rejects packages that a host does not accept even from its operator: names that lead out of their directories.
 fn checked(package: &Package) -> Result<(), MethodError> {
     checked_component(&package.component)?;
     for path in files::paths(package) {

@@ -1,8 +1,8 @@
-//! What the host remembers of a component: the package that is installed, those that it can go back to, those on the way to which it was
-//! interrupted, and what was there before us.
+//! The host's record of a component: the installed package, the versions kept for a rollback, those whose installation was
+//! interrupted, and the state from before our first change.
 //!
-//! `HOME/packages/COMPONENT/state.json` is the one file that decides; packages are kept beside it by their digest. A folder without it is
-//! what is left of something that was removed.
+//! `HOME/packages/COMPONENT/state.json` is the one file that decides; packages are kept beside it by their digest. A directory without it is
+//! a leftover of a removed component.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,40 +14,40 @@ use serde_json::{Map, Value};
 use crate::System;
 use crate::method::MethodError;
 
-/// No package is larger: it came in one line.
+/// Largest package: it came in one line.
 const LIMIT: u64 = 2 * fleetwright_wire::LONGEST_LINE as u64;
 
-/// What is known of a component.
+/// The record of a component.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ComponentRecord {
-    /// What was installed last, to its end.
+    /// The package whose installation was last completed.
     pub installed: Option<Installed>,
-    /// What it can go back to, the newest first.
+    /// The versions kept for a rollback, newest first.
     pub previous: Vec<Installed>,
-    /// Begun since then and not ended, the oldest first: parts of each of them may be there.
+    /// Installations started since and not completed, oldest first: parts of each may be on the host.
     pub trying: Vec<Installed>,
-    /// It is being taken away.
+    /// Whether it is being removed.
     pub removing: bool,
-    /// What was at the paths that we write to, by path, before we first did.
+    /// The earlier content of the paths that we write, by path.
     pub paths: BTreeMap<String, Option<FormerPath>>,
-    /// How the units were that we start, stop, enable or disable, before we first did.
+    /// The earlier state of the units that we start, stop, enable or disable.
     pub units: BTreeMap<String, FormerUnit>,
 }
 
-/// Something that was at a path before us.
+/// The earlier content of a path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct FormerPath {
     pub mode: u32,
     pub owner: String,
     pub group: String,
-    /// Of a link. A file's content is kept beside.
+    /// Target of a link. A file's content is saved beside the record.
     #[serde(default)]
     pub target: Option<String>,
 }
 
-/// How a unit was before us.
+/// The earlier state of a unit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct FormerUnit {
@@ -57,23 +57,23 @@ pub(crate) struct FormerUnit {
 }
 
 impl ComponentRecord {
-    /// Nothing of it is on the host.
+    /// Whether nothing of the component is on the host.
     pub(crate) fn is_empty(&self) -> bool {
         self.installed.is_none() && self.trying.is_empty() && self.paths.is_empty() && !self.removing
     }
 
-    /// Everything of which parts may be on the host, the newest first.
+    /// All packages of which parts may be on the host, newest first.
     pub(crate) fn there(&self) -> impl Iterator<Item = &Installed> {
         self.trying.iter().rev().chain(&self.installed)
     }
 
-    /// Everything that is kept.
+    /// All packages that are kept.
     pub(crate) fn kept(&self) -> impl Iterator<Item = &Installed> {
         self.there().chain(&self.previous)
     }
 }
 
-/// Where the sources of packages are kept, by digest.
+/// Directory of the packages' sources, by digest.
 pub(crate) fn cache() -> String {
     format!("{HOME}/cache")
 }
@@ -94,19 +94,19 @@ fn package_path(component: &str, digest: &str) -> String {
     format!("{}/{digest}.json", folder(component))
 }
 
-/// Where the content is kept that was at a path before us.
+/// Path of the saved earlier content of a path.
 pub(crate) fn aside_path(component: &str, path: &str) -> String {
     format!("{}/before/{}", folder(component), crate::text::sha256(path.as_bytes()))
 }
 
-/// The components of which something is known, sorted.
+/// The components with a record, sorted.
 pub(crate) fn components(system: &dyn System) -> io::Result<Vec<String>> {
     let mut names = system.list(&components_folder())?;
     names.retain(|name| !name.starts_with('.'));
     Ok(names)
 }
 
-/// What is known of a component. One that cannot be read is an error: what is there would be taken for what was there before us.
+/// The record of a component. One that cannot be read is an error: otherwise our own files would be saved as the earlier state.
 pub(crate) fn state(system: &dyn System, component: &str) -> Result<ComponentRecord, MethodError> {
     let path = state_path(component);
     let Some(bytes) = system.read(&path, LIMIT).map_err(MethodError::io(&path))? else {
@@ -126,7 +126,7 @@ pub(crate) fn keep_state(system: &mut dyn System, component: &str, state: &Compo
     system.write(&path, &bytes, 0o600, "root", "root").map_err(MethodError::io(&path))
 }
 
-/// A kept package. What came with it inline is in the cache.
+/// A kept package. Its inline sources are in the cache.
 pub(crate) fn package(system: &dyn System, component: &str, digest: &str) -> Result<Option<Package>, MethodError> {
     let path = package_path(component, digest);
     let Some(bytes) = system.read(&path, LIMIT).map_err(MethodError::io(&path))? else { return Ok(None) };
@@ -135,7 +135,7 @@ pub(crate) fn package(system: &dyn System, component: &str, digest: &str) -> Res
         .map_err(|error| MethodError(format!("the kept package {path} is damaged: {error}")))
 }
 
-/// Keeps a package, and answers its entry.
+/// Keeps a package, and returns its entry.
 pub(crate) fn keep_package(system: &mut dyn System, package: &Package, digest: &str) -> Result<Installed, MethodError> {
     let path = package_path(&package.component, digest);
     let mut kept = serde_json::to_value(package).map_err(|error| MethodError(error.to_string()))?;
@@ -147,7 +147,7 @@ pub(crate) fn keep_package(system: &mut dyn System, package: &Package, digest: &
     Ok(Installed { reference: package.reference.clone(), version: package.version.clone(), digest: digest.to_owned() })
 }
 
-/// Drops the packages of a component that nothing refers to.
+/// Removes the packages of a component that nothing refers to.
 pub(crate) fn prune_packages(
     system: &mut dyn System,
     component: &str,
@@ -164,7 +164,7 @@ pub(crate) fn prune_packages(
     Ok(())
 }
 
-/// Drops the sources that no kept package of any component needs.
+/// Removes the sources that no kept package of any component needs.
 pub(crate) fn prune_cache(system: &mut dyn System) -> Result<(), MethodError> {
     let cache = cache();
     let names = system.list(&cache).map_err(MethodError::io(&cache))?;
@@ -189,7 +189,7 @@ pub(crate) fn prune_cache(system: &mut dyn System) -> Result<(), MethodError> {
     Ok(())
 }
 
-/// Forgets a component: all at once, then what is left of it.
+/// Removes the record of a component: first the deciding file, then the rest.
 pub(crate) fn forget(system: &mut dyn System, component: &str) -> Result<(), MethodError> {
     let (from, to) = (folder(component), format!("{}/.{component}", components_folder()));
     system.remove(&to).map_err(MethodError::io(&to))?;
@@ -200,7 +200,7 @@ pub(crate) fn forget(system: &mut dyn System, component: &str) -> Result<(), Met
     Ok(())
 }
 
-/// What belongs to sources in a package, whatever its method: each has a digest, and perhaps its bytes.
+/// Calls `act` for all sources in a package, whatever its method: each has a digest, and perhaps its bytes.
 fn each_source(value: &mut Value, act: &mut dyn FnMut(&mut Map<String, Value>)) {
     match value {
         Value::Object(fields) if fields.contains_key("sha256") => act(fields),

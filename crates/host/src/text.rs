@@ -1,6 +1,6 @@
-//! Texts that come from elsewhere are bounded before they are kept or told.
+//! Limits for the length of texts from elsewhere, before they are kept or reported.
 
-/// The end of a text that grows, of at most so many bytes.
+/// The end of a growing text, up to a number of bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Tail {
     text: String,
@@ -8,12 +8,12 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Keeps so many bytes.
+    /// An empty tail that keeps up to `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self { text: String::new(), limit }
     }
 
-    /// Adds lines.
+    /// Appends lines.
     pub fn push(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -27,13 +27,13 @@ impl Tail {
         }
     }
 
-    /// What is kept.
+    /// The kept text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 }
 
-/// The last bytes of a text, at most so many, not beginning within a character.
+/// The last bytes of a text, at most `limit`, starting at a character boundary.
 pub fn last(text: &str, limit: usize) -> &str {
     let mut start = text.len().saturating_sub(limit);
     while !text.is_char_boundary(start) {
@@ -42,7 +42,7 @@ pub fn last(text: &str, limit: usize) -> &str {
     &text[start..]
 }
 
-/// The first bytes of a text, at most so many, with a sign that it goes on.
+/// The first bytes of a text, at most `limit`, with a mark if it was cut.
 pub fn clip(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();
@@ -54,7 +54,7 @@ pub fn clip(text: &str, limit: usize) -> String {
     format!("{}…", &text[..end])
 }
 
-/// In lower-case hex.
+/// Bytes in lower-case hex.
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {

@@ -12,7 +12,7 @@ use crate::store::{ComponentRecord, FormerUnit};
 use crate::system::{ProgramRun, UnitState, UnitVerb};
 use crate::text::Tail;
 
-/// How the host differs from a package's units.
+/// The deviations of the host from a package's units.
 pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
     let mut deviations = Vec::new();
     for unit in &package.units {
@@ -36,7 +36,7 @@ pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<D
             differs(" at boot", &state.enabled, if wanted { "enabled" } else { "disabled" }, false);
         }
         match unit.running {
-            // Starting what is down disrupts nobody.
+            // Starting a unit that is down disrupts nothing.
             Some(true) if state.restarting => differs("", "waiting for a restart after it exited", "active", false),
             Some(true) if !runs(&state) => differs("", &state.active, "active", false),
             Some(false) if is_up(&state) => differs("", &state.active, "inactive", true),
@@ -60,17 +60,17 @@ pub(crate) fn down(system: &dyn System, package: &Package) -> Result<Vec<String>
     Ok(down)
 }
 
-/// Whether it runs, or is just being started. One that ends again and again does not.
+/// Whether the unit runs, or is just being started. A unit in a restart loop does not run.
 fn runs(state: &UnitState) -> bool {
     is_up(state) && !state.restarting
 }
 
-/// Whether systemd has it up, or will soon: a unit that must not run is stopped.
+/// Whether systemd has started the unit, or will soon: a unit that must not run is stopped.
 fn is_up(state: &UnitState) -> bool {
     matches!(state.active.as_str(), "active" | "activating" | "reloading")
 }
 
-/// Units that nobody can enable are started by others: that counts as enabled.
+/// Units that cannot be enabled are started by other units: that counts as enabled.
 fn enabled_as(state: &UnitState, wanted: bool) -> bool {
     match state.enabled.as_str() {
         "enabled" | "enabled-runtime" => wanted,
@@ -79,7 +79,7 @@ fn enabled_as(state: &UnitState, wanted: bool) -> bool {
     }
 }
 
-/// Remembers how units were before us. The state must be kept before anything is done to them.
+/// Records the earlier state of units. The record must be saved before a unit is changed.
 pub(crate) fn take_over(
     system: &dyn System,
     state: &mut ComponentRecord,
@@ -96,14 +96,14 @@ pub(crate) fn take_over(
     Ok(())
 }
 
-/// What is needed to change units.
+/// The tools for changing units.
 pub(crate) struct UnitTools<'a> {
     pub system: &'a mut dyn System,
-    /// What was done, for people.
+    /// The changes made, for people.
     pub done: &'a mut Vec<String>,
-    /// When the step's time is over.
+    /// The deadline of the step.
     pub until: Duration,
-    /// What people find in the step's output.
+    /// The output of the step.
     pub log: &'a mut Tail,
 }
 
@@ -121,7 +121,7 @@ impl UnitTools<'_> {
         Ok(())
     }
 
-    /// What the unit itself said is what helps people; systemd only says that it failed.
+    /// The unit's own log helps people; systemd only reports that the unit failed.
     fn last_words(&mut self, name: &str) {
         let argv = ["journalctl", "--no-pager", "--quiet", "--output=cat", "--lines=30", "--unit", name];
         let within = Duration::from_secs(10);
@@ -135,7 +135,7 @@ impl UnitTools<'_> {
         self.system.unit(name).map_err(MethodError::io(name))
     }
 
-    /// Lets systemd read its files if some changed.
+    /// Reloads systemd's unit files if some changed.
     pub(crate) fn reload(&mut self, package: Option<&Package>, files_changed: bool) -> Result<(), MethodError> {
         let mut needed = files_changed;
         for unit in package.iter().flat_map(|package| &package.units) {
@@ -147,7 +147,7 @@ impl UnitTools<'_> {
         Ok(())
     }
 
-    /// Brings a package's units to what is wanted. Those that run are restarted if `all` or if one of these files changed for them.
+    /// Brings a package's units to their wanted state. Running units are restarted if `all` is set or one of these files changed for them.
     pub(crate) fn bring(
         &mut self,
         package: &Package,
@@ -163,7 +163,7 @@ impl UnitTools<'_> {
     fn bring_one(&mut self, unit: &Unit, restart: bool) -> Result<(), MethodError> {
         let state = self.state(&unit.name)?;
         if !state.exists {
-            // Nothing to be done about one that must not run; whatever else is wanted says so by failing.
+            // A missing unit that must not run needs no change; one that is wanted is an error.
             if unit.enabled != Some(true) && unit.running != Some(true) {
                 return Ok(());
             }
@@ -185,7 +185,7 @@ impl UnitTools<'_> {
         }
     }
 
-    /// Stops and disables a unit that goes with us, before its files go.
+    /// Stops and disables one of our units before its files are removed.
     pub(crate) fn take_down(&mut self, name: &str, was: &FormerUnit) -> Result<(), MethodError> {
         if was.exists {
             return Ok(());
@@ -200,7 +200,7 @@ impl UnitTools<'_> {
         Ok(())
     }
 
-    /// Brings a unit back that was there before us, after its files are as they were.
+    /// Restores the state of a unit from before our first change, after its files are restored.
     pub(crate) fn put_back(&mut self, name: &str, was: &FormerUnit) -> Result<(), MethodError> {
         let state = self.state(name)?;
         if !was.exists || !state.exists {
@@ -211,7 +211,7 @@ impl UnitTools<'_> {
             self.act(name, verb, did)?;
         }
         match (was.active, is_up(&state)) {
-            // It ran with our settings: now with its own.
+            // The unit ran with our settings: now it restarts with its own.
             (true, true) => self.act(name, UnitVerb::Restart, "restarted"),
             (true, false) => self.act(name, UnitVerb::Start, "started"),
             (false, true) => self.act(name, UnitVerb::Stop, "stopped"),

@@ -1,4 +1,4 @@
-//! How much memory simulated hosts take. Alone in its program: other tests would be counted too.
+//! The memory of simulated hosts. Alone in its program: other tests would be counted too.
 
 mod common;
 

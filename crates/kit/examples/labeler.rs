@@ -1,4 +1,4 @@
-//! A whole operator on the kit: keeps the label `model` of every Machine the same as `spec.hardware.model`.
+//! A complete operator with the kit: keeps the label `model` of every Machine equal to `spec.hardware.model`.
 //!
 //! `cargo run -p fleetwright-kit --example labeler`, with KUBECONFIG pointing at a server that has the kinds.
 
@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-/// What is kept of a Machine: what the labeler reads, and nothing else.
+/// The fields of a Machine that the labeler reads.
 #[derive(Debug)]
 struct Model {
     uid: String,
@@ -39,7 +39,7 @@ impl View for Model {
     }
 }
 
-/// What to do next. Pure: the same value could be printed, hashed for an approval, or journaled.
+/// The next step. Pure data: it could be printed, hashed for an approval, or journaled.
 #[derive(Debug, PartialEq)]
 enum Decision {
     Nothing,
@@ -122,7 +122,7 @@ impl Controller for Labeler {
 
     async fn act(&self, pass: &Pass, (machine, _): &Self::Valid, decision: &Decision) -> Result<(), ActError> {
         let Decision::Label(model) = decision else { return Ok(()) };
-        // The test makes a lost race a conflict: the pass is repeated on what is there then.
+        // The test operation turns a lost race into a conflict: the pass is repeated with the fresh object.
         let test = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": machine.version });
         let add = if machine.labelled {
             json!({ "op": "add", "path": "/metadata/labels/model", "value": model })
@@ -133,12 +133,12 @@ impl Controller for Labeler {
     }
 
     async fn report(&self, _: &Pass, _: &Self::Found, _: Outcome<'_, Self>) -> Result<Next, Infallible> {
-        // The label is the report. Of an error the kit makes an event, a metric and a line in the log by itself.
+        // The label is the report. For an error the kit publishes an Event, a metric and a log line by itself.
         Ok(Next::AwaitChange)
     }
 }
 
-/// Adds the labeler and what wakes it to an operator.
+/// Adds the labeler and its triggers to an operator.
 pub(crate) fn add(operator: &mut Operator, namespace: &str) {
     let machines = operator.cache(Source::new(Api::namespaced(operator.client(), namespace)));
     let labeler = Labeler { machines: machines.clone() };

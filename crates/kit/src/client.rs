@@ -1,18 +1,18 @@
-//! The API server, reached with care.
+//! Clients of the API server, with the fence of the lease, timeouts and metrics.
 //!
-//! [`wrap`] puts around any [`kube::Client`]: who we are, the fence of the lease, a limit on waiting, and counting.
+//! [`wrap`] adds to any [`kube::Client`]: the user agent, the fence of the lease, a timeout, and counting.
 //!
 //! # What is retried
-//! Nothing, at this level. A kube client that is made from a [`kube::Config`] retries by default (`default_retry`): any request, also
-//! one that writes, that is answered 429, 503 or 504, up to 15 times, in real time, for as long as the server says. A 503 or 504 may have
-//! been carried out, the decision may be stale by then, and the lease over. So requests that write are made unrepeatable here: kube
-//! repeats only what it can clone. Reads that kube would repeat are harmless, but wait in real time; [`connect`] turns that off.
-//! The controller decides again, and its queue waits as long as the API server asks ([`retry_after`]).
+//! Nothing, at this level. A kube client that is made from a [`kube::Config`] retries by default (`default_retry`): any request, also a write, that
+//! is answered 429, 503 or 504, up to 15 times, in real time, for as long as the server requests. A request with the answer 503 or 504 may have been
+//! carried out, the decision may be outdated by then, and the lease expired. Therefore writes are made unrepeatable here: kube repeats only a request
+//! that it can clone. Reads that kube would repeat are harmless, but wait in real time; [`connect`] turns that off. The controller decides again, and
+//! its queue waits as long as the API server requests ([`retry_after`]).
 //!
 //! # What the fence promises
-//! A request that writes is handed on only while the fence holds, and each time that it could make progress (a connection was
-//! made, a token was renewed, its body is put on the wire) the fence is asked again. What was put on the wire before can still arrive late: for that, the lease
-//! has a margin, and writes have preconditions or are safe without one ([`crate::write`]).
+//! A write is forwarded only while the fence holds, and the fence is checked again each time that the write could make progress (a connection was
+//! made, a token was renewed, its body is sent). Data that was sent before can still arrive late: for that, the lease has a margin, and writes have
+//! preconditions or are safe without one ([`crate::write`]).
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -40,11 +40,11 @@ mod fence;
 pub use call::Call;
 pub use fence::Fence;
 
-/// The longest wait for an answer to begin, and for each next piece of it. Longer than kube-apiserver takes for anything but a watch
-/// that is allowed to be slow; a watch may then go on for as long as it likes.
+/// Timeout until the first byte of an answer, and for each next part of it. Longer than kube-apiserver needs for any request but a watch
+/// that is allowed to be slow; an open watch has no limit.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// The most of an error's body that is read.
+/// Maximum number of bytes that are read of an error's body.
 const LARGEST_ERROR: usize = 64 * 1024;
 
 /// Why there is no answer.
@@ -53,16 +53,16 @@ pub enum CallError {
     /// Nothing was sent.
     #[error("not sent: this process does not hold the lease, or the lease may have expired")]
     Fenced,
-    /// The lease could have ended while the answer was awaited.
+    /// The lease could have expired before the answer arrived.
     #[error("no response before the lease could expire; the API server may have processed the request")]
     Overtaken,
-    /// No answer came in time.
+    /// No answer arrived in time.
     #[error("timed out after {0:?}; the API server may have processed the request")]
     TimedOut(Duration),
 }
 
 impl CallError {
-    /// The kit's reason, if that is what a client returned.
+    /// The kit's reason, if the error has one.
     pub fn of(error: &kube::Error) -> Option<Self> {
         let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(error) = next {
@@ -75,7 +75,7 @@ impl CallError {
     }
 }
 
-/// How long the API server asks to wait, if it does.
+/// The wait that the API server requests, if any.
 pub fn retry_after(error: &kube::Error) -> Option<Duration> {
     let kube::Error::Api(status) = error else { return None };
     let seconds = status.details.as_ref()?.retry_after_seconds;
@@ -85,18 +85,18 @@ pub fn retry_after(error: &kube::Error) -> Option<Duration> {
 /// A client that does not repeat requests by itself.
 ///
 /// # Errors
-/// When keys or certificates cannot be read.
+/// Keys or certificates cannot be read.
 pub fn connect(mut config: kube::Config) -> Result<kube::Client, kube::Error> {
     config.default_retry = false;
     kube::Client::try_from(config)
 }
 
-/// How many calls were asked for.
+/// Number of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PassCalls {
-    /// Calls that read.
+    /// Reads.
     pub reads: u32,
-    /// Calls that write; also those that the fence held back.
+    /// Writes; also those that the fence refused.
     pub writes: u32,
 }
 
@@ -123,13 +123,13 @@ pub async fn uncounted<F: Future>(future: F) -> F::Output {
     COUNTS.scope(None, future).await
 }
 
-/// The client, with everything around it that the module's page says. `agent` is sent as the user agent.
+/// A client with the fence, timeout and counting that the module's page describes. `agent` is sent as the user agent.
 pub fn wrap(client: kube::Client, fence: Fence, clock: Clock, metrics: Metrics, agent: &str) -> kube::Client {
-    // An agent comes from the code and is plain text; one that is not is left out rather than making every call fail.
+    // The agent is a plain-text constant of the code; an invalid one is omitted instead of failing every call.
     around(client, fence, clock, Some(metrics), HeaderValue::from_str(agent).ok())
 }
 
-/// A client of another server than the operator's own API server: the fence and the limit on waiting are the same, and its calls count neither for the
+/// A client of another server than the operator's own API server: with the same fence and timeout, but its calls count neither for the
 /// pass nor in the metrics of the API server.
 pub fn fenced(client: kube::Client, fence: Fence, clock: Clock) -> kube::Client {
     around(client, fence, clock, None, None)
@@ -162,11 +162,11 @@ fn around(
 
 struct FencedClient {
     client: kube::Client,
-    /// Gives back what it is sent, guarded.
+    /// A client that returns the request to this layer.
     echo: kube::Client,
     fence: Fence,
     clock: Clock,
-    /// None if its calls are not counted.
+    /// `None` if calls are not counted.
     metrics: Option<Metrics>,
     agent: Option<HeaderValue>,
 }
@@ -238,7 +238,7 @@ impl FencedClient {
     }
 }
 
-/// Counts a call when it is over, however it ends.
+/// Counts a call when it ends, also by cancellation.
 struct CallTimer<'a> {
     edge: &'a FencedClient,
     call: &'a Call,
@@ -255,7 +255,7 @@ impl Drop for CallTimer<'_> {
     }
 }
 
-/// Why there is no answer, for the metric.
+/// Metric label for a missing answer.
 fn error_label(error: &kube::Error) -> &'static str {
     match CallError::of(error) {
         Some(CallError::Fenced) => "fenced",
@@ -300,8 +300,8 @@ async fn copy_retry_after(answer: Response<TimeoutBody>) -> Result<Response<Time
 
 /// The body of a write, which ends the request when the fence does not hold.
 ///
-/// A connection has a task of its own, which takes the body at the moment it writes. A process that is paused between the
-/// two finds its lease over when it goes on, and the server never sees the whole request.
+/// A connection has a task of its own, which reads the body at the moment it writes. A process that is paused between the check and the
+/// write finds its lease expired when it resumes, and the server never receives the whole request.
 struct FencedBody {
     body: Body,
     fence: Fence,
@@ -331,7 +331,7 @@ impl http_body::Body for FencedBody {
     }
 }
 
-/// A body whose next piece must come within a time.
+/// A body with a timeout for each next part.
 struct TimeoutBody {
     body: Body,
     clock: Clock,

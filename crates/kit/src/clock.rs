@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Tells the time and wakes sleepers: the system's clock, or one that a test moves by hand. Cheap to clone.
+/// A clock with timers: the system's clock, or a manual one that a test advances. Cheap to clone.
 ///
 /// All waiting of the kit goes through one, so that a scenario runs in virtual time: a manual clock's sleepers wake
 /// when it is advanced and at no other moment.
@@ -20,7 +20,7 @@ pub struct Clock {
 
 #[derive(Clone, Debug)]
 enum Inner {
-    /// Since when monotonic time is counted. `Instant` goes on while the process is stopped, which the lease relies on.
+    /// Start of monotonic time. `Instant` continues while the process is stopped, which the lease relies on.
     System(Instant),
     Manual(Arc<Mutex<Manual>>),
 }
@@ -29,12 +29,12 @@ enum Inner {
 struct Manual {
     start: Timestamp,
     elapsed: Duration,
-    /// By due time, and by a number for those that are due together.
+    /// Sleepers by due time, and by a sequence number for equal times.
     sleepers: BTreeMap<(Duration, u64), Waker>,
     last_sleeper: u64,
 }
 
-/// The longest nap of [`Clock::sleep_until`] on the system's clock, after which the time of day is looked at again:
+/// Longest sleep of [`Clock::sleep_until`] on the system's clock, after which the time of day is read again:
 /// it may have been set, or the machine suspended.
 const MAX_SLEEP: Duration = Duration::from_secs(30);
 
@@ -44,7 +44,7 @@ impl Clock {
         Self { inner: Inner::System(Instant::now()) }
     }
 
-    /// A clock that stands still at `start` until it is advanced.
+    /// A clock that stays at `start` until it is advanced.
     pub fn manual(start: Timestamp) -> Self {
         let manual = Manual { start, elapsed: Duration::ZERO, sleepers: BTreeMap::new(), last_sleeper: 0 };
         Self { inner: Inner::Manual(Arc::new(Mutex::new(manual))) }
@@ -62,7 +62,7 @@ impl Clock {
         Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
     }
 
-    /// Time since some moment; never goes back, and goes on while the process is stopped.
+    /// Time since an arbitrary moment; never decreases, and continues while the process is stopped.
     pub fn monotonic(&self) -> Duration {
         match &self.inner {
             Inner::System(start) => start.elapsed(),
@@ -70,7 +70,7 @@ impl Clock {
         }
     }
 
-    /// Returns after that long.
+    /// Sleeps for that duration.
     pub async fn sleep(&self, duration: Duration) {
         match &self.inner {
             Inner::System(_) => tokio::time::sleep(duration).await,
@@ -81,7 +81,7 @@ impl Clock {
         }
     }
 
-    /// Returns when [`Clock::now`] is at least `time`.
+    /// Sleeps until [`Clock::now`] is at least `time`.
     pub async fn sleep_until(&self, time: Timestamp) {
         loop {
             let left = Duration::try_from(time.duration_since(self.now())).unwrap_or_default();
@@ -95,7 +95,7 @@ impl Clock {
         }
     }
 
-    /// Moves a manual clock and wakes who is due. Does nothing to the system's clock.
+    /// Advances a manual clock and wakes the sleepers that are due. Has no effect on the system's clock.
     pub fn advance(&self, duration: Duration) {
         let Inner::Manual(manual) = &self.inner else { return };
         let due = {
@@ -105,11 +105,11 @@ impl Clock {
             let rest = manual.sleepers.split_off(&(now, u64::MAX));
             std::mem::replace(&mut manual.sleepers, rest)
         };
-        // Woken outside the lock: a waker may poll its future at once, which asks for the time.
+        // Woken outside the lock: a waker may poll its future at once, which reads the clock.
         due.into_values().for_each(Waker::wake);
     }
 
-    /// When the next sleeper of a manual clock is due. None if nobody sleeps, and for the system's clock.
+    /// Due time of the next sleeper of a manual clock. `None` without sleepers, and for the system's clock.
     pub fn next_timer(&self) -> Option<Timestamp> {
         let Inner::Manual(manual) = &self.inner else { return None };
         let manual = lock(manual);
@@ -144,7 +144,7 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        // A sleeper that was given up must not be what a test advances to.
+        // A test must not advance to the time of a dropped sleeper.
         if let Some(number) = self.number {
             lock(&self.manual).sleepers.remove(&(self.due, number));
         }

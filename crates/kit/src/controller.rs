@@ -8,61 +8,61 @@ use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::{Key, Pass, ReportedError, StepError};
 
-/// What brings the objects of one kind to what they declare.
+/// Reconciles the objects of one kind.
 ///
-/// Expected flow of a pass: [`dereference`](Self::dereference) gathers everything that is needed, from caches if possible;
-/// [`validate`](Self::validate) turns it into what the decision may rely on; [`decide`](Self::decide) says what to do next, as data;
-/// [`act`](Self::act) does it; [`report`](Self::report) writes down what was seen and done, and when to look again.
-/// A step that fails ends the pass; its error is given to [`report`](Self::report), which makes it a condition. The kit makes it a metric,
-/// a line in the log and an event by itself, once for each object and reason, until a pass goes well.
+/// Expected flow of a pass: [`dereference`](Self::dereference) gathers all objects that are needed, from caches if possible;
+/// [`validate`](Self::validate) turns them into the input of the decision; [`decide`](Self::decide) returns the next steps, as data;
+/// [`act`](Self::act) carries them out; [`report`](Self::report) records the observed state and the results, and when to run the next pass. A step
+/// that fails ends the pass; its error is given to [`report`](Self::report), which makes it a condition. The kit makes it a metric, a line in the log
+/// and an event by itself, once for each object and reason, until a pass succeeds.
 ///
-/// Not reported: that somebody else wrote in between ([`Remedy::DecideAgain`](crate::Remedy::DecideAgain); the pass is repeated, and only after the fifth time in a
-/// row it counts as an error), that the lease could have ended, and an error of dereference, which has found nothing to report on.
+/// Not reported: a conflict with another writer ([`Remedy::DecideAgain`](crate::Remedy::DecideAgain); the pass is repeated, and only after the fifth
+/// time in a row it counts as an error), a lease that could have expired, and an error of dereference, which has found nothing to report on.
 ///
-/// Guarantees: at most one pass of a key at a time, only while we lead, on caches no older than our last write.
+/// Guarantees: at most one pass of a key at a time, only while this process leads, with caches that contain our last write.
 pub trait Controller: Send + Sync + 'static {
-    /// In lower case, for logs, metrics and field managers.
+    /// Name in lower case, for logs, metrics and field managers.
     const NAME: &'static str;
-    /// The most calls one pass may make, enforced in tests.
+    /// Maximum number of calls of one pass, enforced in tests.
     const BUDGET: Budget;
 
-    /// What dereference finds.
+    /// Result of dereference.
     type Found: Send + Sync;
-    /// What validate makes of it.
+    /// Result of validate: the input of the decision.
     type Valid: Send + Sync;
-    /// What is to be done.
+    /// Result of decide: the next steps.
     type Decision: Send + Sync;
-    /// What was done.
+    /// Result of act.
     type Done: Send + Sync;
 
-    /// Why dereference fails.
+    /// Error of dereference.
     type DereferenceError: StepError;
-    /// Why validate fails.
+    /// Error of validate.
     type ValidateError: StepError;
-    /// Why act fails.
+    /// Error of act.
     type ActError: StepError;
-    /// Why report fails.
+    /// Error of report.
     type ReportError: StepError;
 
-    /// The object, for events about it: see [`events::reference`](crate::events::reference). `found` is none if dereference failed.
+    /// The object, for events about it: see [`events::reference`](crate::events::reference). `found` is `None` if dereference failed.
     fn about(&self, key: &Key, found: Option<&Self::Found>) -> ObjectReference;
 
-    /// Gathers what is needed; none if there is nothing to do because the object is gone.
+    /// Gathers the needed objects; `None` if there is nothing to do because the object is gone.
     fn dereference(
         &self,
         pass: &Pass,
     ) -> impl Future<Output = Result<Option<Self::Found>, Self::DereferenceError>> + Send;
 
-    /// Checks what the schema cannot.
+    /// Checks the rules that the schema cannot express.
     ///
     /// # Errors
-    /// Says what is wrong, with the object, the field, what is allowed and what to do.
+    /// The error names the object, the field, the allowed values and what to do.
     fn validate(&self, found: &Self::Found) -> Result<Self::Valid, Self::ValidateError>;
 
-    /// Says what to do next.
+    /// Decides the next steps.
     fn decide(&self, valid: &Self::Valid, now: Timestamp) -> Self::Decision;
 
-    /// Does it.
+    /// Carries out the decision.
     fn act(
         &self,
         pass: &Pass,
@@ -70,7 +70,7 @@ pub trait Controller: Send + Sync + 'static {
         decision: &Self::Decision,
     ) -> impl Future<Output = Result<Self::Done, Self::ActError>> + Send;
 
-    /// Writes down what was seen and done, and says when to look again.
+    /// Records the observed state and the results, and returns when to run the next pass.
     fn report(
         &self,
         pass: &Pass,
@@ -79,29 +79,29 @@ pub trait Controller: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Next, Self::ReportError>> + Send;
 }
 
-/// How far a pass came.
+/// Result of the steps before the report.
 pub enum Outcome<'a, C: Controller + ?Sized> {
-    /// All steps went well.
+    /// All steps succeeded.
     Done {
-        /// What was decided on.
+        /// Input of the decision.
         valid: &'a C::Valid,
-        /// What was decided.
+        /// The decision.
         decision: &'a C::Decision,
-        /// What was done.
+        /// Result of the act.
         done: &'a C::Done,
     },
-    /// A step failed. What was valid and decided before it is given as far as the pass came.
+    /// A step failed. The results of the steps before it are given.
     Failed {
-        /// How.
+        /// The error.
         trouble: &'a ReportedError,
-        /// What was decided on, if it came to that.
+        /// Input of the decision, if validate succeeded.
         valid: Option<&'a C::Valid>,
-        /// What was decided, if it came to that.
+        /// The decision, if there was one.
         decision: Option<&'a C::Decision>,
     },
 }
 
-/// When to look at an object again, besides when something changes.
+/// When to run the next pass of an object, besides when something changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// At the next deep check.
@@ -112,7 +112,7 @@ pub enum Next {
     After(Duration),
 }
 
-/// The most calls one pass may make.
+/// Maximum number of calls of one pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Calls that read.
@@ -121,18 +121,18 @@ pub struct Budget {
     pub writes: u32,
 }
 
-/// How a controller is run.
+/// Options of a controller.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Passes at the same time.
+    /// Number of concurrent passes.
     pub workers: usize,
-    /// How often an object is looked at although nothing changed; jittered. [`Pass::deep`] is true then.
+    /// Interval of passes without a change; jittered. [`Pass::deep`] is true in them.
     pub deep_check: Option<Duration>,
-    /// The first wait after an error; doubles up to `longest_backoff`.
+    /// First backoff after an error; doubles up to `longest_backoff`.
     pub backoff: Duration,
-    /// The longest wait after errors in a row.
+    /// Longest backoff after consecutive errors.
     pub longest_backoff: Duration,
-    /// The shortest time between the starts of two passes of one object. For objects that only sum up others.
+    /// Minimum time between the starts of two passes of one object. For objects that only aggregate others.
     pub at_most_every: Duration,
 }
 

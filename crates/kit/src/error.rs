@@ -1,4 +1,4 @@
-//! Errors that say what to do.
+//! Errors with a remedy.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use crate::client::CallError;
 /// What to do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Look again after that long, or when something changes; nothing is wrong with us.
+    /// Run the next pass after that time, or when something changes; the object is not at fault.
     Wait(Duration),
-    /// Try again, later each time.
+    /// Retry with backoff.
     Retry,
-    /// Decide again on fresh data, at once when it is there: somebody else wrote in between.
+    /// Decide again with fresh data, as soon as it is in the cache: another writer changed the object in between.
     DecideAgain,
-    /// A person must change something; look again when something changes.
+    /// A person must change something; run the next pass when something changes.
     NeedsPerson,
 }
 
@@ -24,18 +24,18 @@ pub enum Remedy {
 pub enum Step {
     /// Gathering the objects that are referred to.
     Dereference,
-    /// Checking what the schema cannot.
+    /// Checking the rules that the schema cannot express.
     Validate,
     /// Deciding what to do next.
     Decide,
-    /// Doing it.
+    /// Carrying out the decision.
     Act,
-    /// Writing down what was seen and done.
+    /// Recording the observed state and the results.
     Report,
 }
 
 impl Step {
-    /// In lower case, for logs and metrics.
+    /// Name in lower case, for logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Dereference => "dereference",
@@ -53,11 +53,11 @@ impl fmt::Display for Step {
     }
 }
 
-/// The error of one step: an enum of the controller's, each variant with its reason and remedy.
+/// The error of one step: an enum of the controller, each variant with its reason and remedy.
 pub trait StepError: std::error::Error + Send + Sync + 'static {
-    /// One word in CamelCase, used as the condition's and the event's reason and the metric's label.
+    /// Reason in CamelCase, used for the condition, the event and the metric's label.
     fn reason(&self) -> &'static str;
-    /// What to do about it.
+    /// What to do about the error.
     fn remedy(&self) -> Remedy;
 }
 
@@ -72,17 +72,17 @@ impl StepError for std::convert::Infallible {
     }
 }
 
-/// An error of a step, as it is reported: the condition, the event and the metric come from it, once.
+/// The error of a step, from which the condition, the event and the metric are made.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {source}")]
 pub struct ReportedError {
-    /// In which step.
+    /// The failed step.
     pub step: Step,
-    /// One word in CamelCase.
+    /// Reason in CamelCase.
     pub reason: &'static str,
-    /// What to do about it.
+    /// What to do about the error.
     pub remedy: Remedy,
-    /// What happened.
+    /// The original error.
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
 
@@ -92,7 +92,7 @@ impl ReportedError {
         Self { step, reason: error.reason(), remedy: error.remedy(), source: Box::new(error) }
     }
 
-    /// Whether it comes from a write that was not sent because the lease could have ended.
+    /// Whether the error is of a write that was not sent because the lease could have expired.
     pub fn is_fenced(&self) -> bool {
         let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&*self.source);
         while let Some(error) = next {

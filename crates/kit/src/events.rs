@@ -1,4 +1,4 @@
-//! Tells people, once.
+//! Publishes deduplicated Events.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -17,17 +17,17 @@ use crate::client::{CallError, retry_after};
 use crate::metrics::Metrics;
 use crate::{Clock, Key};
 
-/// How bad it is.
+/// Type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Level {
-    /// Good to know.
+    /// For information.
     Normal,
-    /// Somebody should look.
+    /// Needs attention.
     Warning,
 }
 
 impl Level {
-    /// As the API has it.
+    /// The value in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -36,7 +36,7 @@ impl Level {
     }
 }
 
-/// What to say an event is about: the object with that key, and its uid if it is known.
+/// Reference to the object with that key, and its uid if it is known.
 pub fn reference<K: Resource<DynamicType = ()>>(key: &Key, uid: Option<&str>) -> ObjectReference {
     ObjectReference {
         api_version: Some(K::api_version(&()).into_owned()),
@@ -48,24 +48,24 @@ pub fn reference<K: Resource<DynamicType = ()>>(key: &Key, uid: Option<&str>) ->
     }
 }
 
-/// For so long an event is not sent again, even if the server should have forgotten it. Servers keep events for an hour.
+/// Time in which an Event is not sent again, even if the server has dropped it. Servers keep Events for an hour.
 const DEDUPLICATION_WINDOW: Duration = Duration::from_secs(3600);
-/// The most events that are remembered, and the most that wait.
+/// Maximum number of remembered Events, and of queued ones.
 const MOST_REMEMBERED: usize = 8192;
 const MOST_WAITING: usize = 1024;
-/// Events are sent one by one with this much time between them, after a first bunch: a fleet that fails at once must not
-/// bury the API server under its own news.
+/// Interval between Events after an initial burst: a fleet that fails at once must not
+/// overload the API server with Events.
 const SEND_INTERVAL: Duration = Duration::from_millis(100);
 const BURST: u32 = 50;
-/// How often one is tried, and how long between.
+/// Number of attempts for an Event, and the wait between them.
 const TRIES: u32 = 3;
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// The longest message that the API takes.
+/// Maximum length of a message in the API.
 const LONGEST_MESSAGE: usize = 1024;
 
-/// Publishes events about objects. The same event about the same object is published once, also across restarts:
-/// its name is made from what it says. Never fails a pass and never makes it wait: events are sent in the background, a bounded number of
-/// them at a bounded rate, and one that cannot be written is logged.
+/// Publishes Events about objects. The same Event about the same object is published once, also across restarts:
+/// its name is a hash of its content. Never fails a pass and never blocks it: Events are sent in the background, a bounded number of
+/// them at a bounded rate, and an Event that cannot be written is logged.
 #[derive(Clone)]
 pub struct Events {
     inner: Arc<Inner>,
@@ -79,18 +79,18 @@ struct Inner {
     instance: String,
     state: Mutex<State>,
     news: Notify,
-    /// Woken when nothing waits any more.
+    /// Notified when the queue is empty.
     sent: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    /// When what was said, the oldest first.
+    /// Time of each published Event, oldest first.
     said: VecDeque<(Duration, u64)>,
     known: HashSet<u64>,
     waiting: VecDeque<QueuedEvent>,
     sending: bool,
-    /// Waiting for the clock, to keep to the rate or to try again.
+    /// Whether the sender waits for the clock, to respect the rate or to retry.
     asleep: bool,
     dropped: u64,
 }
@@ -117,7 +117,7 @@ impl Events {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Publishes one. `once_for` tells occurrences apart, such as a transition time.
+    /// Publishes an Event. `once_for` separates occurrences, such as a transition time.
     pub async fn publish(
         &self,
         about: &ObjectReference,
@@ -192,13 +192,13 @@ impl Events {
         }
     }
 
-    /// Whether there is nothing to send at this moment.
+    /// Whether the queue is empty now.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state();
         state.asleep || (state.waiting.is_empty() && !state.sending)
     }
 
-    /// Returns when all was sent.
+    /// Returns when all Events were sent.
     pub(crate) async fn sent(&self) {
         loop {
             let mut woken = pin!(self.inner.sent.notified());
@@ -220,7 +220,7 @@ impl Events {
         self.state().asleep = false;
     }
 
-    /// Sends what is published; never returns.
+    /// Sends queued Events; never returns.
     pub(crate) async fn send(self) {
         let mut left = BURST;
         let mut refilled = self.inner.clock.monotonic();
@@ -259,7 +259,7 @@ impl Events {
                     self.inner.metrics.event(reason, level.as_str());
                     return;
                 }
-                // Said before, by us before a restart or by another replica.
+                // The Event exists: this process before a restart, or another replica, has published it.
                 Err(kube::Error::Api(status)) if status.is_already_exists() => return,
                 Err(error) => error,
             };
@@ -279,7 +279,7 @@ impl Events {
     }
 }
 
-/// The same for the same words in every process: the name of an event comes from it.
+/// The same hash for the same text in every process: the name of an Event contains it.
 fn fingerprint(said: &impl Hash) -> u64 {
     /// FNV-1a. The standard library does not promise that its own hasher stays the same.
     struct Fnv(u64);

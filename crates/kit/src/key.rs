@@ -1,4 +1,4 @@
-//! Which object.
+//! Keys of objects: namespace and name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 /// The namespace and name of an object; cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// Its namespace; empty for kinds that have none.
+    /// Namespace; empty for cluster-scoped kinds.
     pub namespace: Arc<str>,
-    /// Its name.
+    /// Name.
     pub name: Arc<str>,
 }
 
 impl Key {
-    /// An object in a namespace.
+    /// Key of an object in a namespace.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
 
-    /// An object of a kind without namespaces.
+    /// Key of a cluster-scoped object.
     pub fn cluster(name: &str) -> Self {
         Self::new("", name)
     }

@@ -1,25 +1,25 @@
-//! One leader at a time.
+//! Leader election with a Lease.
 //!
 //! # Expected flow
-//! [`Leader::run`] waits until the Lease is free, takes it, renews it every third of its duration, and gives it back when it is
-//! asked to stop. Who follows its state sees [`Leading`]; who writes asks the [`Fence`].
+//! [`Leader::run`] waits until the Lease is free, takes it, renews it every third of its duration, and releases it when `stop` is
+//! ready. Observers of its state see [`Leading`]; clients ask the [`Fence`] before they write.
 //!
 //! # Guarantees
-//! - The fence holds only while nobody else can have taken the lease: it ends a margin (a tenth of the duration) before a lease,
+//! - The fence holds only while no other process can have taken the lease: the fence ends a margin (a tenth of the duration) before the lease,
 //!   counted from the moment before the last request that is known to have renewed it was sent.
-//! - Another's lease is taken only when it was given back, or when it stood unchanged for its whole duration by *our* monotonic
+//! - The lease of another holder is taken only when it was released, or when it was unchanged for its whole duration by *our* monotonic
 //!   clock. Times written by others are never compared with ours: clocks of different hosts may differ by any amount.
-//! - Each write of the Lease carries the resourceVersion it was decided on; of two that try at once, one succeeds.
-//! - A process that was paused finds its fence ended. It goes on leading only if its renewal is accepted, that is if nobody
-//!   took the lease in the meantime.
-//! - A clean stop gives the lease back, and those who wait for it watch it: the hand-over takes milliseconds.
+//! - Each write of the Lease carries the resourceVersion it was decided on; of two concurrent writes, one succeeds.
+//! - A process that was paused finds its fence ended. It continues to lead only if its renewal is accepted, that is if no other
+//!   process took the lease in the meantime.
+//! - A clean stop releases the lease, and standby processes watch it: the hand-over takes milliseconds.
 //!
 //! # Assumptions
 //! - Clocks of different hosts run at the same speed, within a tenth.
-//! - Identities differ between processes that run at the same time. One that starts with the identity of the holder takes the lease at once,
+//! - Identities differ between processes that run at the same time. A process that starts with the identity of the holder takes the lease at once,
 //!   so that a restarted process need not wait for itself.
-//! - Nobody deletes the Lease. If somebody does, the leader makes it anew and those who saw its lease wait as if it was still there; a
-//!   process that was just started cannot know, and may lead at once.
+//! - The Lease is not deleted. If it is, the leader recreates it, and processes that saw the old lease wait as if it still existed; a
+//!   process that has just started cannot know about it, and may lead at once.
 //!
 //! # Permissions
 //! `get`, `create`, `update` and `watch` on `leases.coordination.k8s.io` in the lease's namespace. Without `watch` a hand-over takes
@@ -47,60 +47,60 @@ use crate::{Clock, Random};
 pub struct Lease {
     /// The namespace of the Lease object.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Lease object.
     pub name: String,
-    /// Who we are; must differ between processes.
+    /// Identity of this process; must differ between processes.
     pub identity: String,
-    /// For how long others respect a lease that is not renewed.
+    /// Time for which other processes respect a lease that is not renewed.
     pub duration: Duration,
 }
 
 impl Lease {
-    /// How long before others may take it the fence ends.
+    /// Time between the end of the fence and the end of the lease.
     fn margin(&self) -> Duration {
         (self.duration / 10).max(Duration::from_millis(100))
     }
 
-    /// For how long a renewal lasts, from the moment before it is sent.
+    /// Time for which a renewal holds, from the moment before it is sent.
     fn lasts(&self) -> Duration {
         self.duration.saturating_sub(self.margin())
     }
 
-    /// In the API's unit, rounded up: others then wait longer, never shorter.
+    /// Duration in whole seconds, rounded up: other processes then wait longer, never shorter.
     fn seconds(&self) -> i32 {
         let seconds = self.duration.as_secs() + u64::from(self.duration.subsec_nanos() > 0);
         i32::try_from(seconds.max(1)).unwrap_or(i32::MAX)
     }
 }
 
-/// Whether we lead.
+/// Whether this process leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leading {
-    /// Another does, or nobody yet.
+    /// Another process leads, or none yet.
     Standby {
-        /// Who holds the lease, as far as we know.
+        /// Last known holder of the lease.
         holder: Option<String>,
     },
-    /// We do.
+    /// This process leads.
     Leading,
-    /// We did, and may not any more. This is the end.
+    /// This process has led, and may not lead any more. The state is final.
     Lost {
-        /// What happened.
+        /// Reason of the loss.
         why: String,
     },
 }
 
-/// The lease was lost; the process should end and start anew.
+/// The lease was lost; the process should exit and restart.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("lease {lease}: {why}")]
 pub struct LeaseLost {
-    /// Which lease, as `namespace/name`.
+    /// The lease, as `namespace/name`.
     pub lease: String,
-    /// What happened.
+    /// Reason of the loss.
     pub why: String,
 }
 
-/// Takes the lease, keeps it, gives it back.
+/// Acquires, renews and releases the lease.
 pub struct Leader {
     api: Api<Record>,
     lease: Lease,
@@ -111,7 +111,7 @@ pub struct Leader {
     state: watch::Sender<Leading>,
 }
 
-/// What another's lease looked like, and since when.
+/// The lease of another holder, and since when it is unchanged.
 struct ObservedLease {
     spec: LeaseSpec,
     since: Duration,
@@ -124,13 +124,13 @@ struct RequestStart {
     wall: Timestamp,
 }
 
-/// Why the lease is not taken or renewed.
+/// Why the lease was not acquired or renewed.
 #[derive(Debug, thiserror::Error)]
 enum LeaseError {
-    /// Another was faster.
+    /// Another process took the lease first.
     #[error("{0}")]
     TakenByOther(String),
-    /// Nobody knows.
+    /// The outcome is unknown.
     #[error("{0}")]
     Unknown(String),
 }
@@ -143,7 +143,7 @@ impl From<kube::Error> for LeaseError {
     }
 }
 
-/// Whether the object is not as it was thought to be.
+/// Whether the object changed since it was read.
 fn overtaken(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
 }
@@ -167,10 +167,10 @@ fn holder(record: &Record) -> Option<&str> {
     record.spec.as_ref()?.holder_identity.as_deref().filter(|holder| !holder.is_empty())
 }
 
-/// The longest pause before the lease is looked at again.
+/// Longest wait before the lease is read again.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// The longest that each call to give the lease back may take.
+/// Timeout of each call that releases the lease.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl fmt::Display for Leader {
@@ -190,8 +190,8 @@ impl Drop for CloseFenceOnDrop<'_> {
 }
 
 impl Leader {
-    /// For that lease. The client must not ask the fence, which opens only when the lease is held; the fence is the one that all other
-    /// clients ask.
+    /// A leader for that lease. The client must not use the fence, which opens only when the lease is held; all other clients use
+    /// `fence`.
     pub fn new(
         client: kube::Client,
         lease: Lease,
@@ -207,13 +207,13 @@ impl Leader {
         Self { api, lease, clock, random, fence, metrics, state }
     }
 
-    /// Follows whether we lead.
+    /// Receiver of the leadership state.
     pub fn watch(&self) -> watch::Receiver<Leading> {
         self.state.subscribe()
     }
 
-    /// Takes and keeps the lease until `stop` is ready, then gives it back. `stop` should be ready only when nothing is under way that
-    /// writes. Dropped, it closes the fence and leaves the lease to run out.
+    /// Acquires and renews the lease until `stop` is ready, then releases it. `stop` should be ready only when no write is in
+    /// progress. If the future is dropped, the fence closes and the lease expires.
     ///
     /// # Errors
     /// When the lease was held and is lost.
@@ -245,7 +245,7 @@ impl Leader {
         Err(LeaseLost { lease: self.to_string(), why })
     }
 
-    /// Waits until the lease can be ours and takes it.
+    /// Waits until the lease can be acquired, and acquires it.
     async fn take(&self) -> (Record, RequestStart) {
         let mut seen = None;
         let mut said = String::new();
@@ -256,7 +256,7 @@ impl Leader {
                 Err(LeaseError::TakenByOther(why)) => {
                     tracing::debug!(lease = %self, why, "another process acquired the lease first")
                 }
-                // Once for each reason, not for each try.
+                // One log entry for each reason, not for each attempt.
                 Err(LeaseError::Unknown(why)) if why == said => {}
                 Err(LeaseError::Unknown(why)) => {
                     tracing::warn!(lease = %self, why, "cannot acquire the lease");
@@ -267,7 +267,7 @@ impl Leader {
         }
     }
 
-    /// Looks at the lease, follows it until it can be ours, and tries to take it. None: look again.
+    /// Reads the lease, follows it until it can be acquired, and tries to acquire it. `None`: try again.
     async fn try_acquire(
         &self,
         seen: &mut Option<ObservedLease>,
@@ -288,7 +288,7 @@ impl Leader {
         Ok(Some((held, sent)))
     }
 
-    /// Watches the lease until it can be ours. None: look again, because its time is over or the watch is.
+    /// Watches the lease until it can be acquired. `None`: read it again, because it expired or the watch ended.
     async fn follow(&self, mut record: Option<Record>, seen: &mut Option<ObservedLease>) -> Option<Option<Record>> {
         let third = self.lease.duration / 3;
         let version = record.as_ref().and_then(|record| record.metadata.resource_version.clone());
@@ -324,10 +324,10 @@ impl Leader {
         }
     }
 
-    /// When the lease can be ours, by our monotonic clock.
+    /// When the lease can be acquired, by our monotonic clock.
     fn free_at(&self, record: Option<&Record>, seen: &mut Option<ObservedLease>) -> Duration {
         let now = self.clock.monotonic();
-        // One that is gone was deleted: whoever held it does not know yet, so what was seen of it stands.
+        // The Lease was deleted: its holder does not know yet, so the last observed Lease counts.
         if let Some(record) = record {
             match (holder(record), &record.spec) {
                 (Some(_), Some(spec)) if seen.as_ref().is_none_or(|seen| seen.spec != *spec) => {
@@ -345,7 +345,7 @@ impl Leader {
         seen.since + theirs.map_or(self.lease.duration, Duration::from_secs)
     }
 
-    /// Renews the lease until that fails, and says why.
+    /// Renews the lease until a renewal fails, and returns the reason.
     async fn keep(&self, held: &mut Record, mut sent: RequestStart) -> String {
         let third = self.lease.duration / 3;
         loop {
@@ -354,7 +354,7 @@ impl Leader {
             let end = sent.monotonic + self.lease.lasts();
             sent = loop {
                 let left = end.saturating_sub(self.clock.monotonic());
-                // After a pause the time is over already. One try is due: if nobody took the lease, we lead on.
+                // After a pause the time is already over. One attempt is allowed: if no other process took the lease, this one continues to lead.
                 let limit = if left.is_zero() { third } else { left.min(third) };
                 let why = match self.limited(limit, self.renew(held)).await {
                     Ok(sent) => break sent,
@@ -373,12 +373,12 @@ impl Leader {
         }
     }
 
-    /// Renews the lease once, or finds out whose it is.
+    /// Renews the lease once, or finds out who holds it.
     async fn renew(&self, held: &mut Record) -> Result<RequestStart, LeaseError> {
         let mut meta = Some(held.metadata.clone());
         let acquired = held.spec.as_ref().and_then(|spec| spec.acquire_time.clone());
         let mut why = String::new();
-        // Once our time could be over, nothing is sent before it is known that the lease is still ours.
+        // Once our lease could have expired, nothing is sent before a read shows that it is still ours.
         let mut look = !self.fence.holds(&self.clock);
         for _ in 0..3 {
             if std::mem::replace(&mut look, true) {
@@ -408,7 +408,7 @@ impl Leader {
                     *held = record;
                     return Ok(sent);
                 }
-                // Somebody edited it, or deleted it, or our last renewal did succeed although no answer came, or it was taken.
+                // The Lease was edited, deleted or taken, or our last renewal succeeded although its answer was lost.
                 Err(error) if overtaken(&error) => why = error.to_string(),
                 Err(error) => return Err(error.into()),
             }
@@ -416,7 +416,7 @@ impl Leader {
         Err(LeaseError::Unknown(why))
     }
 
-    /// Lets others have it at once.
+    /// Releases the lease, so that another process can acquire it at once.
     async fn release_lease(&self, mut held: Record) {
         for _ in 0..2 {
             let mut spec = held.spec.clone().unwrap_or_default();
@@ -426,7 +426,7 @@ impl Leader {
                 Ok(_) => return tracing::info!(lease = %self, "released the lease"),
                 Err(error) => error,
             };
-            // The renewal that was under way may have been faster.
+            // The last renewal may have been written meanwhile.
             let again = self.limited(RELEASE_TIMEOUT, self.api.get_opt(&self.lease.name)).await;
             match again {
                 Ok(Some(record)) if holder(&record) == Some(&self.lease.identity) => held = record,
@@ -435,7 +435,7 @@ impl Leader {
         }
     }
 
-    /// Makes it or replaces it; the metadata has the resourceVersion that must still be there.
+    /// Creates or replaces the Lease; the metadata has the resourceVersion as precondition.
     async fn put(&self, meta: Option<ObjectMeta>, spec: LeaseSpec) -> Result<Record, kube::Error> {
         let by = PostParams { field_manager: Some("fleetwright-leader".into()), ..PostParams::default() };
         let spec = Some(spec);
@@ -456,7 +456,8 @@ impl Leader {
             let ours = old.holder_identity.as_deref() == Some(&self.lease.identity);
             old.lease_transitions.unwrap_or_default().saturating_add(i32::from(!ours))
         });
-        // A write that changes nothing has the resourceVersion, and so the fencing token, of the leader before: another process of the same identity.
+        // A write that changes nothing keeps the resourceVersion, and so the fencing token, of the previous leader: another process with the same
+        // identity.
         let same = old.as_ref().is_some_and(|old| old.acquire_time == Some(MicroTime(now)));
         let acquired = if same { now + Duration::from_micros(1) } else { now };
         LeaseSpec {
@@ -471,7 +472,7 @@ impl Leader {
         LeaseSpec { renew_time: Some(MicroTime(now)), lease_duration_seconds: Some(self.lease.seconds()), ..old }
     }
 
-    /// The answer, if it comes in time.
+    /// The answer, or an error after the timeout.
     async fn limited<T, E: Into<LeaseError>>(
         &self,
         limit: Duration,

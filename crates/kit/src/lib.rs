@@ -1,5 +1,5 @@
-//! What every operator needs: shared caches, a queue, conflict-free writes, a leader, a journal, a gate, errors that say what to do,
-//! events, metrics and an orderly stop. The safe way is the short way.
+//! The library of all operators: shared caches, a queue, conflict-free writes, leader election, a journal, a gate, errors with a remedy,
+//! Events, metrics and a clean stop. The safe way is the short way.
 //!
 //! An operator is an [`Operator`] with caches and controllers. A [`Controller`] is five functions:
 //! `dereference → validate → decide → act → report`. `decide` has no I/O and lives in the `plan` crate.
@@ -7,7 +7,7 @@
 //! Guarantees:
 //! - one watch for each kind, however many controllers read it;
 //! - a controller never acts on a cache older than its own last write;
-//! - nothing is sent once the lease could have ended;
+//! - nothing is sent once the lease could have expired;
 //! - time and randomness are arguments, so that a scenario runs in virtual time.
 
 pub mod cache;

@@ -1,7 +1,7 @@
-//! What is counted.
+//! The metrics of a process.
 //!
 //! Labels are bounded: controllers, steps and reasons are constants of the code, resources and kinds are those that an operator
-//! uses (at most [`MOST_NAMES`] of each; further ones share the label `other`). Nothing is counted by object.
+//! uses (at most [`MOST_NAMES`] of each; further ones share the label `other`). No metric has a label per object.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,13 +17,13 @@ use prometheus_client::registry::{Metric, Registry};
 
 mod process;
 
-/// The most resources, and the most kinds, that get a label of their own.
+/// Maximum number of resources, and of kinds, with a label of their own.
 pub const MOST_NAMES: usize = 200;
 
 /// The content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// From half a millisecond to a minute: calls, passes and waits are all told apart by these.
+/// Buckets from half a millisecond to a minute, for calls, passes and waits.
 const SECONDS: [f64; 16] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
@@ -32,7 +32,7 @@ type Counters<const N: usize> = Family<Labels<N>, Counter>;
 type Gauges<const N: usize> = Family<Labels<N>, Gauge>;
 type Histograms<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
 
-/// Everything that one process counts; cheap to clone, clones count together.
+/// All metrics of one process; cheap to clone, clones share the counters.
 #[derive(Clone)]
 pub struct Metrics {
     inner: Arc<Inner>,
@@ -72,7 +72,7 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// With nothing counted yet.
+    /// Metrics without values.
     pub fn new() -> Self {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(process::Process));
@@ -101,7 +101,7 @@ impl Metrics {
     }
 
     /// A call to the API server: the verb in lower case, the resource as `machines.fleetwright.io/status`, and the HTTP status
-    /// or one word for why there is none.
+    /// or, without an answer, a one-word reason.
     pub fn call(&self, verb: &'static str, resource: &str, code: &str, took: Duration) {
         let resource = self.inner.resources.bounded(resource);
         let labels = [("verb", verb.into()), ("resource", resource.clone()), ("code", escaped(code))];
@@ -110,20 +110,20 @@ impl Metrics {
         self.inner.call_seconds.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
-    /// A pass that ended, with one word for how.
+    /// A pass that ended, with a one-word outcome.
     pub fn pass(&self, controller: &'static str, outcome: &'static str, took: Duration) {
         let labels = [("controller", controller.into()), ("outcome", outcome.into())];
         self.inner.passes.get_or_create(&labels).inc();
         self.inner.pass_seconds.get_or_create(&[("controller", controller.into())]).observe(took.as_secs_f64());
     }
 
-    /// How many objects wait for a pass now.
+    /// Number of objects that wait for a pass now.
     pub fn queue_depth(&self, controller: &'static str, priority: &'static str, depth: usize) {
         let labels = [("controller", controller.into()), ("priority", priority.into())];
         self.inner.queue_depth.get_or_create(&labels).set(number(depth));
     }
 
-    /// How long an object waited between being due and its pass.
+    /// Time between an object being due and its pass.
     pub fn queue_wait(&self, controller: &'static str, waited: Duration) {
         self.inner.queue_wait.get_or_create(&[("controller", controller.into())]).observe(waited.as_secs_f64());
     }
@@ -134,25 +134,25 @@ impl Metrics {
         self.inner.troubles.get_or_create(&labels).inc();
     }
 
-    /// How many objects a cache holds.
+    /// Number of objects in a cache.
     pub fn cache_objects(&self, kind: &str, objects: usize) {
         let kind = self.inner.kinds.bounded(kind);
         self.inner.cache_objects.get_or_create(&[("kind", kind)]).set(number(objects));
     }
 
-    /// Whether a cache holds what the API server holds.
+    /// Whether a cache is in sync with the API server.
     pub fn cache_synced(&self, kind: &str, synced: bool) {
         let kind = self.inner.kinds.bounded(kind);
         self.inner.cache_synced.get_or_create(&[("kind", kind)]).set(synced.into());
     }
 
-    /// A watch was opened anew, with one word for why.
+    /// A watch was restarted, with a one-word reason.
     pub fn watch_restart(&self, kind: &str, why: &'static str) {
         let kind = self.inner.kinds.bounded(kind);
         self.inner.watch_restarts.get_or_create(&[("kind", kind), ("reason", why.into())]).inc();
     }
 
-    /// Whether this process leads. Beginning and ceasing are counted.
+    /// Whether this process leads. Transitions are counted.
     pub fn leading(&self, leading: bool) {
         if self.inner.leader.set(leading.into()) != i64::from(leading) {
             self.inner.lease_transitions.inc();
@@ -164,7 +164,7 @@ impl Metrics {
         self.inner.events.get_or_create(&[("reason", reason.into()), ("type", level.into())]).inc();
     }
 
-    /// How many Operation objects of a type are in a phase.
+    /// Number of Operation objects of a type in a phase.
     pub fn operations(&self, phase: &'static str, kind: &str, count: usize) {
         let kind = self.inner.kinds.bounded(kind);
         self.inner.operations.get_or_create(&[("phase", phase.into()), ("type", kind)]).set(number(count));
@@ -175,8 +175,8 @@ impl Metrics {
         self.inner.spans_dropped.inc_by(count);
     }
 
-    /// Lets an operator add its own. Names should begin with `fleetwright_`; a label's values must be
-    /// bounded, and go through [`escaped`] unless they are words of the code.
+    /// Registers metrics of an operator. Names should start with `fleetwright_`; label values must be
+    /// bounded, and go through [`escaped`] unless they are constants of the code.
     pub fn register(&self, with: impl FnOnce(&mut Registry)) {
         with(&mut self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -185,7 +185,7 @@ impl Metrics {
     pub fn encode(&self) -> String {
         let mut page = String::new();
         let registry = self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        // Writing to a string cannot fail; a collector that does leaves the page as far as it came.
+        // Writing to a string cannot fail; a collector that fails truncates the page.
         let _ = text::encode(&mut page, &registry);
         page
     }
@@ -207,17 +207,17 @@ fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// A label's value as it is written on the page; prometheus-client writes values as they are.
+/// A label value with escapes for the page; prometheus-client writes values unescaped.
 pub fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// The names that have a label of their own.
+/// Names with a label of their own.
 #[derive(Default)]
 struct Names(Mutex<BTreeSet<String>>);
 
 impl Names {
-    /// The name as the value of a label, or `other` if there are too many.
+    /// The name as a label value, or `other` if there are too many.
     fn bounded(&self, name: &str) -> String {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !names.contains(name) {

@@ -1,7 +1,7 @@
-//! When the API server did not answer.
+//! Outages of the API server.
 //!
-//! Whoever gives something a deadline that only the API server can show to be met (a Node that must join) must not count the time in which
-//! nothing could be shown. Every watch reports here when it fails and when it is established again: between the two its cache is stale,
+//! A deadline that only the API server can show to be met (a Node that must join) must not count time in which
+//! it could show nothing. Every watch reports here when it fails and when it is established again: between the two its cache is stale,
 //! which can last longer than the outage itself, because watches back off.
 
 use std::collections::VecDeque;
@@ -12,16 +12,16 @@ use jiff::Timestamp;
 /// The number of ended outages that are kept. Deadlines are minutes long; older outages do not matter.
 const MAX_OUTAGES: usize = 64;
 
-/// A time in which at least one watch was down.
+/// A time in which at least one watch had failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
     /// The first watch failed.
     pub from: Timestamp,
-    /// All watches were established again; for one that is not over, the time at which it was asked for.
+    /// All watches were established again; for an outage in progress, the time of the query.
     pub to: Timestamp,
 }
 
-/// The outages that this process saw. Cheap to clone; clones share.
+/// Outages that this process observed. Cheap to clone; clones share.
 #[derive(Clone, Debug, Default)]
 pub struct Outages {
     state: Arc<Mutex<State>>,
@@ -29,22 +29,22 @@ pub struct Outages {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of watches that are down.
+    /// Number of failed watches.
     down: usize,
-    /// Since when at least one is.
+    /// Since when at least one watch has failed.
     since: Option<Timestamp>,
     ended: VecDeque<Outage>,
 }
 
 impl Outages {
-    /// A watch failed because the API server did not answer.
+    /// Records that a watch failed because the API server did not answer.
     pub(crate) fn begin(&self, now: Timestamp) {
         let mut state = self.state();
         state.down += 1;
         state.since.get_or_insert(now);
     }
 
-    /// A watch that had failed is established again.
+    /// Records that a failed watch is established again.
     pub(crate) fn end(&self, now: Timestamp) {
         let mut state = self.state();
         state.down = state.down.saturating_sub(1);
@@ -59,7 +59,7 @@ impl Outages {
         }
     }
 
-    /// All that are known, the oldest first. The last one may go on.
+    /// All recorded outages, oldest first. The last one may be in progress.
     pub fn until(&self, now: Timestamp) -> Vec<Outage> {
         let state = self.state();
         let open = state.since.map(|from| Outage { from, to: now.max(from) });

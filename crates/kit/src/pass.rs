@@ -1,4 +1,4 @@
-//! One look at one object.
+//! A pass over one object.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::events::Events;
 use crate::write::Writer;
 use crate::{Budget, Clock, Key, Step};
 
-/// What passes of one controller share.
+/// Shared by the passes of one controller.
 pub(crate) struct PassContext {
     pub client: kube::Client,
     pub clock: Clock,
@@ -19,7 +19,7 @@ pub(crate) struct PassContext {
     pub writer: Writer,
 }
 
-/// One pass of a controller over one object: which object, when, and the means to write.
+/// One pass of a controller over one object: the object, the time, and the means to write.
 pub struct Pass {
     pub(crate) key: Key,
     pub(crate) now: Timestamp,
@@ -33,27 +33,27 @@ impl Pass {
         &self.key
     }
 
-    /// When the pass began. The one time that all its decisions use.
+    /// Start of the pass. All its decisions use this time.
     pub fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// Whether this is a deep check: look past the caches.
+    /// Whether this is a deep check: read past the caches.
     pub fn deep(&self) -> bool {
         self.deep
     }
 
-    /// The only way to write.
+    /// The writer, the only way to write.
     pub fn writer(&self) -> &Writer {
         &self.means.writer
     }
 
-    /// Tells people.
+    /// The publisher of Events.
     pub fn events(&self) -> &Events {
         &self.means.events
     }
 
-    /// Whether nobody else can lead at this moment. What acts outside the API server asks right before it does.
+    /// Whether this process is certain to hold the lease. Acts outside the API server check it right before their first effect.
     pub fn leads(&self) -> bool {
         self.means.fence.holds(&self.means.clock)
     }
@@ -63,40 +63,40 @@ impl Pass {
         self.means.fence.number()
     }
 
-    /// Tells the time of now, for what takes longer than a moment.
+    /// The current time, for work that takes longer than a moment.
     pub fn clock(&self) -> &Clock {
         &self.means.clock
     }
 
-    /// A client whose calls count for this pass and which sends nothing when the lease could have ended.
+    /// A client whose calls count for this pass and which sends nothing when the lease could have expired.
     pub fn client(&self) -> kube::Client {
         self.means.client.clone()
     }
 }
 
-/// How a pass ended.
+/// Outcome of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ending {
-    /// All steps went well.
+    /// All steps succeeded.
     Done,
     /// The object is gone.
     Gone,
-    /// An error that mends itself.
+    /// An error that ends by itself.
     Waits,
-    /// An error; it is tried again, later each time.
+    /// An error; it is retried with backoff.
     Retries,
-    /// Somebody else wrote in between; it is decided again.
+    /// A conflict with another writer; it is decided again.
     Conflict,
-    /// An error that a person must mend.
+    /// An error that a person must fix.
     NeedsPerson,
-    /// The lease could have ended: nothing was sent.
+    /// The lease could have expired: nothing was sent.
     Fenced,
     /// The controller panicked.
     Panicked,
 }
 
 impl Ending {
-    /// One word in lower case, for metrics.
+    /// Name in lower case, for metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -111,27 +111,27 @@ impl Ending {
     }
 }
 
-/// What became of one pass, for who counts.
+/// Record of one pass, for [`OnPass`](crate::operator::OnPass).
 #[derive(Clone, Debug)]
 pub struct PassRecord {
-    /// The controller's name.
+    /// Name of the controller.
     pub controller: &'static str,
     /// The object.
     pub key: Key,
     /// Whether it was a deep check.
     pub deep: bool,
-    /// The step that it reached: the one that failed, or the last.
+    /// The failed step, or the last one.
     pub step: Step,
-    /// Calls that read.
+    /// Number of reads.
     pub reads: u32,
-    /// Calls that wrote.
+    /// Number of writes.
     pub writes: u32,
-    /// The most calls that the controller declared.
+    /// Declared maximum of calls.
     pub budget: Budget,
-    /// How it ended.
+    /// Outcome of the pass.
     pub ending: Ending,
-    /// The reason of the error, if it ended with one.
+    /// Reason of the error, if there was one.
     pub reason: Option<&'static str>,
-    /// How long it took.
+    /// Duration of the pass.
     pub took: Duration,
 }

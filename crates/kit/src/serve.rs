@@ -1,7 +1,7 @@
 //! `/metrics`, `/healthz`, `/readyz`.
 //!
-//! Plain HTTP, and nothing secret on any page. On a developer's machine it should be bound to 127.0.0.1; in a cluster, where the kubelet and
-//! Prometheus come from elsewhere, to 0.0.0.0, and a NetworkPolicy says who may.
+//! Plain HTTP, without secret data on any page. On a developer's machine it should be bound to 127.0.0.1; in a cluster, where the kubelet and
+//! Prometheus connect from other addresses, to 0.0.0.0, with a NetworkPolicy that allows only them.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -28,13 +28,13 @@ mod health;
 
 pub use health::{Health, LONGEST_PASS, PassGuard, RunGuard, Verdict};
 
-/// Connections at the same time; further ones wait to be accepted.
+/// Maximum number of connections; further ones wait in the backlog.
 const MOST_CONNECTIONS: usize = 64;
-/// From the first byte of a request to the end of its head, and between requests.
+/// Timeout from the first byte of a request to the end of its head, and between requests.
 const HEAD_WAIT: Duration = Duration::from_secs(10);
-/// After this a connection is closed, also one whose client does not read. Prometheus opens another.
+/// Maximum lifetime of a connection, also if its client does not read. Prometheus opens another one.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(300);
-/// The largest head of a request.
+/// Maximum size of a request's head.
 const LARGEST_HEAD: usize = 16 * 1024;
 
 /// A bound address.
@@ -45,10 +45,10 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Takes the address; port 0 is any free one.
+    /// Binds the address; port 0 is any free one.
     ///
     /// # Errors
-    /// When the address is taken, or is not ours.
+    /// The address is in use, or is not local.
     pub async fn bind(address: SocketAddr) -> io::Result<Self> {
         let cannot = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"));
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
@@ -56,7 +56,7 @@ impl Endpoint {
         Ok(Self { listener, address })
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -82,7 +82,7 @@ impl Endpoint {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
-                    // Out of file descriptors, most likely: give others the time to close theirs.
+                    // Most likely out of file descriptors: wait until other connections are closed.
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }

@@ -3,8 +3,8 @@
 //! Logs are lines of text or JSON on standard error. The spans around a line (the pass with its controller and object, the step) are part of it.
 //! Traces are the same spans, sent to an OpenTelemetry collector when an endpoint is given; see [`Traces`].
 //!
-//! Secrets stay out of both: requests are logged by verb, resource and name, never by headers or bodies, and what libraries log of those is
-//! left out whatever the filter says.
+//! Secrets are in neither: requests are logged by verb, resource and name, never by headers or bodies, and log lines of libraries with headers or
+//! bodies are dropped whatever the filter is.
 
 use std::io;
 use std::str::FromStr;
@@ -22,13 +22,13 @@ mod export;
 
 pub use export::Exporter;
 
-/// How a line of the log looks.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
-    /// One JSON object for each line, for machines.
+    /// One JSON object per line, for programs.
     Json,
 }
 
@@ -44,10 +44,10 @@ impl FromStr for Format {
     }
 }
 
-/// What is logged and how.
+/// Settings of the log.
 #[derive(Clone, Debug)]
 pub struct Logging {
-    /// How a line looks.
+    /// Format of a line.
     pub format: Format,
     /// A level such as `info`, or `target=level` pairs, as in `RUST_LOG`.
     pub filter: String,
@@ -61,66 +61,66 @@ impl Default for Logging {
     }
 }
 
-/// Where traces go.
+/// Settings of traces.
 #[derive(Clone, Debug)]
 pub struct Traces {
     /// The address of an OTLP/HTTP receiver, such as `http://collector:4318`; `/v1/traces` is added unless it is there.
     pub endpoint: String,
-    /// Under which name, such as `fleetwright-readiness`.
+    /// Service name, such as `fleetwright-readiness`.
     pub service: String,
-    /// Which of several processes; the pod's name.
+    /// Service instance: the name of the pod.
     pub instance: String,
-    /// Which share of the traces is sent, from 0 to 1. A trace is sent as a whole or not at all.
+    /// Share of the traces that is sent, from 0 to 1. A trace is sent completely or not at all.
     pub share: f64,
 }
 
 impl Traces {
-    /// All traces of that service.
+    /// Settings that send all traces of that service.
     pub fn new(endpoint: &str, service: &str, instance: &str) -> Self {
         Self { endpoint: endpoint.into(), service: service.into(), instance: instance.into(), share: 1.0 }
     }
 }
 
-/// Why nothing is logged.
+/// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// The filter cannot be read.
+    /// The filter cannot be parsed.
     #[error(
         "the log filter {filter:?}: {why}; use a level such as info, or target=level pairs such as info,fleetwright_kit=debug"
     )]
     Filter {
-        /// What was given.
+        /// The given filter.
         filter: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         why: String,
     },
-    /// The endpoint cannot be read.
+    /// The endpoint cannot be parsed.
     #[error("the trace endpoint {endpoint:?}: {why}; use an address such as http://collector:4318")]
     Endpoint {
-        /// What was given.
+        /// The given endpoint.
         endpoint: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         why: String,
     },
-    /// Somebody did this before.
+    /// Logging is already set up.
     #[error("logging is already initialized")]
     Twice,
 }
 
-/// Sets up logging for the whole process, and traces if they are asked for: these are sent by the exporter that is returned, while it runs.
+/// Sets up logging for the whole process, and traces if they are configured: the returned exporter sends them while it runs.
 ///
 /// # Errors
-/// When the filter or the endpoint cannot be read, or logging is set up already.
+/// The filter or the endpoint cannot be parsed, or logging is already set up.
 pub fn init(logging: &Logging, traces: Option<&Traces>, metrics: &Metrics) -> Result<Option<Exporter>, TelemetryError> {
     let (subscriber, exporter) = subscriber(logging, traces, metrics, io::stderr)?;
     tracing::subscriber::set_global_default(subscriber).map_err(|_| TelemetryError::Twice)?;
     Ok(exporter)
 }
 
-/// What [`init`] sets up, with the log going elsewhere.
+/// Like [`init`], with the log going to another writer.
 ///
 /// # Errors
-/// When the filter or the endpoint cannot be read.
+/// The filter or the endpoint cannot be parsed.
 pub fn subscriber<W>(
     logging: &Logging,
     traces: Option<&Traces>,
@@ -130,7 +130,7 @@ pub fn subscriber<W>(
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    // What kube's client says about each failed request is said by who asked, once; see it by naming it in the filter.
+    // Callers log a failed request once; the messages of kube's client about it appear only if the filter names them.
     let directives = format!("kube_client::client::builder=off,{}", logging.filter);
     let filter = EnvFilter::try_new(&directives)
         .map_err(|error| TelemetryError::Filter { filter: logging.filter.clone(), why: error.to_string() })?;
@@ -151,13 +151,13 @@ where
     Ok((Registry::default().with(lines).with(collect), exporter))
 }
 
-/// kube's client logs answers that it cannot read, whole, a Secret's as well; the HTTP/2 library logs headers.
+/// kube's client logs unparsable answers in full, also those of a Secret; the HTTP/2 library logs headers.
 fn tells_secrets(metadata: &Metadata<'_>) -> bool {
     let target = metadata.target();
     target == "kube_client::client" || target == "h2" || target.starts_with("h2::")
 }
 
-/// Only our spans are sent: those of the HTTP client below would tell of sending, too, and never end.
+/// Only our own spans are sent: spans of the HTTP client in the exporter would cause further requests without end.
 fn is_ours(metadata: &Metadata<'_>) -> bool {
     let level = if metadata.is_span() { Level::DEBUG } else { Level::INFO };
     metadata.target().starts_with("fleetwright") && *metadata.level() <= level

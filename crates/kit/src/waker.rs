@@ -1,4 +1,4 @@
-//! Wakes objects for reasons that no cache sees.
+//! Triggers passes for reasons that no cache sees.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,10 +7,10 @@ use crate::Key;
 
 type Sink = Box<dyn Fn(Key) + Send + Sync>;
 
-/// Wakes objects of a controller for reasons that no cache sees, such as a count in memory that fell. Cheap to clone.
+/// Triggers passes of a controller for reasons that no cache sees, such as a count in memory that fell. Cheap to clone.
 ///
-/// Made before the controller, which may own a clone, and given to [`Triggers::by`](crate::operator::Triggers::by).
-/// What is woken before that is kept until then.
+/// Created before the controller, which may own a clone, and passed to [`Triggers::by`](crate::operator::Triggers::by).
+/// Keys that are triggered before that are kept until then.
 #[derive(Clone, Default)]
 pub struct Waker {
     inner: Arc<Mutex<Inner>>,
@@ -23,12 +23,12 @@ struct Inner {
 }
 
 impl Waker {
-    /// Of a controller yet to be named.
+    /// A waker without a controller.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Looks at that object soon, as if it had changed.
+    /// Runs a pass for that object soon, as if it had changed.
     pub fn wake(&self, key: Key) {
         let sink = {
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,7 +40,7 @@ impl Waker {
         sink(key);
     }
 
-    /// Says where the keys go.
+    /// Sets the receiver of the keys.
     pub(crate) fn attach(&self, sink: impl Fn(Key) + Send + Sync + 'static) {
         let sink: Arc<Sink> = Arc::new(Box::new(sink));
         let early = {

@@ -27,9 +27,9 @@ pub enum WriteError {
     /// The object changed after the decision, or a precondition failed: decide again.
     #[error("{what}: conflict: {message}")]
     Conflict {
-        /// What was written.
+        /// Request and object.
         what: String,
-        /// What the API server said.
+        /// Message of the API server.
         message: String,
     },
     /// The object does not exist.
@@ -38,27 +38,27 @@ pub enum WriteError {
     /// The API server rejects the request, and would reject it again.
     #[error("{what}: rejected by the API server ({code}): {message}")]
     Refused {
-        /// What was written.
+        /// Request and object.
         what: String,
         /// The HTTP status.
         code: u16,
-        /// What the API server said.
+        /// Message of the API server.
         message: String,
     },
     /// The API server asks to wait.
     #[error("{what}: the API server is busy, retrying after {after:?}")]
     Later {
-        /// What was written.
+        /// Request and object.
         what: String,
-        /// For how long.
+        /// Requested wait.
         after: Duration,
     },
     /// No answer arrived: the object may have been written.
     #[error("{what}: no response, the write may have succeeded: {message}")]
     Unknown {
-        /// What was written.
+        /// Request and object.
         what: String,
-        /// What happened.
+        /// Error message.
         message: String,
     },
     /// This process does not hold the lease, or the lease could have expired: nothing was sent.
@@ -67,7 +67,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// What to do about it.
+    /// What to do about the error.
     pub fn remedy(&self) -> Remedy {
         match self {
             Self::Conflict { .. } | Self::Gone(_) => Remedy::DecideAgain,
@@ -77,7 +77,7 @@ impl WriteError {
         }
     }
 
-    /// One word in CamelCase.
+    /// Reason in CamelCase.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Conflict { .. } => "WriteConflict",
@@ -152,9 +152,9 @@ impl Writer {
         &self.manager
     }
 
-    /// Applies fields of the status, server-side, provided that the object still has that resourceVersion.
-    /// `desired` holds what this controller owns, whole: what it leaves out, it gives up. `current` holds the same fields as the object
-    /// has them now; if they say the same, nothing is sent and the answer is `Ok(false)`.
+    /// Applies fields of the status, server-side, provided that the object still has that resourceVersion. `desired` contains all fields that this
+    /// controller owns: ownership of omitted fields is given up. `current` contains the same fields of the live object; if both are equal, nothing is
+    /// sent and the answer is `Ok(false)`.
     ///
     /// Entries of other owners in keyed lists, such as conditions, are not touched.
     ///
@@ -180,7 +180,7 @@ impl Writer {
             "metadata": { "name": &*key.name, "resourceVersion": version },
             "status": desired,
         });
-        // Forced, because these are our fields: a person who edits one by hand would otherwise stop us for good.
+        // Forced, because these are our fields: otherwise a manual edit of one field would block the controller for ever.
         self.patch(cache, key, "/status", "application/apply-patch+yaml", "&force=true", &body).await?;
         Ok(true)
     }
@@ -271,7 +271,7 @@ impl Writer {
         let key = Key::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
         let what = describe::<K>(&key);
         let mut body = json(&what, object)?;
-        // A type that leaves these out (they are in the path) is completed: the server asks for them.
+        // A type without these fields (they are in the path) is completed: the server requires them.
         body["apiVersion"] = K::api_version(&()).into();
         body["kind"] = K::kind(&()).into();
         let uri = format!("{}?fieldManager={}", path::<K>(&key), self.manager);
@@ -280,7 +280,7 @@ impl Writer {
             Ok(object) => Ok(Some(object)),
             Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
             Err(error) => Err(match WriteError::of(what, error) {
-                // What is missing is the namespace, or the kind.
+                // The namespace or the kind does not exist.
                 WriteError::Gone(what) => {
                     WriteError::Refused { what, code: 404, message: "its namespace or kind does not exist".into() }
                 }

@@ -3,27 +3,27 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// The Kubernetes minor that tests use unless they say otherwise.
+/// The Kubernetes minor that tests use by default.
 pub const DEFAULT_MINOR: &str = "1.37";
 
-/// The minors that can be built, and the version that each stands for: the pins of `k8s/<minor>/go.mod`.
+/// The supported minors with their versions: the pins of `k8s/<minor>/go.mod`.
 const VERSIONS: [(&str, &str); 2] = [("1.37", "v1.37.1"), ("1.36", "v1.36.4")];
 
-/// The version of etcd that each minor's module brings along.
+/// The version of etcd in each minor's Go module.
 const ETCD: [(&str, &str); 2] = [("1.37", "v3.7.0"), ("1.36", "v3.6.8")];
 
-/// A folder with Kubernetes' and etcd's executables.
+/// A folder with the executables of Kubernetes and etcd.
 #[derive(Clone, Debug)]
 pub struct Binaries {
     folder: PathBuf,
 }
 
 impl Binaries {
-    /// Finds the executables of a minor such as `1.37`: in the folder that `KUBEBUILDER_ASSETS` names, else in the cache that
+    /// Finds the executables of a minor such as `1.37`: in the folder `KUBEBUILDER_ASSETS`, otherwise in the cache that
     /// `make k8s` fills (`FLEETWRIGHT_CACHE`, by default `~/.cache/fleetwright`).
     ///
     /// # Errors
-    /// When etcd or kube-apiserver is not there; the error says what to run.
+    /// When etcd or kube-apiserver does not exist; the error names the command to run.
     pub fn find(minor: &str) -> Result<Self> {
         let folder = match env::var_os("KUBEBUILDER_ASSETS").filter(|folder| !folder.is_empty()) {
             Some(folder) => PathBuf::from(folder),
@@ -36,7 +36,7 @@ impl Binaries {
         Ok(found)
     }
 
-    /// One executable of the folder.
+    /// The path of an executable in the folder.
     pub fn path(&self, binary: &str) -> Result<PathBuf> {
         let path = self.folder.join(binary);
         if !path.is_file() {
@@ -45,18 +45,18 @@ impl Binaries {
         Ok(path)
     }
 
-    /// The version that a minor such as `1.37` stands for: `v1.37.1`.
+    /// The version of a minor such as `1.37`: `v1.37.1`.
     ///
     /// # Errors
-    /// When there is no such minor here.
+    /// When the minor is not supported.
     pub fn version(minor: &str) -> Result<&'static str> {
         of(&VERSIONS, minor)
     }
 
-    /// The version of etcd that a minor comes with.
+    /// The version of etcd that belongs to a minor.
     ///
     /// # Errors
-    /// When there is no such minor here.
+    /// When the minor is not supported.
     pub fn etcd_version(minor: &str) -> Result<&'static str> {
         of(&ETCD, minor)
     }
@@ -66,7 +66,7 @@ impl Binaries {
         VERSIONS.iter().rev().map(|(minor, _)| *minor)
     }
 
-    /// The folder itself.
+    /// The folder with the executables.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -83,7 +83,7 @@ fn of(versions: &[(&str, &'static str)], minor: &str) -> Result<&'static str> {
     Ok(version)
 }
 
-/// What is made once and kept, outside of any checkout: `FLEETWRIGHT_CACHE`, by default `~/.cache/fleetwright`.
+/// The cache of build results, outside of any checkout: `FLEETWRIGHT_CACHE`, by default `~/.cache/fleetwright`.
 pub(crate) fn cache() -> Result<PathBuf> {
     Ok(match env::var_os("FLEETWRIGHT_CACHE").filter(|folder| !folder.is_empty()) {
         Some(folder) => PathBuf::from(folder),

@@ -9,13 +9,13 @@ use kube::runtime::conditions::is_crd_established;
 use kube::runtime::wait::Condition;
 use kube::{Api, Client, ResourceExt};
 
-/// Longer than a busy server takes.
+/// Longer than a busy server needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes the server serve these kinds, and returns when it does.
+/// Creates these CustomResourceDefinitions, and returns when the server serves them.
 ///
 /// # Errors
-/// It does not take one, or does not serve it within a minute.
+/// The server refuses one, or does not serve it within a minute.
 pub async fn define(client: &Client, kinds: &[CustomResourceDefinition]) -> Result<()> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let params = PatchParams::apply("lab").force();
@@ -29,10 +29,10 @@ pub async fn define(client: &Client, kinds: &[CustomResourceDefinition]) -> Resu
     served(client, kinds).await
 }
 
-/// Returns when the server serves these kinds, which somebody has defined.
+/// Returns when the server serves these CustomResourceDefinitions, which exist already.
 ///
 /// # Errors
-/// One is not there, or not served within a minute.
+/// One does not exist, or is not served within a minute.
 pub async fn served(client: &Client, kinds: &[CustomResourceDefinition]) -> Result<()> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let deadline = Instant::now() + PATIENCE;
@@ -50,7 +50,7 @@ pub async fn served(client: &Client, kinds: &[CustomResourceDefinition]) -> Resu
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // Established is said before every path is served.
+        // The condition Established is set before every path is served.
         let version = kind.spec.versions.iter().find(|version| version.served).map(|version| version.name.as_str());
         let (group, plural) = (&kind.spec.group, &kind.spec.names.plural);
         let path = format!("/apis/{group}/{}/{plural}?limit=1", version.unwrap_or_default());

@@ -15,14 +15,14 @@ use crate::plane::{client, free_port};
 use crate::process::Process;
 use crate::{Binaries, DEFAULT_MINOR};
 
-/// How often a start is repeated when somebody else takes the port in between.
+/// The number of start attempts, since another process may take the port in between.
 const ATTEMPTS: usize = 5;
 const READY: Duration = Duration::from_secs(120);
 
-/// An etcd of one member that is nobody's in particular, as somebody would run one for several clusters: it speaks TLS only, and only with those
-/// who show a certificate of its authority. It ends when it is dropped.
+/// An etcd of one member outside of all clusters, as a person would run one for several clusters: it accepts only TLS with client certificates
+/// of its authority. Dropping it ends it.
 pub struct Etcd {
-    // Dropped in this order.
+    // The order of drops.
     process: Process,
     client: Client,
     url: String,
@@ -31,10 +31,10 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Starts one on that address of this machine, and waits until it answers.
+    /// Starts etcd on this address of the machine, and waits until it answers.
     ///
     /// # Errors
-    /// When there is no etcd, or it does not begin to serve.
+    /// When there is no etcd executable, or etcd does not serve in time.
     pub async fn start(address: impl Into<IpAddr>) -> Result<Self> {
         let address = address.into();
         for _ in 1..ATTEMPTS {
@@ -55,7 +55,7 @@ impl Etcd {
             write_private(file(name), content).with_context(|| format!("cannot write {}", file(name)))
         };
         let authority = Authority::new("fleetwright-lab-etcd")?;
-        // Its gateway is a client of it, with the certificate of the server.
+        // Its gateway is a client of its own server, with the server's certificate.
         let usages = vec![LeafUsage::Server, LeafUsage::Client];
         let serving = authority.issue(Leaf { usages, ..Leaf::server("etcd", ["localhost"], [address]) })?;
         keep("ca.crt", authority.cert_pem())?;
@@ -98,28 +98,28 @@ impl Etcd {
         }
     }
 
-    /// Where it is, as `https://ADDRESS:PORT`.
+    /// The URL, as `https://ADDRESS:PORT`.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The certificate that its own is signed by.
+    /// The CA certificate of its server certificate.
     pub fn ca_pem(&self) -> &str {
         self.authority.cert_pem()
     }
 
-    /// A certificate with which `user` is let in.
+    /// A client certificate for `user`.
     pub fn issue(&self, user: &str) -> Result<PemPair> {
         Ok(self.authority.issue(Leaf::client(user, [""; 0]))?)
     }
 
-    /// Keeps a value under a key.
+    /// Writes a value under a key.
     pub async fn put(&self, key: &str, value: &str) -> Result<()> {
         let body = json!({ "key": BASE64_STANDARD.encode(key), "value": BASE64_STANDARD.encode(value) });
         self.call("kv/put", &body).await.map(drop)
     }
 
-    /// All keys that begin so, and the revision at which each was last written.
+    /// All keys with this prefix, and the revision of each one's last write.
     pub async fn keys(&self, prefix: &str) -> Result<BTreeMap<String, i64>> {
         let mut end = prefix.as_bytes().to_vec();
         *end.last_mut().context("all keys would be too many")? += 1;

@@ -1,5 +1,5 @@
 //! Real Kubernetes on one machine, for tests: etcd, kube-apiserver and, on request, kube-controller-manager and kube-scheduler,
-//! as plain processes on free loopback ports, in a temporary folder, with a PKI of their own.
+//! as plain processes on free loopback ports, in a temporary folder, with their own PKI.
 //!
 //! ```no_run
 //! # async fn doc() -> anyhow::Result<()> {

@@ -1,5 +1,5 @@
-//! Runs a real control plane, or with `host NAME…` bare hosts, or with `meta` a Kubernetes that runs pods, until Ctrl-C, or until standard
-//! input's owner kills it: for trying things by hand. With `build` it builds what these need and is not there.
+//! Runs a real control plane, or with `host NAME…` bare hosts, or with `meta` a Kubernetes that runs pods, until Ctrl-C or until standard
+//! input closes: for manual experiments. With `build` it builds the missing executables.
 
 use fleetwright_lab::ControlPlane;
 use fleetwright_lab::hosts::{Host, Network, Template, build_all};
@@ -31,7 +31,7 @@ async fn main() -> anyhow::Result<()> {
             println!("{} {} {}", meta.kubeconfig_path().display(), meta.pods(), meta.site.network.folder().display());
             stopped().await
         }
-        // What hosts and specs need of Go modules, before somebody waits for it.
+        // Builds the Go modules for hosts and specs ahead of time.
         Some("build") => build_all(),
         Some(other) => anyhow::bail!("unknown argument {other:?}; pass nothing, host NAME…, meta or build"),
     }

@@ -18,14 +18,14 @@ use tempfile::TempDir;
 use crate::process::Process;
 use crate::{Binaries, DEFAULT_MINOR};
 
-/// How often a start is repeated when somebody else takes a port between our finding it free and a process binding it.
+/// The number of start attempts, since another process may take a port between the search for a free one and its use.
 const ATTEMPTS: usize = 5;
 const READY: Duration = Duration::from_secs(240);
 const CLUSTER: &str = "fleetwright-lab";
-/// The issuer of service-account tokens, as most clusters have it.
+/// The issuer of service-account tokens, with the usual value.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// What a [`ControlPlane`] is to have.
+/// The configuration of a [`ControlPlane`].
 #[derive(Clone, Debug)]
 pub struct Builder {
     minor: String,
@@ -38,7 +38,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Takes another Kubernetes minor than the default, such as `1.36`.
+    /// Uses another Kubernetes minor than the default, such as `1.36`.
     pub fn minor(mut self, minor: impl Into<String>) -> Self {
         self.minor = minor.into();
         self
@@ -50,7 +50,7 @@ impl Builder {
         self
     }
 
-    /// Serves on another address of this machine than loopback, such as that of a bridge with hosts on it.
+    /// Serves on another address of this machine than loopback, such as the address of a bridge with hosts.
     pub fn address(mut self, address: impl Into<IpAddr>) -> Self {
         self.address = address.into();
         self
@@ -62,30 +62,30 @@ impl Builder {
         self
     }
 
-    /// Turns a feature gate on or off in every component.
+    /// Sets a feature gate in every component.
     pub fn feature(mut self, name: &str, on: bool) -> Self {
         self.features.push(format!("{name}={on}"));
         self
     }
 
-    /// Gives kube-apiserver one more argument; it comes last and so wins.
+    /// Adds an argument of kube-apiserver; it comes last and so takes precedence.
     pub fn apiserver_arg(mut self, argument: impl Into<String>) -> Self {
         self.apiserver_args.push(argument.into());
         self
     }
 
-    /// Runs everything with the arguments that cost a control plane of pods its time, too, to compare with one: etcd writes to the disk, and only speaks TLS with those who show
-    /// a certificate; the others elect leaders, answer on a port of their own, and each controller has an account of its own. [`ControlPlane::etcd_call`] does not work then.
+    /// Uses the arguments of a production control plane, for comparisons of time: etcd syncs to the disk and requires TLS with client certificates;
+    /// the other components elect leaders and serve a port, and each controller has its own account. [`ControlPlane::etcd_call`] does not work then.
     pub fn production_arguments(mut self, wanted: bool) -> Self {
         self.production_arguments = wanted;
         self
     }
 
-    /// Starts everything and waits until it serves: readyz, the bootstrap roles, the `default` namespace, and its service
-    /// account when the controller that makes it was asked for.
+    /// Starts all components and waits until they serve: readyz, the bootstrap roles, the `default` namespace, and its service
+    /// account if the controller that creates it was requested.
     ///
     /// # Errors
-    /// When a binary is missing, or a process does not become ready: the error ends with its last words.
+    /// When a binary is missing, or a process does not become ready: the error ends with the last lines of its log.
     pub async fn start(self) -> Result<ControlPlane> {
         let binaries = Binaries::find(&self.minor)?;
         let mut attempt = 1;
@@ -106,10 +106,10 @@ impl Builder {
     }
 }
 
-/// A running control plane. Dropping it ends its processes and removes its folder; the folder stays, and its place is
+/// A running control plane. Dropping it ends its processes and removes its folder; the folder stays, and its path is
 /// printed, when the thread is panicking or `FLEETWRIGHT_KEEP` is set.
 pub struct ControlPlane {
-    /// In the order they were started.
+    /// In the order of their start.
     processes: Vec<Process>,
     binaries: Binaries,
     authority: Authority,
@@ -122,7 +122,7 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Says what the control plane is to have; by default etcd and kube-apiserver of the default minor.
+    /// A new configuration; by default etcd and kube-apiserver of the default minor.
     pub fn builder() -> Builder {
         Builder {
             minor: DEFAULT_MINOR.to_owned(),
@@ -135,12 +135,12 @@ impl ControlPlane {
         }
     }
 
-    /// Where the API server is, as `https://ADDRESS:PORT`.
+    /// The URL of the API server, as `https://ADDRESS:PORT`.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The certificate that the API server's own is signed by.
+    /// The CA certificate of the API server.
     pub fn ca_pem(&self) -> &str {
         self.authority.cert_pem()
     }
@@ -161,12 +161,12 @@ impl ControlPlane {
         Ok(kubeconfig(CLUSTER, &self.url, self.ca_pem(), Identity::from(&pair)))
     }
 
-    /// A certificate of the authority that all of the control plane trusts, such as a kubelet's own.
+    /// Issues a certificate of the authority that all of the control plane trusts, such as one for a kubelet.
     pub fn issue(&self, leaf: Leaf) -> Result<PemPair> {
         Ok(self.authority.issue(leaf)?)
     }
 
-    /// A kubeconfig with another proof of who the caller is, or none.
+    /// A kubeconfig with other credentials, or none.
     pub fn kubeconfig_with(&self, identity: Identity<'_>) -> String {
         kubeconfig(CLUSTER, &self.url, self.ca_pem(), identity)
     }
@@ -181,15 +181,15 @@ impl ControlPlane {
         client(&self.kubeconfig_as(user, groups)?).await
     }
 
-    /// Where etcd is, as `http://127.0.0.1:PORT`.
+    /// The endpoint of etcd, as `http://127.0.0.1:PORT`.
     pub fn etcd_endpoint(&self) -> &str {
         &self.etcd
     }
 
-    /// Forgets all of etcd's history up to now, as the API server does every five minutes. Returns the revision.
+    /// Compacts etcd's history up to now, as the API server does every five minutes. Returns the revision.
     ///
-    /// Caveat: API servers keep snapshots of their own. They look at the key by which they tell each other of compactions every
-    /// 15 seconds, so it takes that long until a paged list that began before expires.
+    /// Caveat: API servers keep their own snapshots. They read the key by which they announce compactions to each other every
+    /// 15 seconds, so it takes that long until a paged list that was started before expires.
     pub async fn compact(&self) -> Result<i64> {
         let status = self.etcd_call("/v3/maintenance/status", json!({})).await?;
         let revision = status["header"]["revision"].as_str().and_then(|text| text.parse::<i64>().ok());
@@ -202,7 +202,7 @@ impl ControlPlane {
         let done =
             self.etcd_call("/v3/kv/compaction", json!({ "revision": revision.to_string(), "physical": true })).await;
         match done {
-            // Another compaction came in between and went further.
+            // Another compaction came in between with a newer revision.
             Err(error) if error.to_string().contains("required revision has been compacted") => Ok(revision),
             done => done.map(|_| revision),
         }
@@ -216,7 +216,7 @@ impl ControlPlane {
         Ok(Client::try_from(config)?.request(request).await?)
     }
 
-    /// The executables in use; kubectl is among them.
+    /// The executables in use, kubectl included.
     pub fn binaries(&self) -> &Binaries {
         &self.binaries
     }
@@ -226,12 +226,12 @@ impl ControlPlane {
         self.folder().join("logs")
     }
 
-    /// Leaves the folder with the logs behind and says where it is, for a test that failed without a panic.
+    /// Keeps the folder with the logs and prints its path, for a test that failed without a panic.
     pub fn keep_logs(&mut self) {
         self.keep = true;
     }
 
-    /// The folder with all that the control plane has.
+    /// The folder with all files of the control plane.
     pub fn folder(&self) -> &Path {
         self.folder.as_ref().expect("the folder is taken only by drop").path()
     }
@@ -284,11 +284,11 @@ impl ControlPlane {
             format!("--data-dir={}", self.folder().join("etcd").display()),
             format!("--listen-client-urls={}", self.etcd),
             format!("--advertise-client-urls={}", self.etcd),
-            // A single member talks to no peer: any port will do.
+            // A single member has no peers: any port will do.
             "--listen-peer-urls=http://127.0.0.1:0".to_owned(),
         ];
         if wanted.production_arguments {
-            // Its gateway is a client of it, with the certificate of the server.
+            // Its gateway is a client of its own server, with the server's certificate.
             let usages = vec![LeafUsage::Server, LeafUsage::Client];
             let own = self.authority.issue(Leaf { usages, ..Leaf::server("etcd", ["localhost"], [local]) })?;
             arguments.extend([
@@ -298,7 +298,7 @@ impl ControlPlane {
                 format!("--key-file={}", self.keep_file("etcd.key", &own.key_pem)?),
             ]);
         } else {
-            // What is lost with the machine is of no use to a test.
+            // Durability after a machine failure is of no use to a test.
             arguments.push("--unsafe-no-fsync".to_owned());
         }
         self.start("etcd", arguments)
@@ -314,14 +314,14 @@ impl ControlPlane {
             names,
             [[127, 0, 0, 1].into(), [10, 96, 0, 1].into(), address],
         ))?;
-        // What it shows to kubelets when somebody wants a pod's log.
+        // The client certificate that it presents to kubelets, for example for logs.
         let kubelets = self.authority.issue(Leaf::client("kube-apiserver-kubelet-client", ["system:masters"]))?;
         let accounts = ServiceAccountKey::generate()?;
         let arguments = [
             format!("--etcd-servers={}", self.etcd),
             format!("--bind-address={address}"),
             format!("--advertise-address={address}"),
-            // v1.37 refuses to advertise a loopback address. On any other, pods find the server as everywhere: at `kubernetes.default.svc`.
+            // v1.37 refuses to advertise a loopback address. On any other, pods find the server as usual: at `kubernetes.default.svc`.
             format!("--endpoint-reconciler-type={}", if address.is_loopback() { "none" } else { "lease" }),
             format!("--secure-port={port}"),
             format!("--tls-cert-file={}", self.keep_file("apiserver.crt", &serving.cert_pem)?),
@@ -377,7 +377,7 @@ impl ControlPlane {
                 ["--use-service-account-credentials=true", "--kube-api-qps=100", "--kube-api-burst=200"]
                     .map(str::to_owned),
             ),
-            // A test's bursts are not a cluster's: the usual 20 requests a second would only make it wait.
+            // Tests make bursts of calls: the default limit of 20 requests a second would only slow them down.
             false => manner.extend(["--kube-api-qps=500", "--kube-api-burst=1000"].map(str::to_owned)),
         }
         self.start("kube-controller-manager", arguments.into_iter().chain(manner).chain(gates(&wanted.features)))
@@ -433,7 +433,7 @@ impl ControlPlane {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        // etcd goes last: an API server that misses it waits for it instead of ending.
+        // etcd stops last: an API server without etcd would wait for it instead of ending.
         let (etcd, others) = match self.processes.split_first_mut() {
             Some((etcd, others)) => (Some(etcd), others),
             None => (None, [].as_mut_slice()),
@@ -451,7 +451,7 @@ impl Drop for ControlPlane {
     }
 }
 
-/// Whether a component elects a leader and answers somebody, or has no twin to elect one with and serves nobody.
+/// Arguments for leader election and a serving port, or for neither, since the component has no second replica and no clients.
 fn leader_election_arguments(wanted: &Builder, kubeconfig: &str) -> Result<Vec<String>> {
     if !wanted.production_arguments {
         let lonely = ["--leader-elect=false", "--secure-port=0", "--kube-api-content-type=application/json"];
@@ -474,11 +474,11 @@ pub(crate) fn free_port(address: IpAddr) -> Result<u16> {
     Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
 }
 
-/// A client that repeats nothing by itself.
+/// A client without retries.
 pub(crate) async fn client(kubeconfig: &str) -> Result<Client> {
     let mut config =
         Config::from_custom_kubeconfig(Kubeconfig::from_yaml(kubeconfig)?, &KubeConfigOptions::default()).await?;
-    // What the server answers first is what a test wants to see, also when it is 429; and a benchmark would count a repeated request as
+    // Tests need the first answer of the server, also when it is 429; and a benchmark would count a repeated request as
     // one slow one.
     config.default_retry = false;
     Ok(Client::try_from(config)?)

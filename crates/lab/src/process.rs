@@ -1,4 +1,4 @@
-//! Child processes that never outlive us.
+//! Child processes that never outlive this process.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Runs a command and ends it when standard input does.
+/// Runs a command and ends it when standard input closes.
 ///
-/// Our end of that pipe closes when we drop it *and* when the kernel closes it for us because we were killed, which no
-/// destructor sees. The shell leads a process group of its own: a signal to the test's group does not take it away
-/// before it has done its duty. A subshell waits for the end of the pipe in `read`, a builtin, so that it leaves no process behind
-/// when it is killed because the command ended by itself; it is gone before the shell is.
+/// This process's end of the pipe closes when it is dropped *and* when the kernel closes it after a SIGKILL, which no
+/// destructor sees. The shell leads its own process group: a signal to the test's group does not end it
+/// before its cleanup. A subshell waits for the end of the pipe in `read`, a builtin, so that it leaves no process behind
+/// when it is killed because the command ended by itself; it ends before the shell does.
 const SUPERVISOR: &str = r#"
 exec 3<&0
 "$@" </dev/null 3<&- &
@@ -36,10 +36,10 @@ wait $watcher 2>/dev/null
 exit $status
 "#;
 
-/// Longer than the supervisor takes to lose patience.
+/// Longer than the supervisor waits before it sends SIGKILL.
 const END: Duration = Duration::from_secs(8);
 
-/// A supervised process: ended when it is dropped, and when we are killed.
+/// A supervised process: it ends when this value is dropped, and when this process is killed.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -51,7 +51,7 @@ impl Process {
     /// Starts `program` with its output appended to a file of the folder `logs`.
     ///
     /// # Errors
-    /// When there is no such program, or its log cannot be written.
+    /// When the program does not exist, or its log cannot be written.
     pub fn start<A: AsRef<OsStr>>(
         name: &str,
         program: &Path,
@@ -74,12 +74,12 @@ impl Process {
         Ok(Self { name: name.to_owned(), supervisor, log })
     }
 
-    /// What it is called.
+    /// The name of the process.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How the process ended, when it has.
+    /// The exit status, if the process has ended.
     pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.supervisor.try_wait()
     }
@@ -92,22 +92,22 @@ impl Process {
         lines[lines.len().saturating_sub(12)..].join("\n")
     }
 
-    /// The file with all that it said.
+    /// The log file.
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// Whether it said that somebody else has its port.
+    /// Whether the log says that another process has its port.
     pub(crate) fn lost_its_port(&self) -> bool {
         self.tail().contains("address already in use")
     }
 
-    /// Asks it to end (SIGTERM, and SIGKILL when that does not help) without waiting.
+    /// Asks the process to end (SIGTERM, and SIGKILL after a timeout) without waiting.
     pub fn terminate(&mut self) {
         drop(self.supervisor.stdin.take());
     }
 
-    /// Ends it and waits until it is gone.
+    /// Ends the process and waits for its exit.
     pub fn end(&mut self) {
         self.terminate();
         let deadline = Instant::now() + END;
@@ -117,7 +117,7 @@ impl Process {
                 Ok(Some(_)) | Err(_) => return,
             }
         }
-        // Only a supervisor that was stopped or wedged gets here. Its group holds it and its command.
+        // Only for a supervisor that was paused or hangs. The process group contains it and its command.
         let group = format!("-{}", self.supervisor.id());
         let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
         let _ = self.supervisor.wait();

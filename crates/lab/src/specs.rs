@@ -1,4 +1,4 @@
-//! Kubernetes' own end-to-end specs, run on a cluster: those that are listed in `k8s/e2e/specs.txt`.
+//! Kubernetes' own end-to-end specs, run on a cluster: those that `k8s/e2e/specs.txt` lists.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,38 +11,38 @@ use crate::hosts::command::aside;
 use crate::hosts::modules;
 use crate::{Binaries, DEFAULT_MINOR, Process};
 
-/// All that are known to run here. Those marked with a plus are quick.
+/// The specs that pass in the lab. A plus marks the quick ones.
 const LISTED: &str = include_str!("../../../k8s/e2e/specs.txt");
 
-/// The names of the specs that are listed: all of them, or the quick ones.
+/// The names of the listed specs: all of them, or the quick ones.
 pub fn listed(quick: bool) -> Vec<&'static str> {
     let lines = LISTED.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.filter(|line| !quick || line.starts_with('+')).map(|line| line.trim_start_matches(['+', ' '])).collect()
 }
 
-/// How a spec went.
+/// The result of a spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Its name.
+    /// The name of the spec.
     pub name: String,
-    /// How long it took.
+    /// The duration of the run.
     pub took: Duration,
-    /// What it said if it did not pass.
+    /// The message of a spec that did not pass.
     pub failure: Option<String>,
 }
 
-/// Builds the specs, once: some minutes.
+/// Builds the specs, once; it takes some minutes.
 ///
 /// # Errors
-/// When they cannot be built.
+/// When the build fails.
 pub async fn build() -> Result<PathBuf> {
     aside(modules::specs).await
 }
 
-/// Runs specs against the cluster of a kubeconfig, by so many processes at once, whose logs and reports go to a folder.
+/// Runs specs against the cluster of a kubeconfig in this number of parallel processes; logs and reports go to a folder.
 ///
 /// # Errors
-/// When one of them does not end within the limit, or was not run at all.
+/// When a process does not end within the limit, or a spec was not run.
 pub async fn run(
     kubeconfig: &Path,
     specs: &[&str],
@@ -64,7 +64,7 @@ pub async fn run(
             "--minStartupPods=0".to_owned(),
             "--system-pods-startup-timeout=1m".to_owned(),
             "--num-nodes=2".to_owned(),
-            // What failed is told in the report; the events of all namespaces would hide it.
+            // The report has the failures; the events of all namespaces would hide them.
             "--dump-logs-on-failure=false".to_owned(),
             "--ginkgo.no-color".to_owned(),
             "--ginkgo.v".to_owned(),
@@ -118,7 +118,7 @@ fn outcomes_of(report: &Value) -> Vec<Outcome> {
     .collect()
 }
 
-/// As a regular expression that matches nothing else.
+/// A regular expression that matches this name only.
 fn escaped(name: &str) -> String {
     let mut escaped = String::new();
     for letter in name.chars() {

@@ -11,7 +11,7 @@ use crate::plane::client;
 /// The two servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerKind {
-    /// Ours, in this process, reached over TLS as any other.
+    /// The embedded server in this process, reached over TLS like any other.
     Embedded,
     /// kube-apiserver on etcd.
     Real,
@@ -54,7 +54,7 @@ enum Server {
 }
 
 impl Target {
-    /// Starts one of the two.
+    /// Starts a server of this kind.
     pub async fn start(kind: ServerKind) -> Result<Self> {
         match kind {
             ServerKind::Embedded => Self::embedded().await,
@@ -67,7 +67,7 @@ impl Target {
         Self::embedded_with(Config::default()).await
     }
 
-    /// Starts the embedded server on a free loopback port, otherwise configured so.
+    /// Starts the embedded server on a free loopback port, with this configuration.
     pub async fn embedded_with(config: Config) -> Result<Self> {
         let listen = Some(([127, 0, 0, 1], 0).into());
         let handle = fleetwright_apiserver::Server::start(Config { listen, ..config }).await?;
@@ -75,14 +75,14 @@ impl Target {
         Ok(Self { server: Server::Embedded(handle), admin })
     }
 
-    /// Starts kube-apiserver, etcd and the controllers that matter.
+    /// Starts kube-apiserver, etcd and the necessary controllers.
     pub async fn real() -> Result<Self> {
         let plane = ControlPlane::builder().controller_manager(CONTROLLERS).start().await?;
         let admin = plane.client();
         Ok(Self { server: Server::Real(Box::new(plane)), admin })
     }
 
-    /// Which of the two it is.
+    /// The kind of the server.
     pub fn kind(&self) -> ServerKind {
         match self.server {
             Server::Embedded(_) => ServerKind::Embedded,
@@ -90,7 +90,7 @@ impl Target {
         }
     }
 
-    /// Where it is.
+    /// The URL of the server.
     pub fn url(&self) -> String {
         match &self.server {
             Server::Embedded(handle) => handle.url(),
@@ -98,7 +98,7 @@ impl Target {
         }
     }
 
-    /// The certificate of the authority that its own is signed by.
+    /// The CA certificate of the server.
     pub fn ca_pem(&self) -> &str {
         match &self.server {
             Server::Embedded(handle) => handle.ca_pem(),
@@ -114,12 +114,12 @@ impl Target {
         }
     }
 
-    /// A client that may do anything.
+    /// A client with all rights.
     pub fn admin(&self) -> Client {
         self.admin.clone()
     }
 
-    /// A client with a certificate of that user.
+    /// A client with a certificate of this user.
     pub async fn client_as(&self, user: &str, groups: &[&str]) -> Result<Client> {
         let config = match &self.server {
             Server::Embedded(handle) => handle.kubeconfig(user, groups)?,
@@ -128,16 +128,16 @@ impl Target {
         client(&config).await
     }
 
-    /// A client with that identity.
+    /// A client with this identity.
     pub async fn client_with(&self, identity: Identity<'_>) -> Result<Client> {
         client(&kubeconfig("lab", &self.url(), self.ca_pem(), identity)).await
     }
 
-    /// Ends it; after a failure the real one's logs stay, and where they are is printed.
+    /// Stops the server; after a failure the logs of the real one are kept, and their path is printed.
     pub async fn stop(self, failed: bool) {
         match self.server {
             Server::Embedded(handle) => handle.stop().await,
-            // Ending processes blocks; nobody else is waiting for this thread at the end of a run.
+            // Ending processes blocks; no other task needs this thread at the end of a run.
             Server::Real(mut plane) => {
                 if failed {
                     plane.keep_logs();
@@ -147,7 +147,7 @@ impl Target {
         }
     }
 
-    /// Forgets the history: a watch from an older version is answered 410.
+    /// Compacts the history: a watch from an older version is answered 410.
     pub async fn compact(&self) -> Result<()> {
         match &self.server {
             Server::Embedded(handle) => {

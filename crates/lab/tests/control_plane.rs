@@ -1,4 +1,4 @@
-//! The lab's promises, tried on real processes.
+//! The guarantees of the lab, tested on real processes.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::Api;
 use kube::api::ListParams;
 
-/// The processes that have the folder among their arguments.
+/// The processes with the folder among their arguments.
 fn processes_of(folder: &Path) -> Vec<String> {
     let folder = folder.to_str().unwrap();
     let commands = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
@@ -101,6 +101,6 @@ fn killing_the_tests_process_group_with_sigkill_leaves_no_process() {
     assert!(killed.success());
     leader.wait().unwrap();
     wait_until_gone(folder);
-    // Another lab that begins meanwhile may be faster.
+    // The reaper of another lab that starts meanwhile may be faster.
     let _ = fs::remove_dir_all(folder);
 }

@@ -1,13 +1,13 @@
-//! The Machine-Operator: hosts driven to their packages over SSH, and kept there.
+//! The Machine-Operator: drives hosts to their packages over SSH, and keeps them there.
 //!
-//! What is to be done is decided in [`fleetwright_plan::machine`], by one pure function. Here are the means: caches of what is declared, a pool of
-//! tasks with hosts ([`hosts`]), windows as Operations of the journal, evictions, and the status that people read.
+//! One pure function decides, in [`fleetwright_plan::machine`]. This crate has the means: caches of the declared objects, a pool of
+//! tasks on hosts ([`hosts`]), windows as Operations of the journal, evictions, and the status that people read.
 //!
 //! Guarantees:
 //! - a pass never waits for a host;
-//! - a step has an id that the host's journal runs at most once, whoever asks and however often;
-//! - a machine at rest costs one look at its host in each period, and no write;
-//! - only what we closed is opened, and only labels that we gave are taken back;
+//! - a step has an id that the host's journal runs at most once, whichever caller asks and however often;
+//! - an unchanged machine costs one observation of its host in each period, and no write;
+//! - only our own taint is removed, and only labels that we set;
 //! - nothing is done to a Node that is not bound to its machine by uid.
 
 mod drain;
@@ -49,14 +49,14 @@ use view::{MachineView, NodeView};
 /// The name of the controller of machines.
 pub const NAME: &str = "machines";
 
-/// How the operator is run.
+/// Options of the operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How the controller of machines is run.
+    /// Options of the controller of machines.
     pub machines: fleetwright_kit::Options,
-    /// How many hosts are worked on at the same time.
+    /// Limits on the number of hosts visited at the same time.
     pub limits: Limits,
-    /// How often a host is looked at though nothing happens.
+    /// Interval for observing a host when nothing else happens.
     pub check_every: Duration,
 }
 
@@ -70,7 +70,7 @@ impl Default for Options {
     }
 }
 
-/// Of how many a policy's percentage is.
+/// The population for a policy's percentage.
 struct MachinePopulation(Cache<MachineView>);
 
 impl Population for MachinePopulation {
@@ -82,8 +82,8 @@ impl Population for MachinePopulation {
     }
 }
 
-/// Adds the caches and controllers that drive the hosts of one namespace, reached by that transport. Answers the hosts, for who wants to know
-/// what is under way.
+/// Adds the caches and controllers that drive the hosts of one namespace, reached by that transport. Returns the hosts, for callers that show
+/// the present tasks.
 pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transport>, options: Options) -> Hosts {
     let client = operator.client();
     let caches = Caches {
@@ -126,13 +126,13 @@ pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transpor
             for (_, name) in PHASES {
                 meters.phase(name, counted.machines.count(BY_PHASE, name));
             }
-            // Machines with the same address as another one wait until that one is gone.
+            // Machines with the same address as another one wait until that one is deleted.
             let mut keys = alike.machines_like([change.old, change.new]);
             keys.push(change.key.clone());
             keys
         })
         .on(&caches.nodes, move |change: &Change<'_, NodeView>| {
-            // A heartbeat is nothing to look at a host for.
+            // A heartbeat of a Node needs no reconcile.
             if change.old.zip(change.new).is_some_and(|(old, new)| !old.differs(new)) {
                 return Vec::new();
             }
@@ -149,7 +149,7 @@ pub fn add(operator: &mut Operator, namespace: &str, transport: Arc<dyn Transpor
     hosts
 }
 
-/// The most calls that a pass of each controller makes.
+/// The most calls of one pass of each controller.
 pub fn budgets() -> Vec<(&'static str, Budget)> {
     let mut budgets = vec![(Machines::NAME, Machines::BUDGET)];
     budgets.extend(join::budgets());

@@ -1,4 +1,4 @@
-//! The controller of machines: what was decided is done, one thing a pass, and written down.
+//! The controller of machines: performs the decision, one action per pass, and writes the status.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -28,15 +28,15 @@ use crate::view::{MachineView, NodeView, ThinNode};
 use crate::window::{WindowAct, existing, windows, wished};
 use crate::{drain, join, route};
 
-/// What a person follows is written at most so often.
+/// Shortest interval between writes of progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
-/// A host that had no time is asked again soon.
+/// Requeue interval when the host has another task.
 const BUSY_REQUEUE: Duration = Duration::from_secs(1);
 
-/// Keeps machines.
+/// The controller of machines.
 pub struct Machines {
     pub caches: Caches,
-    /// What joining looks at: certificates that were approved tell which Node is a machine's own.
+    /// Caches of the join controller: approved certificates show which Node is a machine's own.
     pub joining: join::view::JoinCaches,
     pub hosts: Hosts,
     pub journal: Journal,
@@ -44,18 +44,18 @@ pub struct Machines {
     pub meters: Meters,
     /// Bootstrap credentials of kubelets.
     pub credentials: Credentials,
-    /// The operator's name, under which its windows are asked for.
+    /// The operator's name, under which it requests windows.
     pub requester: String,
     pub check_every: Duration,
-    /// What tells this API server from others, once it was read: see [`cluster_id`].
+    /// Identity of this API server, once it was read: see [`cluster_id`].
     pub cluster_id: OnceCell<String>,
-    /// When the API server did not answer.
+    /// Times when the API server did not answer.
     pub outages: Outages,
-    /// The version of the API server.
+    /// Version of the API server.
     pub server: ServerVersion,
 }
 
-/// The uid of the namespace kube-system, which tells API servers apart: it is created with them, and never again.
+/// The uid of the namespace kube-system identifies an API server: the namespace is created with it, and never again.
 async fn cluster_id(pass: &Pass) -> Result<String, ReadError> {
     let name = "kube-system";
     let found = Api::<Namespace>::all(pass.client()).get(name).await;
@@ -63,28 +63,28 @@ async fn cluster_id(pass: &Pass) -> Result<String, ReadError> {
     Ok(found.metadata.uid.unwrap_or_default())
 }
 
-/// Who asks a host for a change: the Machine, in the epoch that was seen, with the fencing token of this leader.
+/// The claim for a change on a host: the Machine, in the observed epoch, with the fencing token of this leader.
 fn claim(pass: &Pass, look: &Observed) -> wire::Claim {
     let mark = look.host.seen.as_ref().and_then(|(_, seen)| seen.owner.as_ref());
     wire::Claim { owner: look.identity.clone(), epoch: mark.map_or(0, |mark| mark.epoch), fence: pass.fence() }
 }
 
-/// Why something was not done.
+/// Why an action was not performed.
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
-    /// It was not written.
+    /// A write failed.
     #[error("{0}")]
     Write(#[from] WriteError),
-    /// The window was not driven on.
+    /// Driving the window failed.
     #[error("window: {0}")]
     Window(#[from] JournalError),
-    /// Nobody can say who is on the Node.
+    /// The pods on the Node could not be read.
     #[error("draining: {0}")]
     Pods(#[from] ReadError),
     /// The kubelet got no credential to join with.
     #[error("joining: {0}")]
     Join(#[from] JoinError),
-    /// We do not lead, or could have stopped leading: nothing was asked of the host.
+    /// This replica does not lead, or may have stopped leading: no request was sent to the host.
     #[error("{0}: not requested, because this replica may no longer hold the Lease")]
     NotLeading(String),
 }
@@ -111,7 +111,7 @@ impl StepError for ActError {
     }
 }
 
-/// A refusal may be mended by a role, which nobody watches.
+/// A refusal may be fixed by a role, which no informer watches.
 fn is_fixed_elsewhere(remedy: Remedy) -> Remedy {
     match remedy {
         Remedy::NeedsPerson => Remedy::Wait(Duration::from_secs(60)),
@@ -134,15 +134,15 @@ impl StepError for ReportError {
     }
 }
 
-/// When to look again because of what was done.
+/// When to reconcile again after an action.
 pub enum Done {
-    /// What was done wakes us.
+    /// The end of the action wakes the machine.
     WokenLater,
-    /// After that long.
+    /// After that duration.
     Requeue(Duration),
-    /// As the window says.
+    /// As the window's progress says.
     Window(Progress),
-    /// A step is asked for, and the status was written before: when to come back for either of them.
+    /// A step is requested, and the status was written before: when to reconcile again for either of them.
     Runs(Option<Duration>, Option<Timestamp>),
     /// The machine is gone.
     Gone,
@@ -150,7 +150,8 @@ pub enum Done {
 
 impl Controller for Machines {
     const NAME: &'static str = crate::NAME;
-    /// Reads: who is on a Node that is drained, a Node that is missed, whether a foreign Node has the name that a token is for, once the namespace kube-system, the version of the API server, and what the journal asks. Writes: a window, or evictions and what opens or closes a Node,
+    /// Reads: the pods of a Node that is drained, a Node missing from the cache, whether a foreign Node has the name that a token is for, once the
+    /// namespace kube-system, the version of the API server, and the reads of the journal. Writes: a window, or evictions and the taint of a Node,
     /// and the status.
     const BUDGET: Budget = Budget {
         reads: Journal::BUDGET.reads + drain::PAGES + 4,
@@ -177,11 +178,11 @@ impl Controller for Machines {
             self.memories.forget(key);
             return Ok(None);
         };
-        // A task that still waits for its turn and was decided on before an edit is withdrawn: a pause, a deletion and a reverted change stop it.
+        // A waiting task that was decided before an edit is withdrawn: a pause, a deletion and a reverted change stop it.
         if self.memories.change(key, |memory| memory.asked_for != machine.edition()) {
             self.hosts.recall(key);
         }
-        // What was seen at another address, or why another way failed, says nothing of the host that is declared now. A visit that goes on ends first.
+        // Observations at another address, and failures of another route, say nothing about the declared host. A running visit ends first.
         let declared = route::declared(&machine.0);
         let moved =
             |memory: &mut crate::memory::MachineMemory| memory.declared.is_some() && memory.declared != declared;
@@ -208,11 +209,11 @@ impl Controller for Machines {
         let node = self.node(pass, &machine).await?;
         let certified = self.joining.certified(&machine);
         let binding = machine.bind(certified, node.as_deref());
-        // A Node that an earlier version let join has the machine's certificate as well.
+        // A Node that joined under an earlier version has the machine's certificate as well.
         let joined = matches!(&binding, Binding::Bound(bound) if bound.binding == Some(NodeBinding::Joined));
         let certified = certified.or_else(|| node.as_ref().filter(|_| joined).and_then(|node| node.created));
         Ok(Some(Arc::new(Observed {
-            // Everything that is done to a Node goes by this: a Node that is not bound is not even known to the rest.
+            // Every change to a Node depends on this field: a Node that is not bound is hidden from the decision.
             node: node.filter(|_| matches!(binding, Binding::Bound(_))),
             binding,
             certified,
@@ -234,7 +235,7 @@ impl Controller for Machines {
     }
 
     fn validate(&self, found: &Arc<Observed>) -> Result<Arc<Observed>, Infallible> {
-        // What is wrong with packages is part of the decision: the machine says so.
+        // Nothing to reject: invalid packages are part of the decision, and the machine's status reports them.
         Ok(Arc::clone(found))
     }
 
@@ -258,7 +259,7 @@ impl Controller for Machines {
                 Ok(self.ask(pass, look, ObservedScope::of(observe), Task::Observe(observe.as_ref().clone())))
             }
             Act::RunStep(run) => {
-                // Before the step, as a journal: who comes after a crash knows by it what has to prove itself, and what had failed.
+                // Written before the step, like a journal: after a crash, the next operator reads from it what has to prove itself, and what failed.
                 let later = self.write(pass, look, &decision.status).await?;
                 let busy = matches!(self.run(pass, look, run).await?, Done::Requeue(_));
                 Ok(Done::Runs(busy.then_some(BUSY_REQUEUE), later))
@@ -287,8 +288,8 @@ impl Controller for Machines {
                 let patch = look.node.as_ref().zip(window).map(|(node, window)| node.close_patch(window));
                 let closed = self.patch_node(pass, look, patch).await;
                 if closed.is_ok() {
-                    // Pods may have come while it was open: also in a window that closed and drained it before. Those that are known to be left are
-                    // listed again anyway, and must not be forgotten: with them goes the end of the drain's time.
+                    // Pods may have arrived while the Node was open, also in a window that closed and drained it before. Pods known to remain are
+                    // listed again anyway, and their entries must stay: they have the deadline of the drain.
                     self.memories.change(pass.key(), |memory| {
                         memory.pods.take_if(|(_, pods)| pods.left.is_empty() && pods.hindered.is_none());
                     });
@@ -359,8 +360,8 @@ impl Controller for Machines {
 }
 
 impl Machines {
-    /// The machine's Node. One that is missed is asked for: what is seen first after a start may be of a time before it joined, and without
-    /// a Node nobody would be asked to leave.
+    /// The machine's Node. A Node missing from the cache is read from the API server: right after a start the cache may be older than the join,
+    /// and without a Node no pod would be evicted.
     async fn node(&self, pass: &Pass, machine: &MachineView) -> Result<Option<Arc<NodeView>>, ReadError> {
         let name = machine.node();
         let found = self.caches.nodes.get(&Key::cluster(name));
@@ -373,7 +374,7 @@ impl Machines {
         Ok(node.map(|node| Arc::new(NodeView::of(node))))
     }
 
-    /// As whom the host of a machine knows it.
+    /// The identity by which the host of a machine knows it.
     async fn identity(&self, pass: &Pass, machine: &MachineView) -> Result<wire::Owner, ReadError> {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let meta = &machine.0.metadata;
@@ -393,7 +394,7 @@ impl Machines {
         if pass.leads() { Ok(()) } else { Err(ActError::NotLeading(what.to_owned())) }
     }
 
-    /// Asks the host. When it answered, we are woken.
+    /// Sends a task to the host. The answer wakes the machine.
     fn ask(&self, pass: &Pass, look: &Observed, asked: ObservedScope, task: Task) -> Done {
         let Ok(route) = &look.route else { return Done::WokenLater };
         let place = route::place(&look.machine.0);
@@ -423,7 +424,7 @@ impl Machines {
             }
         }
         if let Some(component) = run.step.component() {
-            // The checks of what was there before prove nothing of what comes.
+            // Health checks of the installed version prove nothing about the next one.
             self.memories.change(pass.key(), |memory| {
                 memory.streaks.remove(component);
                 memory.failures.remove(component);
@@ -441,7 +442,7 @@ impl Machines {
         if let Some((key, operation, _)) = &look.windows.open
             && *key != self.journal.key(&intent)
         {
-            // It waits for something else that was wanted before.
+            // The Operation waits for work that was wanted earlier.
             let phase = operation.0.status.as_ref().map(|status| status.phase).unwrap_or_default();
             if matches!(phase, OperationPhase::Pending | OperationPhase::Granted) {
                 self.journal.withdraw(pass, key, "replaced by another window").await?;
@@ -526,10 +527,10 @@ impl Machines {
         Ok(Done::Gone)
     }
 
-    /// Writes our part of the status, if it says something new. Answers when to come back for what was not worth a write yet.
+    /// Writes our part of the status, if it changed. Returns when to reconcile again for a change that was not worth a write yet.
     async fn write(&self, pass: &Pass, look: &Observed, new: &MachineStatus) -> Result<Option<Timestamp>, WriteError> {
         let old = machine::owned_status(&look.machine.0);
-        // That a host was looked at and found as it was is no news, nor is another schedule, which would write to a whole fleet at once.
+        // An observation without a change is not written, nor is another schedule: either would write to the whole fleet at once.
         let quiet = |status: &MachineStatus| MachineStatus { next_check: None, check_every: None, ..status.clone() };
         let (mut before, mut after) = (quiet(&old), quiet(new));
         before.conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
@@ -546,7 +547,7 @@ impl Machines {
         }
         let version = look.machine.0.metadata.resource_version.as_deref().unwrap_or_default();
         let cached = self.caches.machines.get(pass.key());
-        // A write of this very pass, such as the finalizer's, made another version.
+        // A write of this very pass, such as that of the finalizer, made another resourceVersion.
         let version = cached.as_ref().and_then(|now| now.0.metadata.resource_version.as_deref()).unwrap_or(version);
         let (current, desired) = (json!(old), json!(new));
         pass.writer().apply_status(&self.caches.machines, pass.key(), version, &current, desired).await?;

@@ -1,4 +1,4 @@
-//! What this process remembers of machines. Gone with it, on purpose: everything that matters is in the API and on the hosts.
+//! This process' memory about machines. Lost with the process, on purpose: all essential state is in the API and on the hosts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,54 +14,54 @@ use crate::drain::EvictionAttempts;
 use crate::hosts::HostState;
 use crate::view::SpecVersion;
 
-/// What is remembered of each machine. Cheap to clone.
+/// The memory of all machines. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct MachineMemories {
     all: Arc<Mutex<HashMap<Key, MachineMemory>>>,
 }
 
-/// What was learnt from a host since it was last looked at.
+/// News from a host since it was last read.
 #[derive(Default)]
 pub struct HostNews {
-    /// A step ended.
+    /// A step that has ended.
     pub step: Option<StepRecord>,
-    /// It answered, and how long that took.
+    /// The duration of an observation.
     pub observed: Option<Duration>,
 }
 
-/// What is remembered of one machine.
+/// The memory of one machine.
 #[derive(Clone, Default)]
 pub struct MachineMemory {
-    /// What its host was asked last.
+    /// The scope of the last request to its host.
     pub asked: ObservedScope,
-    /// When.
+    /// When the host was asked.
     pub asked_at: Option<Timestamp>,
-    /// The edition of the Machine for which it was asked.
+    /// The version of the Machine's spec for that request.
     pub asked_for: SpecVersion,
-    /// How its host was reached when it was asked last, as it was declared.
+    /// The declared route of that request.
     pub declared: Option<(String, Ssh)>,
-    /// The observation that there was when it was asked: an answer is another one.
+    /// The last observation before the request: the answer is another one.
     before: Option<Arc<Observation>>,
     /// The observation that the streaks count.
     counted: Option<Arc<Observation>>,
-    /// The last step whose outcome was learnt, and when.
+    /// The last step whose outcome was received, and when.
     step: Option<(String, Timestamp)>,
-    /// How often in a row the checks of a component held.
+    /// How often in a row the health checks of a component passed.
     pub streaks: BTreeMap<String, u32>,
-    /// How often in a row they failed, of the looks that ran them.
+    /// How often in a row they failed, counting only observations that ran them.
     pub failures: BTreeMap<String, u32>,
-    /// Who was on its Node, in the window with that uid.
+    /// The remaining pods on its Node, in the window with that uid.
     pub pods: Option<(String, RemainingPods)>,
-    /// When each pod that was held back is asked again.
+    /// When the eviction of each refused pod is retried.
     pub tries: EvictionAttempts,
     /// When its status was last written.
     pub wrote: Option<Timestamp>,
-    /// Since when it is known.
+    /// Since when this process knows the machine.
     since: Option<Timestamp>,
 }
 
 impl MachineMemories {
-    /// What is remembered of a machine, brought up to date with its host.
+    /// The memory of a machine, brought up to date with its host.
     pub fn with(&self, key: &Key, host: &HostState, now: Timestamp) -> (MachineMemory, HostNews) {
         let mut all = self.lock();
         let memory = all.entry(key.clone()).or_default();
@@ -70,12 +70,12 @@ impl MachineMemories {
         (memory.clone(), news)
     }
 
-    /// Changes what is remembered.
+    /// Changes the memory of a machine.
     pub fn change<R>(&self, key: &Key, change: impl FnOnce(&mut MachineMemory) -> R) -> R {
         change(self.lock().entry(key.clone()).or_default())
     }
 
-    /// Forgets a machine.
+    /// Drops the memory of a machine.
     pub fn forget(&self, key: &Key) {
         self.lock().remove(key);
     }
@@ -116,7 +116,7 @@ impl MachineMemory {
         news
     }
 
-    /// Remembers what is asked.
+    /// Records a request to the host.
     pub fn ask(&mut self, asked: ObservedScope, edition: SpecVersion, host: &HostState, now: Timestamp) {
         self.asked = asked;
         self.asked_at = Some(now);
@@ -124,17 +124,17 @@ impl MachineMemory {
         self.before = host.seen.as_ref().map(|(_, seen)| Arc::clone(seen));
     }
 
-    /// Whether what was seen answers what was asked last.
+    /// Whether the observation answers the last request.
     pub fn answered(&self, seen: &Arc<Observation>) -> bool {
         !same(self.before.as_ref(), seen)
     }
 
-    /// Since when the machine is known.
+    /// Since when this process knows the machine.
     pub fn since(&self) -> Timestamp {
         self.since.unwrap_or(Timestamp::MIN)
     }
 
-    /// When the outcome of the last step was learnt.
+    /// When the outcome of the last step was received.
     pub fn step_at(&self) -> Option<Timestamp> {
         self.step.as_ref().map(|(_, at)| *at)
     }

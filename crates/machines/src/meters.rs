@@ -10,10 +10,10 @@ use prometheus_client::metrics::histogram::Histogram;
 type Counters<const N: usize> = Family<[(&'static str, &'static str); N], Counter>;
 type Histograms = Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>;
 
-/// From a moment to the longest step.
+/// Buckets from a moment to the longest step.
 const SECONDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0, 600.0, 1800.0];
 
-/// What this operator counts besides what the kit counts; cheap to clone.
+/// The metrics of this operator besides those of the kit; cheap to clone.
 #[derive(Clone)]
 pub struct Meters {
     phases: Family<[(&'static str, &'static str); 1], Gauge>,
@@ -25,7 +25,7 @@ pub struct Meters {
 }
 
 impl Meters {
-    /// On the operator's page.
+    /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {
         let meters = Self {
             phases: Family::default(),
@@ -55,12 +55,12 @@ impl Meters {
         meters
     }
 
-    /// How many machines are in a phase.
+    /// Sets the number of machines in a phase.
     pub fn phase(&self, phase: &'static str, machines: usize) {
         self.phases.get_or_create(&[("phase", phase)]).set(i64::try_from(machines).unwrap_or(i64::MAX));
     }
 
-    /// A step ended.
+    /// Counts a step that has ended.
     pub fn step(&self, record: &StepRecord) {
         let verb = match record.verb {
             Verb::Install => "install",
@@ -83,17 +83,17 @@ impl Meters {
         }
     }
 
-    /// A host said how it is.
+    /// Records the duration of an observation.
     pub fn observed(&self, took: Duration) {
         self.observe_seconds.observe(took.as_secs_f64());
     }
 
-    /// A host was found not to be as declared, or was put right.
+    /// Counts detected or repaired drift.
     pub fn drift(&self, what: &'static str) {
         self.drift.get_or_create(&[("event", what)]).inc();
     }
 
-    /// Evictions were refused.
+    /// Counts refused evictions.
     pub fn held(&self, pods: usize) {
         self.held.inc_by(u64::try_from(pods).unwrap_or(u64::MAX));
     }

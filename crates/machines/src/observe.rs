@@ -1,4 +1,4 @@
-//! Everything that is known of one machine, gathered from caches and memory.
+//! The inputs of a decision about one machine, from caches and memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,14 +40,14 @@ pub const BY_LABEL: &str = "label";
 pub const BY_PHASE: &str = "phase";
 /// Index of machines by uid.
 pub const BY_UID: &str = "uid";
-/// Index of machines by what they declare as their addresses.
+/// Index of machines by their declared addresses.
 pub const BY_ADDRESS: &str = "address";
-/// Index of machines by how their hosts are reached.
+/// Index of machines by the route to their hosts.
 pub const BY_WAY: &str = "way";
 /// Index of package versions by the Secrets and ConfigMaps that they name.
 pub const BY_REFERENCE: &str = "reference";
 
-/// How long a machine waits that cannot be reached because something is missing in the API; a change there wakes it.
+/// Requeue interval of a machine that cannot be reached because an object is missing in the API; a change there wakes it.
 const MISSING_PACKAGE_RETRY: SignedDuration = SignedDuration::from_mins(5);
 
 /// The phases, as metrics name them.
@@ -62,7 +62,7 @@ pub const PHASES: [(MachinePhase, &str); 8] = [
     (MachinePhase::Lost, "Lost"),
 ];
 
-/// The machines of a namespace, as everybody here looks at them.
+/// The source of the machines of a namespace, for all controllers of this crate.
 pub fn machines(client: Client, namespace: &str) -> Source<MachineView> {
     Source::new(Api::namespaced(client, namespace))
         .index(BY_NODE, |_, machine: &MachineView| vec![machine.node().to_owned()])
@@ -78,7 +78,7 @@ pub fn machines(client: Client, namespace: &str) -> Source<MachineView> {
         })
 }
 
-/// The ConfigMaps of a namespace. Reports on machines are ConfigMaps, too, and many.
+/// The source of the ConfigMaps of a namespace, without reports: they are ConfigMaps, too, and many.
 pub fn maps(client: Client, namespace: &str) -> Source<ConfigMapView> {
     Source::new(Api::namespaced(client, namespace)).labels(&format!("!{}", names::MACHINE))
 }
@@ -93,10 +93,10 @@ pub struct Caches {
     pub nodes: Cache<NodeView>,
 }
 
-/// What is known of one machine.
+/// The inputs of a decision about one machine.
 pub struct Observed {
     pub machine: Arc<MachineView>,
-    /// As whom its host knows it.
+    /// The identity by which its host knows it.
     pub identity: wire::Owner,
     /// The fencing token of this leader.
     pub fence: u64,
@@ -116,11 +116,11 @@ pub struct Observed {
     pub check_every: Duration,
     /// When the API server did not answer.
     pub outages: Vec<(Timestamp, Timestamp)>,
-    /// The minor of the API server, if it matters.
+    /// The minor version of the API server, if it matters.
     pub server: Option<Minor>,
 }
 
-/// Why it cannot be said what a host should carry.
+/// Why the packages of a host are unknown.
 #[derive(Clone, Debug)]
 pub struct NotReady {
     pub reason: &'static str,
@@ -150,7 +150,7 @@ impl Caches {
         values.map(|values| values.data.clone()).unwrap_or_default()
     }
 
-    /// What the host of a machine should carry.
+    /// The packages that the host of a machine should have.
     pub fn wanted(
         &self,
         machine: &MachineView,
@@ -194,7 +194,7 @@ impl Caches {
         Ok(all)
     }
 
-    /// What is known of versions that are on the host and not declared.
+    /// The versions that are on the host and not declared.
     pub fn leaving(&self, machine: &MachineView, host: &HostState) -> BTreeMap<String, LeavingVersion> {
         let namespace = machine.0.metadata.namespace.as_deref().unwrap_or_default();
         let gone = machine.0.metadata.deletion_timestamp.is_some();
@@ -217,7 +217,7 @@ impl Caches {
                 healthy_every: spec.health.every.0,
                 healthy_times: spec.health.times,
             };
-            // A component that boots the host when it changes need not boot it when it goes.
+            // A component whose change needs a reboot can be removed without one.
             let disruption = spec.disruption.min(Disruption::Drain);
             let node_conditions = spec.health.checks.iter().filter_map(|check| check.node_condition.clone()).collect();
             let left = LeavingVersion { depends_on: spec.depends_on.clone(), disruption, times, node_conditions };
@@ -226,15 +226,16 @@ impl Caches {
         all
     }
 
-    /// The oldest Machine that reaches its host in the same way as this one, if it is not this one: by the same address and port through the same
-    /// hosts on the way. Two networks may have the same private addresses.
+    /// The oldest Machine with the same route as this one, if it is not this one: the same address and port through the same
+    /// jump hosts. Two networks may have the same private addresses.
     pub fn same_address(&self, key: &Key, machine: &MachineView) -> Option<String> {
         let way = route::way(&machine.0)?;
         let age = |key: &Key, machine: &MachineView| {
             (machine.0.metadata.creation_timestamp.as_ref().map(|at| at.0), key.clone())
         };
-        // Whose mark the host has is no question of age: an older Machine whose address was edited by mistake stops none in service.
-        // Where both say so, one of them means another host, and the mark tells which.
+        // A Machine whose host has its owner mark does not depend on age: an older Machine whose address was edited by
+        // mistake must not stop one in service.
+        // If both claim the mark, one of them has another host, and the mark shows which.
         if machine.has_host() {
             return None;
         }
@@ -247,7 +248,7 @@ impl Caches {
         older.map(|(other, machine)| age(&other, &machine)).min().map(|(_, other)| other.name.to_string())
     }
 
-    /// The Machines that reach their hosts in the same way as one of these.
+    /// The Machines with the same route as one of these.
     pub fn machines_like(&self, machines: [Option<&Arc<MachineView>>; 2]) -> Vec<Key> {
         let ways = machines.iter().flatten().filter_map(|machine| route::way(&machine.0));
         ways.flat_map(|way| self.machines.by(BY_WAY, &way)).map(|(key, _)| key).collect()
@@ -297,7 +298,7 @@ pub fn references(package: &MachinePackageVersion) -> Vec<String> {
 }
 
 impl Observed {
-    /// Hands everything to `f` as the decision looks at it.
+    /// Passes all inputs to `f`.
     pub fn known<R>(&self, now: Timestamp, f: impl FnOnce(&MachineInputs<'_>) -> R) -> R {
         let machine = &self.machine.0;
         let texts = UnreachableText::of(&self.host);
@@ -405,7 +406,7 @@ impl Observed {
     }
 }
 
-/// What a host's trouble reads like.
+/// The message about an unreachable host.
 struct UnreachableText(String);
 
 impl UnreachableText {

@@ -1,4 +1,4 @@
-//! How a machine's host is reached: by the operator, and by a person who asks the same host.
+//! The route to a machine's host: for the operator, and for the commands of a person.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use fleetwright_transport::{Hop, Login, Route, TransportLimits, Trust};
 use crate::hosts::HostLocation;
 use crate::view::SecretView;
 
-/// The key of a Secret that holds the private key, as Kubernetes calls it.
+/// The key of a Secret with the private key, as Kubernetes names it.
 const PRIVATE_KEY: &str = "ssh-privatekey";
-/// The key that holds the certificate.
+/// The key with the certificate.
 const CERTIFICATE: &str = "ssh-certificate";
 
 /// The Secrets that are needed to reach a machine's host.
@@ -20,10 +20,10 @@ pub fn secrets(machine: &Machine) -> Vec<String> {
     std::iter::once(&ssh.key_ref).chain(jumps).map(|secret| secret.name.clone()).collect()
 }
 
-/// The login that a Secret of that name holds.
+/// The login in a Secret of that name.
 ///
 /// # Errors
-/// There is no such Secret, or no key in it.
+/// When the Secret does not exist, or has no key.
 pub fn login(name: &str, secret: Option<&SecretView>) -> Result<Login, String> {
     let found = secret.ok_or_else(|| {
         format!("Secret {name} not found: create one of type kubernetes.io/ssh-auth with the private key")
@@ -34,18 +34,18 @@ pub fn login(name: &str, secret: Option<&SecretView>) -> Result<Login, String> {
     Ok(Login { key, certificate: found.text(CERTIFICATE) })
 }
 
-/// The address by which a machine's host is reached.
+/// The address of a machine's host.
 fn address(machine: &Machine) -> &str {
     let name = machine.metadata.name.as_deref().unwrap_or_default();
     machine.spec.addresses.first().map(String::as_str).or(machine.spec.hostname.as_deref()).unwrap_or(name)
 }
 
-/// How a machine's host is reached, as it is declared. With another one, nothing is known of the host.
+/// The declared route to a machine's host. After it has changed, nothing is known of the host.
 pub(crate) fn declared(machine: &Machine) -> Option<(String, Ssh)> {
     Some((address(machine).to_owned(), machine.spec.ssh.clone()?))
 }
 
-/// How a machine's host is reached, for comparing: two machines with the same are the same host. None if it is not reached at all.
+/// The route in a form for comparison: two machines with the same route have the same host. None for a machine without SSH.
 pub(crate) fn way(machine: &Machine) -> Option<String> {
     let ssh = machine.spec.ssh.as_ref()?;
     let hop = |address: &str, port: u16| {
@@ -58,10 +58,10 @@ pub(crate) fn way(machine: &Machine) -> Option<String> {
     Some(way.join(", "))
 }
 
-/// Makes the route to a machine's host.
+/// The route to a machine's host.
 ///
 /// # Errors
-/// Says which Secret is missing, or what in it.
+/// When a Secret is missing, or a key in it; the message names it.
 pub fn route(machine: &Machine, secret: impl Fn(&str) -> Option<Arc<SecretView>>) -> Result<Route, String> {
     let name = machine.metadata.name.as_deref().unwrap_or_default();
     let Some(ssh) = &machine.spec.ssh else { return Err("spec.ssh is not set".to_owned()) };
@@ -94,7 +94,7 @@ pub fn route(machine: &Machine, secret: impl Fn(&str) -> Option<Arc<SecretView>>
     Ok(Route { machine: name.to_owned(), host, jumps, limits: TransportLimits::default() })
 }
 
-/// Where a machine stands, for the limits.
+/// The location of a machine, for the limits.
 pub(crate) fn place(machine: &Machine) -> HostLocation {
     let hardware = &machine.spec.hardware;
     let word = |text: &Option<String>| text.as_deref().map(Arc::from);

@@ -4,12 +4,12 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 
 use crate::join;
 
-/// What the operator may do: the least it needs.
+/// The rights of the operator: the least that it needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
     /// In the namespace of the machines.
     pub namespaced: Vec<PolicyRule>,
-    /// In kube-system, where bootstrap tokens are and whose uid is the cluster's.
+    /// In kube-system, the namespace of bootstrap tokens, whose uid identifies the cluster.
     pub tokens: Vec<PolicyRule>,
     /// In the whole cluster.
     pub cluster: Vec<PolicyRule>,
@@ -27,7 +27,7 @@ pub fn rules() -> Rules {
     let joining = join::rules();
     let mut cluster = vec![
         rule("", &["nodes"], &["get", "list", "watch", "patch", "delete"]),
-        // Deleted only where a Machine says so, with spec.drain.deleteAfter.
+        // Pods are deleted only where a Machine declares it, with spec.drain.deleteAfter.
         rule("", &["pods"], &["list", "delete"]),
         rule("", &["pods/eviction"], &["create"]),
     ];
@@ -38,7 +38,7 @@ pub fn rules() -> Rules {
         }
     }
     let mut tokens = joining.tokens;
-    // The namespace's uid tells API servers apart. A Role in a namespace grants its own Namespace, too.
+    // The namespace's uid identifies the API server. A Role in a namespace grants its own Namespace, too.
     tokens.push(rule("", &["namespaces"], &["get"]));
     Rules { namespaced, tokens, cluster }
 }

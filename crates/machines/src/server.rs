@@ -14,20 +14,20 @@ use k8s_openapi::apimachinery::pkg::version::Info;
 use crate::drain::ReadError;
 use crate::view::MachineView;
 
-/// What was read is asked for again after this long: an API server is upgraded under its clients.
+/// Lifetime of the cached version: an API server may be upgraded under its clients.
 const VERSION_TTL: Duration = Duration::from_secs(30);
 
-/// The last answer. Cheap to clone; clones share.
+/// The cached version. Cheap to clone; clones share it.
 #[derive(Clone, Default)]
 pub struct ServerVersion {
     read: Arc<Mutex<Option<(Timestamp, Minor)>>>,
 }
 
 impl ServerVersion {
-    /// The minor of the API server, if a kubelet is to be changed on this machine; a machine at rest asks nothing. One read at most.
+    /// The minor version of the API server, if a kubelet is to be changed on this machine; otherwise nothing is read. One read at most.
     ///
     /// # Errors
-    /// It cannot be read: nothing is decided without it.
+    /// When the version cannot be read: nothing is decided without it.
     pub async fn of(
         &self,
         pass: &Pass,
@@ -52,7 +52,7 @@ impl ServerVersion {
         }
         let minor = match (pass.client().apiserver_version().await, known) {
             (Ok(told), _) => minor(&told),
-            // What was true a moment ago is better than a pass that cannot go on while the API server does not answer.
+            // A version from a moment ago is better than a pass that cannot continue while the API server does not answer.
             (Err(_), Some((_, minor))) => return Ok(Some(minor)),
             (Err(error), None) => return Err(ReadError::of("the version of the API server".to_owned(), &error)),
         };

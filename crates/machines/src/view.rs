@@ -1,4 +1,4 @@
-//! What is kept of the objects that the operator watches.
+//! The cached form of the objects that the operator watches.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ use serde_json::{Value, json};
 
 use crate::join::view::address;
 
-/// What kubectl leaves behind, which is as large as the object itself.
+/// An annotation of kubectl that is as large as the object itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The generation of a Machine's spec, and whether the Machine is being deleted.
 pub type SpecVersion = (Option<i64>, bool);
 
-/// A Machine, without what nobody reads.
+/// A Machine, without unused fields.
 #[derive(Clone, Debug)]
 pub struct MachineView(pub Machine);
 
@@ -47,18 +47,18 @@ impl MachineView {
         self.0.spec.hostname.as_deref().unwrap_or(name)
     }
 
-    /// What of it a person edits.
+    /// The version of the part that a person edits.
     pub fn edition(&self) -> SpecVersion {
         (self.0.metadata.generation, self.0.metadata.deletion_timestamp.is_some())
     }
 
-    /// Whether the host that it was last seen on has its owner mark.
+    /// Whether the host of the last observation has its owner mark.
     pub fn has_host(&self) -> bool {
         let owner = self.0.status.as_ref().and_then(|status| status.host_owner.as_ref());
         owner.is_some_and(|owner| Some(&owner.uid) == self.0.metadata.uid.as_ref())
     }
 
-    /// What joining looks at.
+    /// The inputs of the join decision.
     pub fn joiner(&self, certified: Option<Timestamp>) -> JoiningMachine {
         let Machine { metadata, spec, .. } = &self.0;
         JoiningMachine {
@@ -72,13 +72,13 @@ impl MachineView {
         }
     }
 
-    /// Whether that Node is its own, see [`bind`].
+    /// Whether that Node is the machine's own, see [`bind`].
     pub fn bind(&self, certified: Option<Timestamp>, node: Option<&NodeView>) -> Binding {
         let node = node.map(|node| RegisteredNode { uid: &node.uid, created: node.created });
         bind(&self.0, certified, self.node(), node)
     }
 
-    /// The labels that the gate's scopes look at: its own, and where it stands.
+    /// The labels for the scopes of the gate: the machine's own, and its location.
     pub fn scopes(&self) -> BTreeMap<String, String> {
         let mut labels = self.0.metadata.labels.clone().unwrap_or_default();
         let hardware = &self.0.spec.hardware;
@@ -91,32 +91,32 @@ impl MachineView {
     }
 }
 
-/// What is kept of a Node.
+/// The cached fields of a Node.
 #[derive(Clone, Debug)]
 pub struct NodeView {
-    /// Its uid.
+    /// Uid of the Node.
     pub uid: Box<str>,
     /// Its resourceVersion.
     pub version: Box<str>,
-    /// When it was created.
+    /// Creation time.
     pub created: Option<Timestamp>,
     /// Its taints, as the API server has them; none if it has none.
     pub taints: Option<Box<Value>>,
-    /// The value of our taint, if it has it.
+    /// The value of our taint, if the Node has it.
     pub closed: Option<Box<str>>,
     /// Conditions, and whether each is True.
     pub conditions: Box<[(Arc<str>, bool)]>,
-    /// The boot that its kubelet runs in.
+    /// Boot id that its kubelet reported.
     pub boot_id: Option<Box<str>>,
-    /// Its kubelet's version.
+    /// Version of its kubelet.
     pub kubelet: Option<Box<str>>,
     /// Its labels.
     pub labels: Box<[(Box<str>, Box<str>)]>,
-    /// It has the annotation in which earlier versions recorded the labels that they gave it.
+    /// Whether it has the annotation in which earlier versions recorded the labels that they set.
     pub annotated: bool,
     /// Its addresses, as its kubelet reports them, in the one form in which they are compared.
     pub addresses: Box<[Box<str>]>,
-    /// The provider's name for its host.
+    /// The provider id of its host.
     pub provider_id: Option<Box<str>>,
 }
 
@@ -222,7 +222,7 @@ struct RawMeta {
     uid: String,
     #[serde(default)]
     resource_version: String,
-    /// The API server alone writes it.
+    /// Only the API server writes this timestamp.
     creation_timestamp: Option<Timestamp>,
     labels: Option<BTreeMap<String, String>>,
     annotations: Option<BTreeMap<String, String>>,
@@ -264,7 +264,7 @@ struct RawInfo {
     kubelet_version: String,
 }
 
-/// The conditions that every Node has are kept once.
+/// Interns the names of conditions that every Node has.
 fn condition_name(name: &str) -> Arc<str> {
     use std::sync::OnceLock;
     static KNOWN: OnceLock<Vec<Arc<str>>> = OnceLock::new();
@@ -275,7 +275,7 @@ fn condition_name(name: &str) -> Arc<str> {
 }
 
 impl NodeView {
-    /// Whether something changed that a decision looks at. Heartbeats are none.
+    /// Whether a field changed that a decision reads. Heartbeats do not count.
     pub fn differs(&self, other: &Self) -> bool {
         self.uid != other.uid
             || self.taints != other.taints
@@ -287,7 +287,7 @@ impl NodeView {
             || self.provider_id != other.provider_id
     }
 
-    /// The patch that gives it these labels and removes those, by their keys. Others stay.
+    /// The patch that sets these labels and removes others, by their keys. All other labels stay.
     pub fn label_patch(&self, set: &BTreeMap<String, String>, remove: &[String]) -> Value {
         let mut patch = vec![
             json!({ "op": "test", "path": "/metadata/uid", "value": &*self.uid }),
@@ -309,7 +309,7 @@ impl NodeView {
         Value::Array(patch)
     }
 
-    /// The patch that keeps new pods away. The taint says for which window, so that who continues knows it again.
+    /// The patch that keeps new pods away. The taint names its window, so that another process recognizes it.
     pub fn close_patch(&self, window: &str) -> Value {
         let mut patch = self.tests();
         let taint = json!({ "key": names::MAINTENANCE_TAINT, "value": window, "effect": "NoSchedule" });
@@ -325,7 +325,7 @@ impl NodeView {
         Value::Array(patch)
     }
 
-    /// The patch that lets pods come again. Only what we closed is opened: a person's cordon or taint stays.
+    /// The patch that allows pods again. Only our own taint is removed: a person's cordon or taint stays.
     pub fn open_patch(&self) -> Value {
         let mut patch = self.tests();
         let ours: Vec<usize> = self.ours().collect();
@@ -338,7 +338,7 @@ impl NodeView {
         Value::Array(patch)
     }
 
-    /// The patch that gives it these taints and removes those, by [`Taint::id`]. Others stay, in their order.
+    /// The patch that sets these taints and removes others, by [`Taint::id`]. All other taints stay, in their order.
     pub fn taint_patch(&self, set: &[Taint], remove: &[String]) -> Value {
         let mut patch = self.tests();
         let stale = |taint: Taint| {
@@ -353,7 +353,7 @@ impl NodeView {
         Value::Array(patch)
     }
 
-    /// The patch that gives it a provider's name, which it does not have.
+    /// The patch that sets the provider id of a Node that has none.
     pub fn provider_patch(&self, id: &str) -> Value {
         json!([
             { "op": "test", "path": "/metadata/uid", "value": &*self.uid },
@@ -361,7 +361,7 @@ impl NodeView {
         ])
     }
 
-    /// Its taints, without those whose effect is not known.
+    /// Its taints, without those with an unknown effect.
     pub fn typed_taints(&self) -> Vec<Taint> {
         self.list().filter_map(|taint| Taint::deserialize(taint).ok()).collect()
     }
@@ -370,7 +370,7 @@ impl NodeView {
         let mut patch = vec![json!({ "op": "test", "path": "/metadata/uid", "value": &*self.uid })];
         match &self.taints {
             Some(taints) => patch.push(json!({ "op": "test", "path": "/spec/taints", "value": taints })),
-            // There is no test for what is not there.
+            // JSON Patch has no test for an absent field.
             None => patch.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": &*self.version })),
         }
         patch
@@ -385,15 +385,15 @@ impl NodeView {
     }
 }
 
-/// A key as it is written in a JSON pointer.
+/// A key escaped for a JSON pointer.
 fn pointer(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// What is kept of a Secret: its contents, and with whom it is shared. Shows nothing of the contents when printed.
+/// The cached fields of a Secret: its contents, and with whom it is shared. Its debug output has none of the contents.
 #[derive(Clone)]
 pub struct SecretView {
-    /// Its contents.
+    /// Contents of the Secret.
     pub data: BTreeMap<String, ByteString>,
     /// The annotation by which it is shared with Machines.
     allowed: Option<Box<str>>,
@@ -415,15 +415,15 @@ impl View for SecretView {
 }
 
 impl SecretView {
-    /// A key of it, as text.
+    /// The content of a key, as text.
     pub fn text(&self, key: &str) -> Option<Arc<str>> {
         std::str::from_utf8(&self.data.get(key)?.0).ok().map(Into::into)
     }
 
-    /// A key of it for the host of that Machine.
+    /// The content of a key for the host of that Machine.
     ///
     /// # Errors
-    /// There is no such key, or it is not shared with the Machine.
+    /// The key does not exist, or the Secret is not shared with the Machine.
     pub fn content(&self, machine: &str, key: &str) -> Result<Vec<u8>, SecretUnavailable> {
         if !is_shared(self.allowed.as_deref(), machine) {
             return Err(SecretUnavailable::NotShared);
@@ -432,12 +432,12 @@ impl SecretView {
     }
 }
 
-/// What is kept of a ConfigMap: its contents.
+/// The cached fields of a ConfigMap: its contents.
 #[derive(Clone, Debug)]
 pub struct ConfigMapView {
-    /// Text.
+    /// Text contents.
     pub data: BTreeMap<String, String>,
-    /// Anything else.
+    /// Binary contents.
     pub binary: BTreeMap<String, ByteString>,
 }
 
@@ -450,7 +450,7 @@ impl View for ConfigMapView {
 }
 
 impl ConfigMapView {
-    /// A key of it.
+    /// The content of a key.
     pub fn bytes(&self, key: &str) -> Option<Vec<u8>> {
         let text = self.data.get(key).map(|text| text.clone().into_bytes());
         text.or_else(|| self.binary.get(key).map(|bytes| bytes.0.clone()))

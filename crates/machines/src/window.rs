@@ -1,4 +1,4 @@
-//! The window as an act of the journal: it is begun by closing the Node and over when it is open again, passes and processes later.
+//! The window as an act of the journal: it starts by closing the Node and ends when the Node is open again, many passes and processes later.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use fleetwright_kit::journal::{Act, CachedOperation, CallOutcome, Intent, Journa
 use fleetwright_plan::machine::{AbandonedWindows, WindowRequest, level_of, operation_type};
 use fleetwright_plan::operation;
 
-/// The kind that windows are about.
+/// The kind of the target of windows.
 pub const KIND: &str = "Machine";
 
-/// What is known of the windows of a machine.
+/// The windows of a machine in the journal.
 pub struct WindowJournal {
-    /// The one that waits or is under way.
+    /// The window that waits or is open.
     pub open: Option<(Key, Arc<CachedOperation>, Disruption)>,
-    /// Those that were given up, by what they were for.
+    /// Abandoned windows, by their fingerprint.
     pub given_up: BTreeMap<String, AbandonedWindows>,
 }
 
-/// Looks at the windows of a machine.
+/// Reads the windows of a machine.
 pub fn windows(journal: &Journal, requester: &str, machine: &str) -> WindowJournal {
     let mut found = WindowJournal { open: None, given_up: BTreeMap::new() };
     for (key, operation) in journal.of_target(KIND, machine) {
@@ -28,7 +28,7 @@ pub fn windows(journal: &Journal, requester: &str, machine: &str) -> WindowJourn
         let Some(level) = level_of(&spec.type_).filter(|_| spec.requested_by == requester) else { continue };
         let status = operation.0.status.clone().unwrap_or_default();
         if !status.phase.ended() {
-            // There is one at a time; should there be two, the one that is under way counts.
+            // A machine has one window at a time; should there be two, the open one counts.
             let better = found.open.is_none() || status.phase.holds_room();
             if better {
                 found.open = Some((key, operation, level));
@@ -49,12 +49,12 @@ pub fn windows(journal: &Journal, requester: &str, machine: &str) -> WindowJourn
     found
 }
 
-/// What a window is for, without the number of the attempt.
+/// The fingerprint of a window without the number of the attempt.
 pub fn base(fingerprint: &str) -> &str {
     fingerprint.rsplit_once('-').map_or(fingerprint, |(base, _)| base)
 }
 
-/// The intent of a window that is wished for: the first attempt that has not ended.
+/// The intent of a requested window: the first attempt that has not ended.
 pub fn wished(journal: &Journal, wish: &WindowRequest, machine: &str, labels: BTreeMap<String, String>) -> Intent {
     let mut intent = Intent {
         type_: operation_type(wish.level).to_owned(),
@@ -76,7 +76,7 @@ pub fn wished(journal: &Journal, wish: &WindowRequest, machine: &str, labels: BT
     intent
 }
 
-/// The intent of a window that exists.
+/// The intent of an existing window.
 pub fn existing(operation: &CachedOperation) -> Intent {
     let spec = &operation.0.spec;
     Intent {
@@ -88,16 +88,17 @@ pub fn existing(operation: &CachedOperation) -> Intent {
     }
 }
 
-/// A window, and how it ended, if it did.
+/// A window, and its result, if it has ended.
 pub struct WindowAct {
-    /// What it is for.
+    /// The intent of the window.
     pub intent: Intent,
-    /// Whether it ended well, and what a person should know.
+    /// Whether it ended well, and a message for people.
     pub ended: Option<(bool, String)>,
 }
 
-/// Nothing in a window happens at its start: what is done in it has ids of its own, which the host runs once. So whoever finds it under way goes
-/// on with it, and it never counts as not begun.
+/// The start of a window has no effect: the steps inside it have ids of their own, which the host runs once. So any
+/// process that finds the window open
+/// continues it, and a window never counts as not started.
 impl Act for WindowAct {
     fn intent(&self) -> Intent {
         self.intent.clone()

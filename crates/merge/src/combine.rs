@@ -62,7 +62,7 @@ fn merge_value(
     }
 }
 
-/// Merges two lists whose items are told apart. Items in both come in the order of the applied list; items that only
+/// Merges two lists whose items have keys. Items in both come in the order of the applied list; items that only
 /// the live list has stay near their neighbours.
 fn merge_items(
     keys: &[String],

@@ -1,4 +1,4 @@
-//! What changed between two versions of an object, as sets of field paths.
+//! The changes between two versions of an object, as sets of field paths.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -115,7 +115,7 @@ impl Walk {
         }
     }
 
-    /// Compares two values as wholes. Always true, to say that the path has been dealt with.
+    /// Compares two atomic values. Always true: the path needs no further comparison.
     fn leaf(&mut self, old: Option<&Value>, new: Option<&Value>) -> bool {
         match (old, new) {
             (None, _) => self.out.added.insert(&self.path),
@@ -159,7 +159,7 @@ impl Walk {
         let field = ty.field(name);
         let implied = match field.ty.shape(old.or(new)) {
             Shape::Map if is_structure(name, field.ty) => Some(&*EMPTY),
-            // A pod's containers are there even when there are none.
+            // A pod's containers field exists even when it is empty.
             Shape::List { .. } if name == "containers" => Some(&*EMPTY_LIST),
             _ => None,
         };

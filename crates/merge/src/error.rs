@@ -1,4 +1,4 @@
-//! What can go wrong in a patch or an apply.
+//! The errors of a patch or an apply.
 
 use thiserror::Error;
 

@@ -10,7 +10,7 @@ use crate::path::PathElement;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSet(pub(crate) BTreeMap<PathElement, Node>);
 
-/// What a set holds at and below one path.
+/// The members of a set at and below one path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Node {
     /// The path itself is in the set.
@@ -145,7 +145,7 @@ impl FieldSet {
         Self(leaves.collect())
     }
 
-    /// Every path: those of one level before the longer ones.
+    /// Every path, the shorter ones first.
     #[must_use]
     pub fn paths(&self) -> Vec<Vec<PathElement>> {
         let mut paths = Vec::new();
@@ -169,7 +169,7 @@ impl FieldSet {
     /// Reads FieldsV1.
     ///
     /// # Errors
-    /// Says what is not FieldsV1 about the value.
+    /// The error for a value that is not FieldsV1.
     pub fn from_fields_v1(value: &Value) -> Result<Self, String> {
         Ok(read(value)?.0)
     }

@@ -6,10 +6,10 @@ use crate::error::PatchError;
 
 const MAX_OPERATIONS: usize = 10_000;
 
-/// How much all copies of one patch may add, in bytes of JSON.
+/// The limit of the bytes of JSON that all copies of one patch may add.
 const MAX_COPIED: usize = 3 * 1024 * 1024;
 
-/// How deep a patch may nest a value: as deep as the parser would read it back.
+/// The nesting limit of a value in a patch: the limit of the parser.
 const MAX_DEPTH: usize = 127;
 
 /// Applies the operations one after the other; all or none.

@@ -13,7 +13,7 @@ const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// All annotations of an object together, keys and values, in bytes.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 
-/// The fields whose conflicts do not count for kubectl: those that it applied from the client's side and nobody has
+/// The fields whose conflicts do not count for kubectl: those that it applied from the client's side and no other manager has
 /// changed since. None when there is no usable annotation.
 pub(crate) fn allowed_conflicts(req: &Request<'_>, live: &Value) -> Option<FieldSet> {
     let text = annotation(live)?;
@@ -29,7 +29,7 @@ pub(crate) fn allowed_conflicts(req: &Request<'_>, live: &Value) -> Option<Field
     Some(set.difference(&changes.modified).difference(&changes.added).difference(&changes.removed))
 }
 
-/// Brings the annotation up to date, so that the user may go back to client-side apply.
+/// Updates the annotation, so that the user may return to client-side apply.
 pub(crate) fn refresh(object: &mut Value, applied: &Value) {
     if annotation(object).is_none() {
         return;

@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: who owns which fields.
+//! `metadata.managedFields`: the owners of fields.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 
 use crate::field_set::FieldSet;
 
-/// How a manager came to own fields.
+/// The kind of write by which a manager owns fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Operation {
     Apply,
     Update,
 }
 
-/// What tells one owner from another. Appliers are the same owner in all versions.
+/// The identity of an owner. Appliers are the same owner in all versions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ManagerId {
     pub(crate) manager: String,
@@ -51,7 +51,7 @@ impl ManagerId {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Owned {
     pub(crate) set: FieldSet,
-    /// The encoded fields of an owner whom the present write does not concern; `set` is empty then.
+    /// The encoded fields of an owner that the present write does not concern; `set` is empty then.
     pub(crate) untouched: Option<Value>,
     pub(crate) api_version: String,
     pub(crate) time: Option<Timestamp>,

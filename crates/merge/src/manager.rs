@@ -16,14 +16,14 @@ use crate::managed::{Managed, ManagerId, Operation, Owned, asks_for_reset, entri
 use crate::path::path_to_string;
 use crate::typed::{self, Ty};
 
-/// Who writes what, where and when.
+/// The parameters of a write: manager, operation, version and time.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The schema of the kind in the request's version.
     pub schema: &'a Schema,
     /// The kind of the object.
     pub kind: &'a str,
-    /// The version that the request speaks: `apps/v1`.
+    /// The apiVersion of the request: `apps/v1`.
     pub api_version: &'a str,
     /// The name of the field manager; none means `unknown`.
     pub manager: &'a str,
@@ -31,7 +31,7 @@ pub struct Request<'a> {
     pub subresource: Option<&'a str>,
     /// The time of the write.
     pub now: Timestamp,
-    /// Fields that this endpoint never changes, and so never gives away: `&[&["status"]]` for the main one.
+    /// Fields that this endpoint never changes, so that their owners stay: `&[&["status"]]` for the main one.
     pub reset_fields: &'a [&'a [&'a str]],
     /// All versions of the kind that still exist. Entries of other versions are dropped; an empty list keeps all.
     pub versions: &'a [&'a str],
@@ -75,7 +75,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Fields that identify or version an object and belong to nobody.
+/// Fields that identify or version an object and have no owner.
 static UNOWNED: LazyLock<FieldSet> = LazyLock::new(|| {
     FieldSet::of_fields(&[
         &["apiVersion"],
@@ -108,7 +108,7 @@ pub fn update(req: &Request<'_>, live: Option<&Value>, new: &mut Value) -> Resul
         return Err(MergeError::Internal("the object to write is not a JSON object".to_owned()));
     }
     let start = starting_point(req, live, new);
-    // An object that nobody tracks stays so until the first apply.
+    // An object without managedFields stays without them until the first apply.
     if start.is_empty() && live.is_some_and(has_uid) {
         set_entries(new, None);
         return Ok(());
@@ -128,9 +128,9 @@ pub fn update(req: &Request<'_>, live: Option<&Value>, new: &mut Value) -> Resul
 
 /// The owners before a write.
 enum StartingObject<'v> {
-    /// Those of the live object.
+    /// The managedFields of the live object.
     Live(&'v [Value]),
-    /// Those that the client sent.
+    /// The managedFields that the client sent.
     Sent(Managed),
     /// None: there are none, or the client asked to forget them.
     Nobody,
@@ -190,7 +190,7 @@ fn track_update(
     Ok(Some(managed))
 }
 
-/// Gives what has changed to the request's manager, and takes it from all others.
+/// Assigns the changed fields to the request's manager, and removes them from all others.
 fn record(req: &Request<'_>, changes: &Comparison, managed: &mut Managed) {
     reconcile(req, managed);
     give_up(managed, changes);
@@ -204,7 +204,7 @@ fn record(req: &Request<'_>, changes: &Comparison, managed: &mut Managed) {
     owned.time = Some(req.now);
 }
 
-/// Drops the entries of versions that are gone, and fits the others to the present schema.
+/// Drops the entries of versions that no longer exist, and fits the others to the present schema.
 fn reconcile(req: &Request<'_>, managed: &mut Managed) {
     let known =
         |version: &str| req.versions.is_empty() || version == req.api_version || req.versions.contains(&version);
@@ -214,7 +214,7 @@ fn reconcile(req: &Request<'_>, managed: &mut Managed) {
     }
 }
 
-/// Takes changed and removed fields from all owners; who owns nothing is forgotten.
+/// Removes changed and deleted fields from all owners; owners without fields are dropped.
 fn give_up(managed: &mut Managed, changes: &Comparison) {
     for owned in managed.0.values_mut() {
         for gone in [&changes.added, &changes.modified, &changes.removed] {
@@ -396,7 +396,7 @@ fn prune(req: &Request<'_>, merged: Value, managed: &Managed, last: &FieldSet) -
     let mut pruned = merged.clone();
     combine::remove(ty, &mut pruned, &last);
 
-    // Whatever somebody still owns comes back.
+    // Fields that another manager still owns are restored.
     let merged_set = named(&typed::field_set(ty, &merged));
     let mut kept = named(&typed::field_set(ty, &pruned));
     for owned in managed.0.values() {
@@ -405,7 +405,7 @@ fn prune(req: &Request<'_>, merged: Value, managed: &Managed, last: &FieldSet) -
     let mut pruned = merged.clone();
     combine::remove(ty, &mut pruned, &merged_set.clone().difference(&kept));
 
-    // What nobody owns but the last configuration did not have either stays as well.
+    // Fields without an owner that the last configuration did not have stay as well.
     let pruned_set = named(&typed::field_set(ty, &pruned));
     let gone = merged_set.difference(&pruned_set).intersection(&last);
     let mut result = merged;

@@ -10,7 +10,7 @@ use serde_json::{Number, Value};
 pub enum PathElement {
     /// A named field of an object.
     Field(String),
-    /// An item of a list that is told apart by these fields, sorted by name.
+    /// An item of a list that these fields identify, sorted by name.
     Key(Vec<(String, Value)>),
     /// An item of a list of scalars.
     Value(Value),

@@ -1,4 +1,4 @@
-//! How a schema looks to writers who share an object: which parts are one unit, and what tells list items apart.
+//! The merge properties of a schema: atomic parts, and the keys of list items.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -21,7 +21,7 @@ pub(crate) enum Ty<'a> {
     Unit,
 }
 
-/// What a value is to its writers.
+/// The merge type of a value.
 pub(crate) enum Shape<'a> {
     /// A number, string or boolean.
     Scalar,
@@ -52,7 +52,7 @@ impl<'a> Ty<'a> {
         Ty::Known { schema, preserve: preserve || schema.preserve_unknown, object: schema.embedded_resource }
     }
 
-    /// How writers share a value of this type. A type that allows several kinds of values follows the value.
+    /// The merge type of a value of this schema. A schema with several types follows the value.
     pub(crate) fn shape(self, value: Option<&Value>) -> Shape<'a> {
         let Ty::Known { schema, .. } = self else {
             return match (self, value) {
@@ -87,7 +87,7 @@ impl<'a> Ty<'a> {
         };
         let declared = schema.properties.get(name);
         if object {
-            // A custom resource's schema says nothing of its metadata, which is the same for all kinds.
+            // A custom resource's schema does not describe metadata, which is the same for all kinds.
             match name {
                 "metadata" if declared.is_none_or(|s| !s.properties.contains_key("ownerReferences")) => {
                     return Field { ty: Ty::below(&OBJECT_META, false), named: true, allowed: true };
@@ -226,7 +226,7 @@ static OBJECT_META: LazyLock<Schema> = LazyLock::new(|| {
 });
 
 /// Checks an applied object against its type: fields that the schema does not know, wrong kinds of values, and list
-/// items that cannot be told apart. The text is the real server's.
+/// items with the same key. The text is the real server's.
 pub(crate) fn validate(ty: Ty<'_>, value: &Value) -> Result<(), String> {
     let mut errors = Vec::new();
     check(ty, value, &mut Vec::new(), &mut errors);

@@ -9,17 +9,17 @@ use rcgen::{
 
 use crate::{Error, Request, der};
 
-/// Hosts whose clocks lag a little must not refuse a certificate that was made a moment ago.
+/// Hosts whose clocks lag a little must not refuse a new certificate.
 const BACKDATE: Duration = Duration::from_secs(5 * 60);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A certificate authority: its certificate, and the key that signs leaves.
+/// A certificate authority: its certificate, and the key that signs leaf certificates.
 pub struct Authority {
     cert_pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// What a leaf certificate is good for.
+/// A usage of a leaf certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeafUsage {
     /// Presented by a TLS server.
@@ -28,20 +28,20 @@ pub enum LeafUsage {
     Client,
 }
 
-/// What goes into a leaf certificate. Kubernetes reads the common name as the user and the organizations as its groups.
+/// The content of a leaf certificate. Kubernetes reads the common name as the user and the organizations as its groups.
 #[derive(Clone, Debug)]
 pub struct Leaf {
     /// The subject's common name.
     pub common_name: String,
     /// The subject's organizations, in order.
     pub organizations: Vec<String>,
-    /// DNS names under which a server is reached.
+    /// DNS names of a server.
     pub dns_names: Vec<String>,
-    /// Addresses under which a server is reached.
+    /// Addresses of a server.
     pub ips: Vec<IpAddr>,
-    /// What the certificate may be used for.
+    /// Usages of the certificate.
     pub usages: Vec<LeafUsage>,
-    /// How long it is valid from now on.
+    /// Lifetime from now on.
     pub lifetime: Duration,
 }
 
@@ -100,13 +100,13 @@ pub struct ServiceAccountKey {
 }
 
 impl ServiceAccountKey {
-    /// Makes a new key pair.
+    /// Generates a key pair.
     pub fn generate() -> Result<Self, Error> {
         let key = KeyPair::generate()?;
         Ok(Self { private_pem: key.serialize_pem(), public_pem: key.public_key_pem() })
     }
 
-    /// Reads a private key and finds its public half.
+    /// Reads a private key and derives its public key.
     pub fn from_pem(private_pem: &str) -> Result<Self, Error> {
         let key = KeyPair::from_pem(private_pem)?;
         Ok(Self { private_pem: private_pem.to_owned(), public_pem: key.public_key_pem() })
@@ -131,10 +131,10 @@ impl Authority {
         Self::lasting(common_name, 10 * YEAR)
     }
 
-    /// As [`Authority::new`], for that long.
+    /// As [`Authority::new`], with that lifetime.
     ///
     /// # Errors
-    /// The key could not be made.
+    /// When the key cannot be generated.
     pub fn lasting(common_name: &str, lifetime: Duration) -> Result<Self, Error> {
         let key = KeyPair::generate()?;
         let mut params = validity(CertificateParams::default(), lifetime);
@@ -163,7 +163,7 @@ impl Authority {
         Ok(Self { cert_pem: cert_pem.to_owned(), issuer })
     }
 
-    /// The authority's certificate, which those who trust it hold.
+    /// The authority's certificate, for trust bundles.
     pub fn cert_pem(&self) -> &str {
         &self.cert_pem
     }
@@ -173,10 +173,10 @@ impl Authority {
         self.issuer.key().serialize_pem()
     }
 
-    /// Signs what a request asks for: its subject and names, for its key.
+    /// Signs the subject and names of a request, for its key.
     ///
     /// # Errors
-    /// When the key is of a kind that nobody uses, or a name is none.
+    /// When the kind of the key is not supported, or a name is invalid.
     pub fn sign(&self, request: &Request, usages: &[LeafUsage], lifetime: Duration) -> Result<String, Error> {
         let key = SubjectPublicKeyInfo::from_der(&request.key_der)?;
         let mut params = leaf(usages, lifetime);
@@ -186,7 +186,7 @@ impl Authority {
         Ok(der::to_pem("CERTIFICATE", &signed))
     }
 
-    /// Makes a key and signs a certificate for it.
+    /// Generates a key and signs a certificate for it.
     pub fn issue(&self, leaf: Leaf) -> Result<PemPair, Error> {
         let key = KeyPair::generate()?;
         let mut params = self::leaf(&leaf.usages, leaf.lifetime);

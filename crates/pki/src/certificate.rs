@@ -5,12 +5,12 @@ use x509_parser::extensions::{GeneralName, ParsedExtension};
 
 use crate::Error;
 
-/// What a certificate says.
+/// The fields of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// When it begins, in seconds since 1970.
+    /// Start of its validity, in seconds since 1970.
     pub not_before: i64,
-    /// When it ends, in seconds since 1970.
+    /// End of its validity, in seconds since 1970.
     pub not_after: i64,
     /// The user, or the name of an authority.
     pub common_name: String,
@@ -20,9 +20,9 @@ pub struct Certificate {
     pub dns_names: Vec<String>,
     /// The addresses of a server.
     pub ips: Vec<IpAddr>,
-    /// The number of its own key, if it says it.
+    /// Its subject key identifier, if it has one.
     pub key_id: Option<Vec<u8>>,
-    /// The number of the key that signed it, if it says it.
+    /// Its authority key identifier, if it has one.
     pub issuer_key_id: Option<Vec<u8>>,
     public_key_der: Vec<u8>,
 }
@@ -31,7 +31,7 @@ impl Certificate {
     /// Reads the first certificate of a PEM text.
     ///
     /// # Errors
-    /// It is not well-formed.
+    /// When the certificate is malformed.
     pub fn from_pem(pem: &str) -> Result<Self, Error> {
         let malformed = |error: String| Error::Malformed(error);
         let (_, pem) =
@@ -75,12 +75,12 @@ impl Certificate {
         }
     }
 
-    /// Whether it was made for that private key.
+    /// Whether the certificate has the public key of that private key.
     pub fn is_of_key(&self, key_pem: &str) -> bool {
         KeyPair::from_pem(key_pem).is_ok_and(|key| key.subject_public_key_info() == self.public_key_der)
     }
 
-    /// Whether that authority's key has signed it, by the number that both say.
+    /// Whether that authority's key has signed it, by the key identifiers of both.
     pub fn is_signed_by(&self, authority: &Self) -> bool {
         self.issuer_key_id.is_some() && self.issuer_key_id == authority.key_id
     }

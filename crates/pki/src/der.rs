@@ -1,7 +1,7 @@
-//! The little DER that rcgen leaves to us: subjects with more than one organization.
+//! The parts of DER that rcgen does not support: subjects with more than one organization.
 //!
 //! rcgen keeps one value per attribute type, and Kubernetes puts each group of a user into an organization of its own. So a
-//! leaf is made with an empty subject, the subject is put in its place, and the result is signed again.
+//! leaf certificate is created with an empty subject, the subject is inserted, and the result is signed again.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -16,13 +16,13 @@ const UTF8_STRING: u8 = 0x0c;
 const BIT_STRING: u8 = 0x03;
 /// The attributes of a certificate request.
 const ATTRIBUTES: u8 = 0xa0;
-/// The attribute with the extensions that a request asks for: 1.2.840.113549.1.9.14.
+/// The attribute with the requested extensions: 1.2.840.113549.1.9.14.
 const EXTENSION_REQUEST: [u8; 9] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
 /// The extension `subjectAltName`: 2.5.29.17.
 const ALTERNATIVE_NAMES: [u8; 3] = [0x55, 0x1d, 0x11];
 const ORGANIZATION: [u8; 3] = [0x55, 0x04, 0x0a];
 const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
-/// Where the subject stands in a TBSCertificate: after version, serial, algorithm, issuer and validity.
+/// Index of the subject in a TBSCertificate: after version, serial, algorithm, issuer and validity.
 const SUBJECT: usize = 5;
 
 /// A distinguished name: the organizations, then the common name.
@@ -65,18 +65,19 @@ pub(crate) fn to_pem(label: &str, der: &[u8]) -> String {
     pem
 }
 
-/// How much a certificate request says.
+/// The size of a certificate request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestSize {
-    /// The attributes of its subject.
+    /// Number of attributes of its subject.
     pub subject: usize,
-    /// The names of its extension `subjectAltName`.
+    /// Number of names in its extension `subjectAltName`.
     pub names: usize,
 }
 
-/// Counts what a certificate request says; `None` if it has a form that readers understand differently. x509-parser stops at an attribute of a subject that it
-/// cannot read, leaves the rest out, and takes the first of several lists of extensions; others read on, or take another list. So all elements are here in
-/// their shortest form, no set is empty, nothing follows what is expected, and there is one list of extensions at most.
+/// Counts the elements of a certificate request; `None` if parsers read its form differently. x509-parser stops at an attribute of a subject that it
+/// cannot read, skips the rest, and uses the first of several lists of extensions; other parsers continue, or use
+/// another list. So every element must have its
+/// shortest form, no set may be empty, no element may follow the expected ones, and there may be at most one list of extensions.
 pub(crate) fn counts(request: &[u8]) -> Option<RequestSize> {
     let whole = only(elements(request)?)?;
     let [info, _algorithm, _signature] = children(whole, SEQUENCE)?[..] else { return None };
@@ -111,7 +112,7 @@ fn only<T>(mut all: Vec<T>) -> Option<T> {
     all.pop().filter(|_| all.is_empty())
 }
 
-/// What is in an element with that tag, if all is in its shortest form.
+/// The elements inside an element with that tag, if all have their shortest form.
 fn children(whole: &[u8], tag: u8) -> Option<Vec<&[u8]>> {
     let shortest = |one: &&[u8]| {
         // The tags of requests have one byte.
@@ -136,7 +137,7 @@ fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Splits a run of elements; `None` when the last one is cut off.
+/// Splits a run of elements; `None` if the last one is incomplete.
 fn elements(mut rest: &[u8]) -> Option<Vec<&[u8]>> {
     let mut found = Vec::new();
     while !rest.is_empty() {
@@ -203,7 +204,7 @@ mod tests {
         let honest = [set(&nodes), set(&own)];
         let read = request(&honest, &[]).unwrap();
         assert!(read.common_names == ["system:node:host-17"] && !read.has_names());
-        // Go takes the last common name, and has no objection to what is before it.
+        // Go uses the last common name, and accepts any before it.
         let other = pair(COMMON_NAME, "system:node:control-plane-1");
         let number = element(SEQUENCE, &[element(OBJECT_ID, &COMMON_NAME), vec![0x1f, 0x81]].concat());
         for rest in [
@@ -225,7 +226,7 @@ mod tests {
         let (own, api) = (extensions("host-17"), extensions("kubernetes.default.svc"));
         let plain = |list: &[u8]| asks(&[element(SET, list)]);
         assert_eq!(request(&subject, &[plain(&own)]).unwrap().dns_names, ["host-17"]);
-        // Go leaves an attribute out whose set is empty, and takes the extensions of the next one.
+        // Go skips an attribute with an empty set, and uses the extensions of the next one.
         let empty = asks(&[element(SET, &[]), own.clone()]);
         let long = asks(&[vec![SET, 0x81, own.len() as u8], own.clone()]);
         let odd = asks(&[element(0xb1, &own)]);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Writes a file that only its owner can read (mode 0600), at once: a reader sees the old content or the new, never a part,
-/// and at no moment can somebody else read it.
+/// Writes a file that only its owner can read (mode 0600), atomically: a reader sees the old content or the new, never a part,
+/// and no other user can read it at any time.
 pub fn write_private(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     let path = path.as_ref();
     let name =
@@ -25,7 +25,7 @@ pub fn write_private(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> io::Res
         .and_then(|mut file| file.write_all(bytes.as_ref()).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
-        // The first error is the one worth telling.
+        // The first error is the one to return.
         let _ = fs::remove_file(&temporary);
     }
     written

@@ -6,19 +6,19 @@ use serde_json::json;
 
 use crate::PemPair;
 
-/// How the user of a kubeconfig proves who they are.
+/// The credential of the user of a kubeconfig.
 #[derive(Clone)]
 pub enum Identity<'a> {
-    /// With a client certificate.
+    /// A client certificate.
     Certificate {
         /// The certificate.
         cert_pem: &'a str,
         /// Its private key.
         key_pem: &'a str,
     },
-    /// With a bearer token.
+    /// A bearer token.
     Token(&'a str),
-    /// Not at all.
+    /// No credential.
     Anonymous,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Debug for Identity<'_> {
     }
 }
 
-/// A kubeconfig with one cluster, one user and one context, all embedded. It is JSON, which every YAML reader takes.
+/// A kubeconfig with one cluster, one user and one context, all embedded. It is JSON, which every YAML parser accepts.
 pub fn kubeconfig(cluster: &str, server: &str, ca_pem: &str, identity: Identity<'_>) -> String {
     let user = match identity {
         Identity::Certificate { cert_pem, key_pem } => json!({

@@ -7,30 +7,30 @@ use x509_parser::prelude::FromDer;
 
 use crate::{Error, der};
 
-/// What a certificate signing request asks for, its own signature proven: who sent it holds the key.
+/// The fields of a certificate signing request whose own signature is verified: the sender has the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The subject's common names; a sound request has one.
+    /// The subject's common names; a valid request has one.
     pub common_names: Vec<String>,
     /// The subject's organizations, in order.
     pub organizations: Vec<String>,
-    /// The subject says more than that.
+    /// Whether the subject has further attributes.
     pub more_subject: bool,
-    /// DNS names under which a server wants to be reached.
+    /// Requested DNS names.
     pub dns_names: Vec<String>,
-    /// Addresses under which a server wants to be reached.
+    /// Requested IP addresses.
     pub ips: Vec<IpAddr>,
-    /// Names of other kinds: e-mail, URI and so on, as they are shown to people.
+    /// Requested names of other kinds: e-mail, URI and so on, as text for people.
     pub other_names: Vec<String>,
     pub(crate) subject_der: Vec<u8>,
     pub(crate) key_der: Vec<u8>,
 }
 
 impl Request {
-    /// Reads a request.
+    /// Parses a request.
     ///
     /// # Errors
-    /// When it is not well-formed, not signed with the key that it is for, or if others could read it as a request for something else.
+    /// When it is malformed, not signed with its own key, or if other parsers could read it as a request for something else.
     pub fn from_pem(pem: &[u8]) -> Result<Self, Error> {
         let malformed = |error: String| Error::Malformed(error);
         let (rest, pem) = x509_parser::pem::parse_x509_pem(pem).map_err(|error| malformed(error.to_string()))?;
@@ -91,7 +91,7 @@ impl Request {
         }
     }
 
-    /// Whether it asks for names besides its subject.
+    /// Whether it requests names besides its subject.
     pub fn has_names(&self) -> bool {
         !(self.dns_names.is_empty() && self.ips.is_empty() && self.other_names.is_empty())
     }

@@ -5,39 +5,39 @@ use aws_lc_rs::digest::{SHA256, digest};
 
 use crate::Error;
 
-/// A key that encrypts other keys (AES-256-GCM), so that a copy of these can be stored where others may read it.
+/// A key that encrypts other keys (AES-256-GCM), so that a copy of them can be stored where others may read it.
 pub struct SealKey([u8; 32]);
 
 impl SealKey {
-    /// A new random key.
+    /// Generates a random key.
     ///
     /// # Errors
-    /// When there is no randomness.
+    /// When no random bytes are available.
     pub fn generate() -> Result<Self, Error> {
         let mut bytes = [0; 32];
         aws_lc_rs::rand::fill(&mut bytes).map_err(|_| Error::Seal("no random bytes available"))?;
         Ok(Self(bytes))
     }
 
-    /// Reads a key of 32 bytes; none if there are more or fewer.
+    /// A key from 32 bytes; none for any other length.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 
-    /// The key itself.
+    /// The bytes of the key.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Tells keys apart and reveals nothing of them.
+    /// An id that distinguishes keys and reveals nothing about them.
     pub fn id(&self) -> String {
         hex(&digest(&SHA256, &[b"fleetwright seal key ".as_slice(), &self.0].concat()).as_ref()[..8])
     }
 
-    /// Encrypts `plain`. Only who names the same `purpose` decrypts it, so that what was sealed for one cluster is not taken for another.
+    /// Encrypts `plain`. Decryption needs the same `purpose`, so that data sealed for one cluster is not accepted for another.
     ///
     /// # Errors
-    /// When the library fails.
+    /// When the cryptographic library fails.
     pub fn seal(&self, purpose: &str, plain: &[u8]) -> Result<Vec<u8>, Error> {
         let mut text = plain.to_vec();
         let nonce = self.cipher()?.seal_in_place_append_tag(Aad::from(purpose.as_bytes()), &mut text);
@@ -45,7 +45,7 @@ impl SealKey {
         Ok([nonce.as_ref().as_slice(), &text].concat())
     }
 
-    /// Decrypts what [`SealKey::seal`] made.
+    /// Decrypts the result of [`SealKey::seal`].
     ///
     /// # Errors
     /// When it was sealed with another key, for another purpose, or changed since.
@@ -70,7 +70,8 @@ impl fmt::Debug for SealKey {
     }
 }
 
-/// The SHA-256 fingerprint of the first certificate or public key in a PEM text, as `openssl x509 -fingerprint -sha256` has it, in lower case and
+/// The SHA-256 fingerprint of the first certificate or public key in a PEM text, in the format of `openssl x509
+/// -fingerprint -sha256`, in lower case and
 /// without colons; none if there is none.
 pub fn fingerprint(pem: &str) -> Option<String> {
     let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;

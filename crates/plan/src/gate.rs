@@ -1,7 +1,7 @@
-//! May an operation start? Every policy that names its type must have room.
+//! The gate: decides whether an Operation may start. Every policy that names its type must have room.
 //!
-//! The gate fails closed: what no policy names, what cannot be counted and what is not yet counted does not pass.
-//! [`judge`] is the one question; breakers, windows and approvals will be answered behind it.
+//! The gate fails closed: an Operation whose type no policy names, whose scope cannot be counted or is not counted yet is refused.
+//! [`judge`] is the only entry point; breakers, windows and approvals will be added behind it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,109 +13,109 @@ use jiff::Timestamp;
 
 use crate::operation::put;
 
-/// How many targets there are, for limits given as a percentage.
+/// The number of targets, for limits given as a percentage.
 pub trait Population: Send + Sync {
-    /// How many have that label; how many there are in all without one. None if it is not known.
+    /// The number of targets with that label; of all targets without one. None if it is unknown.
     fn count(&self, label: Option<(&str, &str)>) -> Option<usize>;
 }
 
-/// For operators whose policies are all plain numbers: a percentage does not pass.
+/// For operators whose policies are all plain numbers: a percentage is refused.
 impl Population for () {
     fn count(&self, _: Option<(&str, &str)>) -> Option<usize> {
         None
     }
 }
 
-/// The most operations that the status of one policy can list.
+/// The most Operations that the status of one policy can list.
 const MOST_HOLDERS: usize = 4096;
 
-/// What the gate is asked.
+/// The Operation to judge.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The operation's name.
+    /// Name of the Operation.
     pub operation: &'a str,
-    /// Its uid.
+    /// Uid of the Operation.
     pub uid: &'a str,
-    /// Its type.
+    /// Type of the Operation.
     pub type_: &'a str,
     /// The labels of its target.
     pub labels: &'a BTreeMap<String, String>,
 }
 
-/// A policy of the operation's namespace.
+/// A policy of the Operation's namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy<'a> {
-    /// Its name.
+    /// Name of the policy.
     pub name: &'a str,
-    /// Its generation.
+    /// Generation of the policy.
     pub generation: Option<i64>,
-    /// What it allows.
+    /// Spec of the policy.
     pub spec: &'a OperationPolicySpec,
-    /// Who passed.
+    /// Status of the policy, with its holders.
     pub status: &'a OperationPolicyStatus,
 }
 
 /// A place behind the gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySlot {
-    /// The policy that gives it.
+    /// The policy that grants it.
     pub policy: String,
-    /// What is to be recorded in the policy's status.
+    /// The entry for the policy's status.
     pub holder: Holder,
-    /// Whether it is recorded there already.
+    /// Whether the entry is recorded already.
     pub held: bool,
 }
 
-/// The gate's answer.
+/// The decision of the gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GateAnswer {
-    /// It may start once its places are recorded.
+    /// The Operation may start once its places are recorded.
     Granted {
-        /// In the order of the policies' names, in which all must take them: so that no two wait for each other.
+        /// In the order of the policies' names, in which all Operations must take them, so that no two wait for each other.
         places: Vec<PolicySlot>,
-        /// Which rules let it pass, and at what count, such as `drains: 2 of 5 in zone=z1`.
+        /// The rules that granted it, and their counts, such as `drains: 2 of 5 in zone=z1`.
         by: String,
     },
-    /// It must wait.
+    /// The Operation must wait.
     Refused(Refusal),
 }
 
-/// Why an operation must wait.
+/// Why an Operation must wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// In one word.
+    /// The reason.
     pub why: RefusalReason,
-    /// By which policy; none if it is for the lack of one.
+    /// The policy that refused it; none if no policy matches.
     pub by: Option<String>,
-    /// What is always said of this refusal. The counts are left out, so that a text that was written stays true.
+    /// Text of the refused rule. It has no counts, so that a written text stays true.
     pub rule: String,
-    /// How many are under way.
+    /// Number of running Operations.
     pub count: usize,
-    /// How many may be.
+    /// Limit of running Operations.
     pub limit: usize,
     /// Until when, if time alone ends it.
     pub until: Option<Timestamp>,
 }
 
-/// Why an operation must wait, in one word.
+/// The reason why an Operation must wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
     /// No policy names its type.
     NoMatchingPolicy,
-    /// The policy is new or changed, and its counts do not follow yet.
+    /// The policy is new or changed, and its counts are not up to date yet.
     PolicyNotObserved,
-    /// The policy is not understood.
+    /// The policy is invalid.
     PolicyNotAccepted,
     /// The target lacks the label that the policy counts by.
     ScopeLabelMissing,
-    /// The policy has a percentage, and nobody knows of how many.
+    /// The policy has a percentage, and the number of targets is unknown.
     TargetCountUnknown,
-    /// As many as may be are under way.
+    /// The limit is reached.
     LimitReached,
 }
 
 impl RefusalReason {
-    /// As a condition's reason.
+    /// The reason for a condition.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoMatchingPolicy => "NoMatchingPolicy",
@@ -141,9 +141,9 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Answers whether an operation may start, in the light of all policies of its namespace.
+/// Decides whether an Operation may start, by all policies of its namespace.
 ///
-/// A place that it holds already is its own, also if the limit was lowered since: otherwise two that hold the last places
+/// A place that the Operation holds already stays its own, also if the limit was lowered since: otherwise two that hold the last places
 /// of a lowered limit would wait for each other.
 pub fn judge<'a>(
     request: Request<'_>,
@@ -181,7 +181,7 @@ pub fn judge<'a>(
 fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) -> Result<(PolicySlot, String), Refusal> {
     let name = policy.name;
     let refuse = |why, rule, count, limit| Refusal { why, by: Some(name.to_owned()), rule, count, limit, until: None };
-    // The holders were recorded under the scope of the generation that was observed: under another they count nothing.
+    // The holders were recorded under the scope of the observed generation: under another scope they do not count.
     if policy.generation.is_none() || policy.status.observed_generation != policy.generation {
         let rule = format!("OperationPolicy {name} is new or was modified: waiting until its counts are updated");
         return Err(refuse(RefusalReason::PolicyNotObserved, rule, 0, 0));
@@ -223,7 +223,7 @@ fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) ->
             }
         },
     };
-    // An entry of the same name and another uid is of one that is gone; taking the place replaces it.
+    // An entry of the same name and another uid belongs to a deleted Operation; taking the place replaces it.
     let others = policy
         .status
         .holders
@@ -245,39 +245,39 @@ fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) ->
     Ok((PolicySlot { policy: name.to_owned(), holder, held }, text))
 }
 
-/// The policy's holders when that one takes its place.
+/// The policy's holders after that one takes its place.
 pub fn take(status: &OperationPolicyStatus, holder: &Holder) -> Vec<Holder> {
     let mut holders = release(status, &holder.operation);
     holders.push(holder.clone());
     holders
 }
 
-/// The policy's holders when that operation gives its place back.
+/// The policy's holders after that Operation releases its place.
 pub fn release(status: &OperationPolicyStatus, operation: &str) -> Vec<Holder> {
     status.holders.iter().filter(|holder| holder.operation != operation).cloned().collect()
 }
 
-/// An operation, as far as a policy's counts depend on it.
+/// The fields of an Operation that a policy's counts depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct ActiveOperation<'a> {
-    /// Its name.
+    /// Name of the Operation.
     pub name: &'a str,
-    /// Its uid.
+    /// Uid of the Operation.
     pub uid: &'a str,
-    /// Its type.
+    /// Type of the Operation.
     pub type_: &'a str,
     /// The labels of its target.
     pub labels: &'a BTreeMap<String, String>,
-    /// Where it is.
+    /// Phase of the Operation.
     pub phase: OperationPhase,
 }
 
 /// The status that a policy should have.
 ///
-/// `operations` holds at least those that the holders name, as far as they exist, and those under way. A holder that ended,
-/// is gone, or is of a type that the policy no longer names gives up its place. One that is under way without a place
-/// (it passed before the policy named its type) is given one, also beyond the limit: it is there.
-/// One that still waits keeps the place it has: its driver is about to use it, or to give it back.
+/// `operations` has at least the Operations named by the holders, as far as they exist, and the running ones. A holder that has ended,
+/// is deleted, or has a type that the policy no longer names loses its place. A running Operation without a place
+/// (it was granted before the policy named its type) gets one, also beyond the limit, because it runs.
+/// An Operation that still waits keeps its place: its driver is about to use it, or to release it.
 /// Holders named in `unsure` stay as they are, and while there are any, a change of the policy is not observed.
 pub fn keep_true(
     policy: Policy<'_>,

@@ -1,6 +1,6 @@
-//! Whether a kubelet gets the certificate that it asks for.
+//! Decides whether a kubelet gets the certificate that it requests.
 //!
-//! A machine's first request comes with a bootstrap token of its own, which says for which machine it was made; later ones come from the
+//! A machine's first request is made with a bootstrap token of its own, which names the machine; later requests come from the
 //! node itself. Either gets a certificate for its own name and for nothing else. [`bind()`] decides which Node is a machine's own.
 
 mod bind;
@@ -15,25 +15,25 @@ use fleetwright_pki::Request;
 pub use bind::{Binding, NOT_BOUND, RegisteredNode, bind, not_bound};
 pub use reserved::{ApiAddresses, reserved};
 
-/// The signer of certificates with which kubelets call the API server.
+/// Signer of the client certificates with which kubelets call the API server.
 pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-/// The signer of certificates with which kubelets are called.
+/// Signer of the serving certificates of kubelets.
 pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 
-/// The longest request that is read, in bytes. Those of kubelets have about one thousand.
+/// The longest request that is parsed, in bytes. Those of kubelets have about one thousand.
 pub const LONGEST_REQUEST: usize = 16 * 1024;
 
-/// The group of all machines that join, which may ask for certificates.
+/// The group of all machines that join, which may request certificates.
 pub const BOOTSTRAPPERS: &str = "system:bootstrappers:fleetwright";
-/// What the name of a bootstrap token's user begins with; its id follows.
+/// Prefix of the user name of a bootstrap token; its id follows.
 const TOKEN_USER: &str = "system:bootstrap:";
-/// What the name of a node's user begins with; the node's name follows.
+/// Prefix of the user name of a node; the node's name follows.
 const NODE_USER: &str = "system:node:";
 /// The group of all nodes.
 const NODES: &str = "system:nodes";
 
-/// The group of one machine's bootstrap token, by which its requests are known. Tokens allow lower-case letters, digits, `:` and `-`, which
-/// is what namespaces and uids are made of.
+/// The group of one machine's bootstrap token, by which its requests are recognized. Tokens allow lower-case letters, digits, `:` and `-`, which
+/// are the characters of namespaces and uids.
 pub fn token_group(namespace: &str, uid: &str) -> String {
     format!("{BOOTSTRAPPERS}:{namespace}:{uid}")
 }
@@ -43,12 +43,13 @@ pub fn token_of(username: &str) -> Option<&str> {
     username.strip_prefix(TOKEN_USER)
 }
 
-/// What stands for the authorities that machines join with: another whenever another one signs, or others are trusted. The one that signs comes first.
+/// Digest of the authorities that machines join with. It changes whenever the signing or the trusted authorities
+/// change. The signing authority comes first.
 pub fn bundle_digest(bundle: &str) -> String {
     crate::cluster::digest(bundle.trim(), 8)
 }
 
-/// Who asks, as the API server found out.
+/// The requestor, as the API server authenticated it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Requestor {
     /// The bootstrap token of the machine with that uid.
@@ -58,20 +59,20 @@ pub enum Requestor {
     },
     /// The node of that name.
     Node {
-        /// Its name.
+        /// Name of the node.
         name: String,
     },
-    /// Somebody else, with whom others deal.
+    /// Any other user, whose requests are left to other approvers.
     Other,
 }
 
 impl Requestor {
-    /// Who that user is, for the machines of one namespace.
+    /// The requestor of that user name and groups, for the machines of one namespace.
     pub fn of(username: &str, groups: &[String], namespace: &str) -> Self {
         if username.starts_with(TOKEN_USER) {
             let ours = format!("{BOOTSTRAPPERS}:{namespace}:");
             let mut uids = groups.iter().filter_map(|group| group.strip_prefix(&ours));
-            // A token with two of them is none that we made.
+            // A token with two such groups was not issued by us.
             return match (uids.next(), uids.next()) {
                 (Some(uid), None) => Self::Token { uid: uid.to_owned() },
                 (Some(_), Some(_)) => Self::Token { uid: String::new() },
@@ -88,71 +89,71 @@ impl Requestor {
 /// A request for a certificate.
 #[derive(Clone, Copy, Debug)]
 pub struct SigningRequest<'a> {
-    /// Who should sign.
+    /// The requested signer.
     pub signer: &'a str,
-    /// What the certificate should be good for.
+    /// The requested usages.
     pub usages: &'a [String],
     /// The request itself, PEM.
     pub request: &'a [u8],
 }
 
-/// What is known of the machine that asks.
+/// The machine of the requestor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JoiningMachine {
-    /// Its name.
+    /// Name of the machine.
     pub name: String,
-    /// Its uid.
+    /// Uid of the machine.
     pub uid: String,
-    /// The name of its Node.
+    /// Name of its Node.
     pub node: String,
-    /// Its declared addresses, IP or DNS names.
+    /// Declared addresses, IP or DNS names.
     pub addresses: Vec<String>,
-    /// It is being deleted.
+    /// Whether the machine is being deleted.
     pub deleted: bool,
-    /// Nothing is to be done to it.
+    /// Whether the machine is paused.
     pub paused: bool,
-    /// Its bootstrap token got a client certificate before.
+    /// Whether its bootstrap token got a client certificate before.
     pub certified: bool,
 }
 
-/// What is known around it.
+/// The context of a request.
 #[derive(Clone, Copy)]
 pub struct JoinContext<'a> {
-    /// The machine that asks; none if there is none any more.
+    /// The machine of the requestor; none if it does not exist.
     pub machine: Option<&'a JoiningMachine>,
-    /// Other machines that say their Node has the same name.
+    /// Other machines that claim the same Node name.
     pub rivals: &'a [String],
     /// The Node of the machine's name, and whether it is bound to the machine.
     pub node: &'a Binding,
-    /// Whose that address or name is, if no kubelet of this machine may serve under it: see [`reserved()`].
+    /// The owner of an address or name for which no kubelet of this machine may serve: see [`reserved()`].
     pub reserved: &'a dyn Fn(&str) -> Option<String>,
 }
 
-/// What to do with a request.
+/// The decision about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SigningDecision {
-    /// It is none of our business.
+    /// Another approver is responsible for the request.
     Ignored,
-    /// It matches the machine.
+    /// The request matches the machine.
     Approved {
-        /// For people.
+        /// Message for people.
         message: String,
     },
-    /// It waits for a person.
+    /// The request waits for a person.
     Waits {
-        /// What for.
+        /// What it waits for.
         message: String,
     },
-    /// It does not match.
+    /// The request does not match.
     Denied {
-        /// One word in CamelCase.
+        /// Reason in CamelCase.
         reason: &'static str,
         /// What does not match, and what would.
         message: String,
     },
 }
 
-/// What to do with a request of that requestor.
+/// Decides about a request of that requestor.
 pub fn decide(requestor: &Requestor, asked: &SigningRequest<'_>, around: &JoinContext<'_>) -> SigningDecision {
     use SigningDecision::Ignored;
     let serving = match asked.signer {
@@ -162,7 +163,7 @@ pub fn decide(requestor: &Requestor, asked: &SigningRequest<'_>, around: &JoinCo
     };
     let machine = match (requestor, around.machine) {
         (Requestor::Other, _) => return Ignored,
-        // A node without a machine is somebody else's.
+        // A node without a machine was joined by others.
         (Requestor::Node { .. }, None) => return Ignored,
         (Requestor::Token { .. }, None) => {
             return denied("MachineNotFound", "the Machine of this bootstrap token no longer exists".to_owned());
@@ -209,8 +210,8 @@ fn denied(reason: &'static str, message: String) -> SigningDecision {
     SigningDecision::Denied { reason, message }
 }
 
-/// A Node of the machine's name that is not bound to the machine is somebody else's: its name is not given away, and its own requests are
-/// left to others.
+/// A Node of the machine's name that is not bound to the machine belongs to others: no certificate for its name is approved, and its own requests are
+/// left to other approvers.
 fn refuse_foreign(requestor: &Requestor, machine: &JoiningMachine, node: &Binding) -> Option<SigningDecision> {
     let JoiningMachine { name, node: node_name, .. } = machine;
     match (requestor, node) {
@@ -224,7 +225,7 @@ fn refuse_foreign(requestor: &Requestor, machine: &JoiningMachine, node: &Bindin
     }
 }
 
-/// What is wrong with the request itself, if anything.
+/// Why the request itself is refused, if it is.
 fn refuse(
     requestor: &Requestor,
     asked: &SigningRequest<'_>,
@@ -232,7 +233,7 @@ fn refuse(
     serving: bool,
     around: &JoinContext<'_>,
 ) -> Option<SigningDecision> {
-    // A token is good for one thing: the node's first certificate. Everything after that the node asks for itself.
+    // A token has one use: the node's first certificate. The node itself requests every later one.
     if serving && matches!(requestor, Requestor::Token { .. }) {
         let message =
             "a bootstrap token can only request a client certificate: the Node requests its serving certificate itself";
@@ -261,7 +262,7 @@ fn refuse(
     if serving { wrong_names(&request, machine, around) } else { unwanted_names(&request) }
 }
 
-/// The exact usages; keys of the kind RSA also encipher keys, and kubelets say so.
+/// The exact usages; RSA keys also have key encipherment, and kubelets request it.
 fn wrong_usages(usages: &[String], serving: bool) -> Option<String> {
     let own = if serving { "server auth" } else { "client auth" };
     let mut found: Vec<&str> = usages.iter().map(String::as_str).collect();
@@ -285,9 +286,9 @@ fn unwanted_names(request: &Request) -> Option<SigningDecision> {
     request.has_names().then(|| denied("InvalidSubjectAltNames", message.to_owned()))
 }
 
-/// A serving certificate names the machine's Node and the addresses that the machine declares. What the Node says of itself in
-/// `status.addresses` does not count: the node writes it. What is reserved is refused even if it is declared: who may write Machines must not
-/// get a certificate of the API server or of another kubelet.
+/// A serving certificate names the machine's Node and the addresses that the machine declares. Addresses in the Node's
+/// `status.addresses` do not count: the node writes them. Reserved names are refused even if they are declared: a user with write access to Machines
+/// must not get a certificate of the API server or of another kubelet.
 fn wrong_names(request: &Request, machine: &JoiningMachine, around: &JoinContext<'_>) -> Option<SigningDecision> {
     if !request.other_names.is_empty() {
         let message = format!("only DNS names and IP addresses are allowed, not {}", shown(&request.other_names));
@@ -331,7 +332,7 @@ fn wrong_names(request: &Request, machine: &JoiningMachine, around: &JoinContext
     (!parts.is_empty()).then(|| denied(reason, parts.join("; ")))
 }
 
-/// What to write for an IPv4 address in the form of IPv6. No kubelet asks for that form, and who checks certificates may read it in another way
+/// The canonical form of an IPv4-mapped IPv6 address. No kubelet requests that form, and the verifier of a certificate may read it differently
 /// than we do.
 fn other_spelling(name: &str) -> Option<String> {
     let ip = name.parse::<IpAddr>().ok()?;
@@ -342,13 +343,13 @@ fn other_spelling(name: &str) -> Option<String> {
 /// Whether two texts are the same address or name.
 pub fn same(one: &str, two: &str) -> bool {
     match (one.parse::<IpAddr>(), two.parse::<IpAddr>()) {
-        // An IPv4 address in the form of IPv6 is the same address to who checks a certificate.
+        // An IPv4-mapped IPv6 address is the same address to the verifier of a certificate.
         (Ok(one), Ok(two)) => one.to_canonical() == two.to_canonical(),
         _ => one.eq_ignore_ascii_case(two),
     }
 }
 
-/// What somebody else wrote, bounded and on one line.
+/// Text from elsewhere, bounded and on one line.
 fn shown(texts: &[String]) -> String {
     if texts.is_empty() {
         return "(none)".to_owned();

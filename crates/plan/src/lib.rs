@@ -1,4 +1,4 @@
-//! Pure decisions: what to do next, from what is declared, what is seen, and the time.
+//! Pure decisions: the next action, from the declared state, the observed state, and the time.
 
 pub mod cluster;
 pub mod explain;

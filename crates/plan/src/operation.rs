@@ -1,7 +1,7 @@
-//! The life of an operation: what its driver does next, and what is written down about it.
+//! The life cycle of an Operation: what its driver does next, and what is written to its status.
 //!
-//! An act is started by the process whose token is in `status.startedBy`, and only once. Everybody else, and that process after a
-//! restart, asks the world what became of it ([`ProbeResult`]) and, if the world cannot tell, a person ([`ManualOutcome`]).
+//! An act is started only once, by the process whose token is in `status.startedBy`. All other processes, and that process after a restart,
+//! probe the outcome ([`ProbeResult`]); if a probe cannot find out, a person records the outcome ([`ManualOutcome`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,64 +11,64 @@ use jiff::Timestamp;
 
 use crate::gate::Refusal;
 
-/// What this process remembers of the attempt that `status.startedBy` names.
+/// What this process knows of the attempt named by `status.startedBy`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptState {
-    /// The attempt is another process's, or one of ours before a restart.
+    /// The attempt belongs to another process, or to this operator before a restart.
     Foreign,
-    /// It is ours, and the act was not started yet.
+    /// The attempt is ours, and the act has not been started yet.
     Claimed,
     /// The act is being started.
     Starting,
-    /// The act was started, and what became of the call was lost.
+    /// The act was started, and the result of the call was lost.
     Lost,
-    /// The call that started the act came back.
+    /// The call that started the act returned.
     Ended(CallOutcome),
 }
 
-/// What the call that started an act came back with.
+/// The result of the call that started an act.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// It is done; what a person should know about it.
+    /// The act is done; a message for people.
     Done(String),
-    /// It ended badly, and nothing of it goes on.
+    /// The act failed, and nothing of it is still running.
     Failed(String),
-    /// Nobody can say from here, such as after a connection was lost in the middle. It is asked after.
+    /// The outcome is unknown, for example after a connection was lost during the call. It is probed.
     Unknown(String),
 }
 
-/// What the world says about an act that was started, or was about to be.
+/// The result of probing an act that was started, or was about to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeResult {
-    /// It is done.
+    /// The act is done.
     Succeeded(String),
-    /// It ended badly, and nothing of it goes on.
+    /// The act failed, and nothing of it is still running.
     Failed(String),
-    /// It goes on. It is asked after again.
+    /// The act is still running. It is probed again.
     StillRunning,
-    /// It was never begun.
+    /// The act was never started.
     NeverStarted,
-    /// The world could not be asked now. It is asked again.
+    /// The probe got no answer. It is repeated.
     NoAnswer(String),
-    /// The world cannot tell, now or later. A person must.
+    /// No probe can find the outcome, now or later. A person must record it.
     Unknowable(String),
 }
 
-/// What a person says became of an operation.
+/// The outcome of an Operation as a person recorded it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ManualOutcome {
-    /// Nothing.
+    /// No outcome is recorded.
     Unset,
-    /// It ended well, because.
+    /// The act succeeded; the reason given.
     Succeeded(String),
-    /// It ended badly, because.
+    /// The act failed; the reason given.
     Failed(String),
-    /// Something that is not understood; what is wrong with it.
+    /// The annotation is invalid; what is wrong with it.
     Invalid(String),
 }
 
 impl ManualOutcome {
-    /// Reads the annotations of an operation.
+    /// Reads the outcome from the annotations of an Operation.
     pub fn read(annotations: &BTreeMap<String, String>) -> Self {
         let because = || match annotations.get(names::OUTCOME_REASON).map(|text| text.trim()) {
             None | Some("") => "resolved manually".to_owned(),
@@ -90,34 +90,33 @@ impl ManualOutcome {
     }
 }
 
-/// What to do next.
+/// The next thing to do for an Operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OperationStep {
-    /// Ask the gate.
+    /// Ask the gate for permission.
     AskGate,
-    /// Write that we start it.
+    /// Write our token to `status.startedBy`.
     Claim,
     /// Start the act.
     Start,
-    /// Ask the world.
+    /// Probe the outcome.
     Probe,
-    /// Write down what the act came back with.
+    /// Write the outcome that the act returned.
     Record(Box<OperationStatus>),
-    /// Write down what a person said.
+    /// Write the outcome that a person recorded.
     RecordManualOutcome(Box<OperationStatus>),
-    /// The act is being started by this process.
+    /// Wait: this process is starting the act.
     Wait,
-    /// Wait for a person.
+    /// Wait for a person to record the outcome.
     WaitForPerson,
-    /// Nothing: it ended.
+    /// Nothing: the Operation has ended.
     Ended,
 }
 
-/// Says what to do next about an operation.
+/// Decides what to do next for an Operation.
 ///
-/// A person's word ends what nobody else ends: an operation in the phase `Unknown`, and one that is asked after. It also keeps
-/// from being started what was not started yet. It does not interrupt an act that this process is starting, whose outcome
-/// is about to be known.
+/// An outcome that a person recorded ends an Operation in the phase `Unknown` and one that is being probed. It also prevents the start of an
+/// act that was not started yet. It does not interrupt an act that this process is starting, because that outcome is about to be known.
 pub fn next(status: &OperationStatus, memory: &AttemptState, said: &ManualOutcome, now: Timestamp) -> OperationStep {
     let record = |phase, text: &str| OperationStep::Record(Box::new(end(status, phase, ENDED, text, now)));
     let hear = |status| OperationStep::RecordManualOutcome(Box::new(status));
@@ -149,24 +148,24 @@ pub fn next(status: &OperationStatus, memory: &AttemptState, said: &ManualOutcom
     }
 }
 
-/// The reason of [`names::OUTCOME_KNOWN`] when the act itself said how it ended.
+/// Reason of [`names::OUTCOME_KNOWN`]: the act itself returned its outcome.
 pub const ENDED: &str = "Ended";
-/// The reason when it was asked after.
+/// Reason: the outcome was found by a probe.
 pub const PROBED: &str = "Probed";
-/// The reason when it turned out never to have begun.
+/// Reason: a probe found that the act was never started.
 pub const NEVER_STARTED: &str = "NeverStarted";
-/// The reason when it was given up before it was started.
+/// Reason: the Operation was withdrawn before it was started.
 pub const WITHDRAWN: &str = "Withdrawn";
-/// The reason when a person said it.
+/// Reason: a person recorded the outcome.
 pub const MANUALLY_RESOLVED: &str = "ManuallyResolved";
-/// The reason while the world cannot be asked.
+/// Reason: the probe gets no answer.
 pub const NO_RESPONSE: &str = "NoResponse";
-/// The reason when nobody but a person can know.
+/// Reason: only a person can find out the outcome.
 pub const MANUAL_RESOLUTION_REQUIRED: &str = "ManualResolutionRequired";
-/// The reason when what a person wrote is not understood.
+/// Reason: the outcome that a person wrote is invalid.
 pub const INVALID_OUTCOME: &str = "InvalidOutcome";
 
-/// The status after the gate let it pass.
+/// The status after the gate granted the Operation.
 pub fn granted(status: &OperationStatus, by: &str, now: Timestamp) -> OperationStatus {
     let mut status = status.clone();
     status.phase = OperationPhase::Granted;
@@ -175,8 +174,8 @@ pub fn granted(status: &OperationStatus, by: &str, now: Timestamp) -> OperationS
     status
 }
 
-/// The status after the gate refused; none if it says so already. Counts that changed are no news: a thousand that wait
-/// are not rewritten each time one ends.
+/// The status after the gate refused the Operation; none if the status says so already. A change of the counts alone is not written: a thousand
+/// waiting Operations are not rewritten each time one ends.
 pub fn refused(status: &OperationStatus, refusal: &Refusal, now: Timestamp) -> Option<OperationStatus> {
     let says_so = condition(&status.conditions, names::GRANTED).is_some_and(|old| {
         old.status == Status::False && old.reason == refusal.why.as_str() && old.message.starts_with(&refusal.rule)
@@ -190,7 +189,7 @@ pub fn refused(status: &OperationStatus, refusal: &Refusal, now: Timestamp) -> O
     })
 }
 
-/// The status by which a process says that it, and nobody else, starts the act.
+/// The status by which a process claims that it alone starts the act.
 pub fn claimed(status: &OperationStatus, token: &str, now: Timestamp) -> OperationStatus {
     let mut status = status.clone();
     status.phase = OperationPhase::Running;
@@ -199,10 +198,10 @@ pub fn claimed(status: &OperationStatus, token: &str, now: Timestamp) -> Operati
     status
 }
 
-/// The status after the world was asked; none if there is nothing new to write.
+/// The status after a probe; none if there is nothing new to write.
 ///
-/// What never began is recorded as failed and not started in place: the process that claimed it may have been paused right
-/// before the start, and go on. A new operation has a new key, by which the world can tell the two apart.
+/// An act that never started is recorded as failed and not started in place: the process that claimed it may have been paused right before the
+/// start, and may continue. A new Operation has a new key, by which the two can be distinguished.
 pub fn probed(status: &OperationStatus, probed: &ProbeResult, now: Timestamp) -> Option<OperationStatus> {
     match probed {
         ProbeResult::Succeeded(text) => Some(end(status, OperationPhase::Succeeded, PROBED, text, now)),
@@ -213,7 +212,7 @@ pub fn probed(status: &OperationStatus, probed: &ProbeResult, now: Timestamp) ->
         }
         ProbeResult::StillRunning => None,
         ProbeResult::NoAnswer(text) => {
-            // Once, not for each time that it is asked: the text may differ a little each time.
+            // Written once, not after each probe: the text may differ a little each time.
             let said = condition(&status.conditions, names::OUTCOME_KNOWN).is_some_and(|old| old.reason == NO_RESPONSE);
             (!said).then(|| {
                 let mut status = status.clone();
@@ -226,25 +225,25 @@ pub fn probed(status: &OperationStatus, probed: &ProbeResult, now: Timestamp) ->
     }
 }
 
-/// The status when it is given up; none if that is too late.
+/// The status of a withdrawn Operation; none if its act may have been started.
 pub fn withdrawn(status: &OperationStatus, why: &str, now: Timestamp) -> Option<OperationStatus> {
     matches!(status.phase, OperationPhase::Pending | OperationPhase::Granted)
         .then(|| end(status, OperationPhase::Failed, WITHDRAWN, &format!("withdrawn before it started: {why}"), now))
 }
 
-/// Whether an operation that somebody deleted may be removed: its act was never started, or its outcome is known. Until then it holds its
-/// places and its name, so that nothing starts the act again.
+/// Whether a deleted Operation may be removed: its act was never started, or its outcome is known. Until then it keeps its places in the gate
+/// and its name, so that nothing starts the act again.
 pub fn may_be_removed(status: &OperationStatus) -> bool {
     !matches!(status.phase, OperationPhase::Running | OperationPhase::Unknown)
 }
 
-/// How long to wait before the world is asked again: longer the longer it takes.
+/// Delay before the next probe. It grows with the time that the act takes.
 pub fn ask_again_after(status: &OperationStatus, now: Timestamp) -> Duration {
     let running = status.started_at.map_or(0, |start| now.as_second().saturating_sub(start.as_second()));
     Duration::from_secs(u64::try_from(running / 4).unwrap_or(0).clamp(1, 60))
 }
 
-/// When an operation that ended is to be forgotten.
+/// When an Operation that has ended is deleted.
 pub fn prune_at(status: &OperationStatus, keep_for: Duration) -> Option<Timestamp> {
     if !status.phase.ended() {
         return None;
@@ -276,7 +275,7 @@ fn ask_person(status: &OperationStatus, reason: &str, text: &str, now: Timestamp
     (new != *status).then_some(new)
 }
 
-/// Sets a condition, keeping since when its status is what it is.
+/// Sets a condition; its transition time changes only with its status.
 pub(crate) fn put(
     conditions: &mut Vec<Condition>,
     type_: &str,
@@ -303,7 +302,7 @@ pub(crate) fn put(
     }
 }
 
-/// What others say may be long; what a person reads should not be.
+/// Limits the length of messages from elsewhere.
 fn cut(text: &str) -> String {
     const LONGEST: usize = 1024;
     if text.chars().count() <= LONGEST {

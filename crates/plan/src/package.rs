@@ -1,4 +1,4 @@
-//! Package versions: what is wrong with one, and what it means for one machine.
+//! Package versions: their validation, and their rendering for one machine.
 
 mod check;
 mod paths;
@@ -24,31 +24,31 @@ pub use render::render;
 pub use set::{PackageMember, SetFinding, check_set};
 pub(crate) use template::rendered;
 
-/// Something about a package version that a person should know.
+/// A finding about a package version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Where, such as `spec.files[1].template`.
+    /// The field, such as `spec.files[1].template`.
     pub field: String,
-    /// The line of the text in that field, counted from 1, if it is about one.
+    /// The line of the text in that field, counted from 1, if the finding is about one.
     pub line: Option<usize>,
-    /// Whether it cannot work.
+    /// Whether the package version is invalid.
     pub error: bool,
     /// What is wrong, what is allowed and what to do.
     pub message: String,
 }
 
-/// What templates see, besides `machine` and `facts`: nothing but this.
+/// The variables of templates, besides `machine` and `facts`: only these.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'a> {
     /// The machine: its name, Node's name, role, addresses, labels, hardware, taints, provider ID.
     pub machine: &'a Machine,
-    /// What its host says of itself; none before it was reached.
+    /// The facts of its host; none before the host was reached.
     pub facts: Option<&'a Facts>,
     /// The cluster's values, by name.
     pub cluster: &'a BTreeMap<String, String>,
 }
 
-/// Why a Secret's content is not to be had.
+/// Why a Secret's content is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretUnavailable {
     /// The Secret, or the key in it, does not exist.
@@ -57,91 +57,92 @@ pub enum SecretUnavailable {
     NotShared,
 }
 
-/// Where referred contents come from.
+/// The source of referenced contents.
 pub trait Lookup {
     /// The key of a Secret, if it is shared with that Machine.
     ///
     /// # Errors
-    /// It does not exist, or it is not shared with the Machine.
+    /// The key does not exist, or the Secret is not shared with the Machine.
     fn secret(&self, machine: &str, name: &str, key: &str) -> Result<Vec<u8>, SecretUnavailable>;
-    /// The key of a ConfigMap; none if one of both does not exist.
+    /// The key of a ConfigMap; none if the ConfigMap or the key does not exist.
     fn config_map(&self, name: &str, key: &str) -> Option<Vec<u8>>;
 }
 
-/// A package version made for one machine: the same bytes for the same inputs.
+/// A package version rendered for one machine: the same bytes for the same inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rendered {
-    /// What goes to the host.
+    /// The package for the host.
     pub package: wire::Package,
-    /// Its digest.
+    /// Digest of the package.
     pub digest: String,
-    /// Components that must be in place before.
+    /// Components that must be installed before.
     pub depends_on: Vec<String>,
-    /// Components that may not be there.
+    /// Components that must not be installed.
     pub conflicts_with: Vec<String>,
-    /// What changing it does to what runs.
+    /// The disruption of a change.
     pub disruption: Disruption,
-    /// What happens when it does not work after a change.
+    /// What to do if it does not work after a change.
     pub on_failure: OnFailure,
     /// Conditions of the Node that must be True for it to be healthy.
     pub node_conditions: Vec<String>,
-    /// Times, as declared.
+    /// Declared timeouts.
     pub times: StepTimeouts,
-    /// One of its files holds a bootstrap credential, to be filled in right before it is installed.
+    /// Whether one of its files has a bootstrap credential, to be filled in right before the installation.
     pub needs_credential: bool,
-    /// The authorities that it joins with ([`join::trusts`](crate::join::bundle_digest)), if it does and has them in a file, so that it is another one with others.
+    /// Digest of the authorities that it joins with ([`bundle_digest`](crate::join::bundle_digest)), if it has them in
+    /// a file, so that other authorities make another package.
     pub trusts: Option<String>,
 }
 
-/// Times, as declared.
+/// Declared timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepTimeouts {
-    /// One step on the host.
+    /// Timeout of one step on the host.
     pub apply: std::time::Duration,
-    /// Until all pods have left.
+    /// Timeout until all pods have terminated.
     pub drain: std::time::Duration,
-    /// Until the host is back after a boot.
+    /// Timeout until the host is back after a reboot.
     pub reboot: std::time::Duration,
-    /// Until its checks hold after a change.
+    /// Timeout until its health checks pass after a change.
     pub healthy_within: std::time::Duration,
-    /// How often they are asked until then.
+    /// Interval of the health checks until then.
     pub healthy_every: std::time::Duration,
-    /// How often in a row they must hold.
+    /// How often in a row the health checks must pass.
     pub healthy_times: u32,
 }
 
-/// Why a package version cannot be made for a machine. No host is touched then.
+/// Why a package version cannot be rendered for a machine. No host is changed then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("MachinePackageVersion {package}, {field}: {message}")]
 pub struct RenderError {
-    /// The package version.
+    /// Name of the package version.
     pub package: String,
-    /// Where in it.
+    /// The field.
     pub field: String,
-    /// Who can help.
+    /// The kind of the error.
     pub kind: RenderErrorKind,
     /// What is wrong and what to do.
     pub message: String,
 }
 
-/// Who can help when a package version cannot be made for a machine.
+/// Where an error of rendering can be fixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenderErrorKind {
-    /// The host: the package uses facts, and the host was not yet reached. Look at it without this package first.
+    /// On the host: the package uses facts, and the host was not yet reached. Observe it without this package first.
     WaitsForFacts,
-    /// Whoever brings the Secret, ConfigMap, label or cluster value that it refers to.
+    /// In the Secret, ConfigMap, label or cluster value that it refers to.
     Missing,
-    /// The owner of the Secret that it refers to, which is not shared with the machine.
+    /// In the Secret that it refers to, which is not shared with the machine.
     NotShared,
-    /// Nobody: it needs another package version.
+    /// In the package version: another one is needed.
     Invalid,
 }
 
-/// The most inputs that are told apart; the others count as one.
+/// The most inputs that are distinguished; the others count as one.
 const MOST_INPUTS: usize = 96;
 
 impl Rendered {
-    /// Everything that was rendered, by name, each with the beginning of its digest: what differs between two packages of one version.
+    /// All rendered inputs, by name, each with the start of its digest, to compare two packages of one version.
     /// Files from Secrets have no digest: short secrets could be guessed from it.
     pub fn inputs(&self) -> BTreeMap<String, String> {
         let package = &self.package;
@@ -178,7 +179,7 @@ fn json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-/// The beginning of a digest: enough to tell two contents apart, and short enough for a status.
+/// The start of a digest: enough to distinguish two contents, and short enough for a status.
 fn short(parts: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
     for part in parts {

@@ -1,24 +1,24 @@
-//! Which kubelets an API server supports.
+//! The version skew between kubelets and an API server.
 //!
-//! Kubernetes' own policy: a kubelet is never newer than its API server, and at most three minors older.
+//! Kubernetes' own policy: a kubelet is never newer than its API server, and at most three minor versions older.
 
-/// The most minors that a kubelet may be older than its API server.
+/// The most minor versions that a kubelet may be older than its API server.
 pub const MAX_KUBELET_SKEW: u32 = 3;
 
-/// A minor of Kubernetes: `(1, 36)`.
+/// A minor version of Kubernetes: `(1, 36)`.
 pub type Minor = (u32, u32);
 
-/// How a kubelet does not fit to an API server.
+/// An unsupported skew between a kubelet and an API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skew {
-    /// It is of a newer minor.
+    /// The kubelet has a newer minor version.
     TooNew,
-    /// It is more than [`MAX_KUBELET_SKEW`] minors older.
+    /// The kubelet is more than [`MAX_KUBELET_SKEW`] minor versions older.
     TooOld,
 }
 
 impl Skew {
-    /// The reason that conditions give.
+    /// The reason for conditions.
     pub fn reason(self) -> &'static str {
         match self {
             Self::TooNew => "KubeletTooNew",
@@ -27,14 +27,15 @@ impl Skew {
     }
 }
 
-/// The minor of a version such as `v1.36.4` or `1.36`; none if it is not one of Kubernetes.
+/// The minor version of a version such as `v1.36.4` or `1.36`; none if it is not one of Kubernetes.
 pub fn minor(version: &str) -> Option<Minor> {
     let mut numbers = version.strip_prefix('v').unwrap_or(version).split(['.', '-', '+']);
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// The minor that an API server behaves as, from its `major` and `minor` and those that it emulates: while a new one emulates the old, it can
-/// still go back to it.
+/// The minor version that an API server behaves as, from its `major` and `minor` and those that it emulates: while a
+/// new version emulates the old one, it can
+/// still be rolled back.
 pub fn server(is: [&str; 2], emulates: Option<[&str; 2]>) -> Option<Minor> {
     let minor = |[major, minor]: [&str; 2]| {
         // Some distributions write `36+`.
@@ -44,7 +45,7 @@ pub fn server(is: [&str; 2], emulates: Option<[&str; 2]>) -> Option<Minor> {
     minor(is).into_iter().chain(emulates.and_then(minor)).min()
 }
 
-/// How that kubelet does not fit to an API server of that minor; none if it does, or if its version cannot be read.
+/// The unsupported skew of a kubelet to an API server of that minor version; none if it is supported, or the kubelet's version cannot be parsed.
 pub fn skew(kubelet: &str, server: Minor) -> Option<Skew> {
     let kubelet = minor(kubelet)?;
     if kubelet > server {

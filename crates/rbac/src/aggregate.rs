@@ -69,7 +69,7 @@ impl Roles {
     }
 }
 
-/// What selectors choose. A selector that many roles have is evaluated once.
+/// The roles that selectors match. A selector that many roles share is evaluated once.
 struct Selections<'a> {
     sorted: &'a [&'a Value],
     known: HashMap<String, Rc<Roles>>,
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(resources(&settled, "r0"), ["pods"]);
     }
 
-    /// What this thread has had of a CPU, in which other processes do not show. Linux knows it.
+    /// The CPU time of this thread, without other processes. Linux measures it.
     fn cpu_seconds() -> f64 {
         let known = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
         known.split(' ').next().and_then(|nanoseconds| nanoseconds.parse::<f64>().ok()).unwrap_or_default() / 1e9
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_thousand_roles_that_select_all_roles_settle_in_seconds() {
         let all = json!({"matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]});
-        // Each has a selector of its own besides, so that none can be taken for another.
+        // Each also has a selector of its own, so that no two are equal.
         let greedy = |n: usize| {
             let mut role = aggregated(&format!("r{n}"), &[&format!("r{}", (n * 7 + 1) % 1500)], &[]);
             let own = role["aggregationRule"]["clusterRoleSelectors"][0].clone();

@@ -1,4 +1,4 @@
-//! Nobody hands out more than they hold.
+//! Privilege escalation checks: users cannot grant more rights than their own.
 //!
 //! Writing a role needs every permission in it, or the verb `escalate` on it; writing a binding needs every permission
 //! of the role it binds, or the verb `bind` on that role.
@@ -25,7 +25,7 @@ pub enum Refusal {
 /// A write of a role or a binding, as the escalation checks see it.
 #[derive(Clone, Copy, Debug)]
 pub struct RoleWrite<'a> {
-    /// Who writes.
+    /// The user of the write.
     pub user: &'a User,
     /// The resource in the request's path: `roles`, `clusterroles`, `rolebindings`, `clusterrolebindings`.
     pub resource: &'a str,
@@ -33,14 +33,14 @@ pub struct RoleWrite<'a> {
     pub name: &'a str,
     /// The namespace in the request's path; empty at the cluster's scope.
     pub namespace: &'a str,
-    /// What is there now; `None` on create.
+    /// The present object; `None` on create.
     pub old: Option<&'a Value>,
-    /// What shall be there.
+    /// The object to write.
     pub new: &'a Value,
 }
 
 impl Policy {
-    /// Checks a write of a role or binding, which one the resource says; other resources pass.
+    /// Checks a write of a role or binding, by its resource; other resources pass.
     pub fn check_write(&self, write: &RoleWrite<'_>) -> Result<(), Refusal> {
         if write.user.is_master() || write.old.is_some_and(|old| only_collector_fields_differ(old, write.new)) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Who may do what, as Kubernetes' RBAC decides it.
+//! Authorization decisions of Kubernetes' RBAC.
 //!
 //! Everything here is pure: a [`Policy`] is compiled from Role, ClusterRole, RoleBinding and ClusterRoleBinding objects
 //! and answers questions about [`Attributes`]. Whoever holds the objects compiles again when they change.
@@ -21,25 +21,25 @@ pub use rule::Rule;
 
 /// The API group of roles and bindings.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
-/// The group whose members may do everything, whatever the roles say.
+/// The group whose members have all rights, independent of roles.
 pub const MASTERS: &str = "system:masters";
-/// The group of everybody who proved an identity.
+/// The group of all authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
-/// The group of everybody who did not.
+/// The group of all unauthenticated users.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The user name of a request without credentials.
 pub const ANONYMOUS: &str = "system:anonymous";
 
-/// Who asks.
+/// The authenticated user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     /// The user name.
     pub name: String,
-    /// The identity's uid; empty when the authenticator knows none.
+    /// The identity's uid; empty when the authenticator supplies none.
     pub uid: String,
     /// The groups, in the order the authenticator gave them.
     pub groups: Vec<String>,
-    /// Whatever else the authenticator knows.
+    /// Further attributes from the authenticator.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -70,7 +70,7 @@ impl User {
         self.is_in(MASTERS)
     }
 
-    /// Adds a group unless it is there already.
+    /// Adds a group unless the user has it.
     pub fn ensure_group(&mut self, group: &str) {
         if !self.is_in(group) {
             self.groups.push(group.to_owned());
@@ -83,10 +83,10 @@ pub fn service_account_username(namespace: &str, name: &str) -> String {
     format!("system:serviceaccount:{namespace}:{name}")
 }
 
-/// What is asked for. For a path outside the API's resources, `resource_request` is false and only `verb` and `path` count.
+/// The attributes of a request. For a path outside the API's resources, `resource_request` is false and only `verb` and `path` count.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
-    /// Who asks.
+    /// The user of the request.
     pub user: &'a User,
     /// The verb: `get`, `list`, `deletecollection`, or lower-case HTTP method for a path.
     pub verb: &'a str,

@@ -8,12 +8,12 @@ use serde_json::Value;
 use crate::messages::quote;
 use crate::{Attributes, GROUP, Rule, User, bootstrap, service_account_username};
 
-/// The answer to "may they?". What is not allowed was not denied either: nobody had an opinion.
+/// A decision. A request that is not allowed is not denied either: RBAC has no deny rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     /// Whether the request is allowed.
     pub allowed: bool,
-    /// Which binding allowed it, or what could not be resolved while looking.
+    /// The binding that allowed it, or the errors of unresolved roles.
     pub reason: String,
 }
 
@@ -35,7 +35,7 @@ pub struct Policy {
     namespaces: HashMap<String, Bindings>,
 }
 
-/// The bindings of one scope, sorted by name, and who is in which.
+/// The bindings of one scope, sorted by name, with their subjects.
 #[derive(Debug, Default)]
 struct Bindings {
     all: Vec<Binding>,
@@ -51,7 +51,7 @@ struct Binding {
     subjects: Vec<Subject>,
 }
 
-/// What a binding binds.
+/// The role of a binding.
 #[derive(Debug)]
 pub(crate) struct RoleRef {
     pub(crate) kind: String,

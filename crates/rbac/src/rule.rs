@@ -52,7 +52,7 @@ impl Rule {
         items.iter().filter_map(|item| Rule::deserialize(item).ok()).collect()
     }
 
-    /// Whether the rule allows what is asked.
+    /// Whether the rule allows the request.
     pub fn allows(&self, attributes: &Attributes<'_>) -> bool {
         if !has_or_all(&self.verbs, attributes.verb) {
             return false;
@@ -75,14 +75,14 @@ impl Rule {
         })
     }
 
-    /// How many atoms the rule has.
+    /// The number of atoms of the rule.
     fn size(&self) -> usize {
         let objects = self.api_groups.len().saturating_mul(self.resources.len());
         let objects = objects.saturating_mul(self.resource_names.len().max(1));
         objects.saturating_add(self.non_resource_urls.len()).saturating_mul(self.verbs.len())
     }
 
-    /// The rule as the smallest rules that together say the same: one verb, group, resource and name each.
+    /// The rule as the smallest rules with the same meaning: one verb, group, resource and name each.
     pub(crate) fn atoms(&self) -> Vec<Rule> {
         let one = |value: &String| vec![value.clone()];
         let mut atoms = Vec::new();
@@ -107,7 +107,7 @@ impl Rule {
         atoms
     }
 
-    /// Whether whoever holds this rule already has everything in `atom`.
+    /// Whether this rule includes all rights of `atom`.
     pub(crate) fn covers(&self, atom: &Rule) -> bool {
         let all = |set: &[String], wanted: &[String]| has(set, "*") || wanted.iter().all(|item| has(set, item));
         let names = self.resource_names.is_empty()
@@ -143,7 +143,7 @@ fn url_covers(own: &str, path: &str) -> bool {
     own == path || (own.ends_with('*') && path.starts_with(own.trim_end_matches('*')))
 }
 
-/// What of `wanted` is not covered by `held`, with rules that differ only by verb put together again.
+/// The part of `wanted` that `held` does not cover, with rules that differ only by verb merged again.
 fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
     let atoms = wanted.iter().flat_map(|rule| if rule.size() > MOST_ATOMS { vec![rule.clone()] } else { rule.atoms() });
     let uncovered = atoms.filter(|atom| !held.iter().any(|rule| rule.covers(atom)));
@@ -165,7 +165,7 @@ fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
     paths.into_iter().chain(by_object.into_values()).collect()
 }
 
-/// What of `wanted` is not covered by `held`, as sorted, unique lines.
+/// The part of `wanted` that `held` does not cover, as sorted, unique lines.
 pub(crate) fn missing_lines(held: &[Rule], wanted: &[Rule]) -> Vec<String> {
     let mut lines = missing(held, wanted).iter().map(Rule::compact).collect::<Vec<_>>();
     lines.sort();

@@ -1,6 +1,6 @@
-//! What is counted over all machines: the safety nets, and how many machines are in which state.
+//! Counts over all machines: the safety nets, and the number of machines in each state.
 //!
-//! All of it follows from what the API holds, and is made anew at every start, before anything is closed.
+//! All counts are derived from the objects in the API, and computed at every start, before any Node is closed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,16 +13,16 @@ use jiff::Timestamp;
 use crate::meters::Meters;
 use crate::observe::{ALL, Caches, NodeDecision, Observed};
 
-/// How many machines of a ReadinessGates object are in which state.
+/// The number of machines of a ReadinessGates object in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// All that are selected.
+    /// Selected machines.
     pub machines: u32,
-    /// Those that may be scheduled.
+    /// Schedulable machines.
     pub schedulable: u32,
-    /// Those closed by a gate.
+    /// Machines closed by a gate.
     pub closed: u32,
-    /// Those that the safety net keeps open.
+    /// Machines that the safety net keeps open.
     pub held: u32,
 }
 
@@ -46,7 +46,7 @@ struct State {
     orphaned: usize,
 }
 
-/// Shared by both controllers; cheap to clone.
+/// The counts, shared by both controllers; cheap to clone.
 #[derive(Clone)]
 pub struct FleetState {
     namespace: Arc<str>,
@@ -58,12 +58,12 @@ pub struct FleetState {
 }
 
 impl FleetState {
-    /// With nothing counted yet.
+    /// An empty fleet state.
     pub fn new(namespace: &str, caches: Caches, machines: Waker, gates: Waker, meters: Meters) -> Self {
         Self { namespace: namespace.into(), caches, state: Arc::default(), machines, gates, meters }
     }
 
-    /// Looks at a machine: judges it, asks the nets, and says what to do. What others should do because of it, they are woken for.
+    /// Decides about a machine: judges it and asks the nets. Wakes the machines and gates that the decision affects.
     pub fn decide(&self, look: &Observed, now: Timestamp) -> NodeDecision {
         let mut state = self.built(now);
         let places = look.places();
@@ -76,7 +76,7 @@ impl FleetState {
         outcome
     }
 
-    /// A machine that is gone; so many reports on it are left.
+    /// Removes a deleted machine; `orphans` reports on it are left.
     pub fn machine_deleted(&self, machine: &Arc<str>, orphans: usize, now: Timestamp) {
         let mut state = self.built(now);
         let places = state.net.places(machine);
@@ -92,7 +92,7 @@ impl FleetState {
         (state.totals.get(gates).copied().unwrap_or_default(), state.net.holding(gates))
     }
 
-    /// A ReadinessGates object that is gone.
+    /// Removes a deleted ReadinessGates object.
     pub fn no_gates(&self, gates: &Arc<str>) {
         let mut state = self.state();
         state.net.rule(gates, None);
@@ -100,7 +100,7 @@ impl FleetState {
         self.meters.no_gates(gates);
     }
 
-    /// The board, on which every machine stands.
+    /// The state with every machine counted.
     fn built(&self, now: Timestamp) -> MutexGuard<'_, State> {
         let mut state = self.state();
         if state.built {
@@ -111,7 +111,7 @@ impl FleetState {
             state.net.rule(&key.name, Some(&gates.spec.safety_net));
         }
         let looks: Vec<Observed> = self.caches.machines.keys().iter().filter_map(|key| self.caches.look(key)).collect();
-        // First all that fail are known, then it is asked which of them are held.
+        // All failing machines must be known before the nets are asked which of them are held.
         for look in &looks {
             let standing = look.judge(now, |_, _, judgement| judgement.standing);
             state.net.place(&look.name, look.places(), standing);
@@ -127,7 +127,7 @@ impl FleetState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes who should look again, and counts.
+    /// Wakes the machines and gates that must reconcile again, and updates the metrics.
     fn notify_changes(&self, state: MutexGuard<'_, State>, places: &[NetMembership], gates: Vec<Arc<str>>) {
         let wake = state.net.machines_to_wake(places);
         self.meters.reports(state.broken, state.orphaned);
@@ -144,7 +144,7 @@ impl FleetState {
     }
 }
 
-/// Judges a machine, places it, asks the nets. Only with `close` does it count as closed when it may be.
+/// Judges a machine, adds it to its nets, and asks them. Only with `close` does it count as closed when it may be.
 fn settle(state: &mut State, look: &Observed, places: Vec<NetMembership>, now: Timestamp, close: bool) -> NodeDecision {
     for (name, gates) in &look.gates {
         state.net.rule(name, Some(&gates.spec.safety_net));
@@ -171,7 +171,7 @@ fn tally(look: &Observed, outcome: &NodeDecision) -> GatesCounts {
 }
 
 impl State {
-    /// Counts a machine; says which ReadinessGates' counts changed.
+    /// Counts a machine; returns the ReadinessGates whose counts changed.
     fn tally(&mut self, machine: &Arc<str>, new: GatesCounts) -> Vec<Arc<str>> {
         self.orphans(machine, 0);
         if self.tallies.get(machine) == Some(&new) {
@@ -193,7 +193,7 @@ impl State {
         changed
     }
 
-    /// So many reports on a machine that does not exist.
+    /// Sets the number of reports on a machine that does not exist.
     fn orphans(&mut self, machine: &Arc<str>, count: usize) {
         let before = match count {
             0 => self.orphans.remove(machine),

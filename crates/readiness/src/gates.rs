@@ -1,4 +1,4 @@
-//! The controller of ReadinessGates: counts what became of the machines, and says loudly when the safety net holds.
+//! The controller of ReadinessGates: counts the machines in each state, and reports in a condition when the safety net holds machines.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use serde_json::{Value, json};
 use crate::fleet_state::{FleetState, Totals};
 use crate::view::GatesView;
 
-/// So many scopes are told of in a condition.
+/// Scopes that a condition names.
 const MAX_LISTED_SCOPES: usize = 10;
 
-/// Keeps the status of ReadinessGates.
+/// The controller of ReadinessGates.
 pub struct Summaries {
     pub gates: Cache<GatesView>,
     pub board: FleetState,
 }
 
-/// Gates and what is counted for them.
+/// Gates and their counts.
 pub struct Found {
     name: Arc<str>,
     view: Arc<GatesView>,
@@ -33,10 +33,10 @@ pub struct Found {
     holding: Vec<(Arc<str>, ScopeCounts)>,
 }
 
-/// Why gates select nobody.
+/// Why gates select no machine.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidateError {
-    /// The selector is not understood.
+    /// The selector is invalid.
     #[error("{0}; the gates select no Machine until the selector is corrected")]
     Selector(InvalidSelector),
 }

@@ -3,12 +3,12 @@
 //!
 //! Guarantees:
 //! - a Node is opened only when all gates of its machine held for as long as they must, and closed only when one failed for longer than it may;
-//! - only our own taint is ever written; a person's cordon or taint stays, and the machine says who lifts it;
+//! - only our own taint is ever written; a person's cordon or taint stays, and the machine's status says who must remove it;
 //! - no more machines are closed together than the safety nets allow, also across restarts;
-//! - two writes for a change of the verdict, none for a report that says the same.
+//! - two writes for a change of the verdict, none for a report that repeats the one before.
 //!
-//! Caveats: a Machine that is deleted no longer says anything about its Node: our taint, if it is there, stays, because nobody is left to
-//! say that the Node is ready. It is removed by hand, or goes with the Node.
+//! Caveats: after a Machine was deleted, our taint on its Node stays, because no verdict says any more that the Node is ready. The taint is
+//! removed by hand, or deleted with the Node.
 
 mod fleet_state;
 mod gates;
@@ -36,15 +36,15 @@ use observe::{ALL, BY_MACHINE, BY_NODE, Caches};
 
 /// The name of the controller of machines.
 pub const NAME: &str = "readiness";
-/// The field manager under which machines are written.
+/// The field manager for writes to machines.
 const MANAGER: &str = "fleetwright-readiness";
 
-/// How the operator is run.
+/// Options of the operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How the controller of machines is run.
+    /// Options of the controller of machines.
     pub machines: fleetwright_kit::Options,
-    /// How the controller of ReadinessGates is run. Its passes only sum up, so that they are kept apart in time.
+    /// Options of the controller of ReadinessGates. Its passes only sum up counts, so they have a minimum interval.
     pub gates: fleetwright_kit::Options,
 }
 
@@ -56,12 +56,12 @@ impl Default for Options {
     }
 }
 
-/// Adds the caches and controllers that keep the machines of one namespace.
+/// Adds the caches and controllers for the machines of one namespace.
 pub fn add(operator: &mut Operator, namespace: &str) {
     add_with(operator, namespace, Options::default());
 }
 
-/// As [`add`], run otherwise.
+/// As [`add`], with other options.
 pub fn add_with(operator: &mut Operator, namespace: &str, options: Options) {
     let client = operator.client();
     let caches = Caches {
@@ -101,7 +101,7 @@ pub fn add_with(operator: &mut Operator, namespace: &str, options: Options) {
         .by(&wake_gates);
 }
 
-/// The most calls that a pass of each controller makes.
+/// The most calls of one pass of each controller.
 pub fn budgets() -> [(&'static str, Budget); 2] {
     [(Machines::NAME, Machines::BUDGET), (Summaries::NAME, Summaries::BUDGET)]
 }

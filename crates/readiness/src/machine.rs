@@ -19,27 +19,27 @@ use crate::meters::Meters;
 use crate::observe::{BY_NODE, Caches, NodeDecision, Observed, ObservedNode};
 use crate::view::{GatesView, MachineView, NodeView, ReportView};
 
-/// A held machine looks by itself so often whether there is room: should nobody have woken it, it is not forgotten.
+/// Requeue interval of a machine held by the safety net: it checks for room even if no other machine woke it.
 const HELD_REQUEUE: Duration = Duration::from_secs(60);
-/// When a person must change something, it may be something that nobody watches, such as a role.
+/// Requeue interval of an error that a person must fix, possibly in an object that no informer watches, such as a role.
 const REFUSED_REQUEUE: Duration = Duration::from_secs(60);
 
-/// Keeps machines.
+/// The controller of machines.
 pub struct Machines {
     pub caches: Caches,
     pub board: FleetState,
     pub meters: Meters,
 }
 
-/// Why a machine could not be looked at.
+/// Why a machine could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DereferenceError {
-    /// The API server did not show it.
+    /// A read from the API server failed.
     #[error("deep check: cannot read {what}: {source}")]
     ReadFailed {
-        /// What.
+        /// The object.
         what: String,
-        /// Why.
+        /// The error of the API server.
         source: kube::Error,
     },
 }
@@ -57,7 +57,7 @@ impl StepError for DereferenceError {
 /// Why the Node was not opened or closed.
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
-    /// The taint was not written.
+    /// Writing the taint failed.
     #[error("cannot write the taint: {0}")]
     Taint(#[from] WriteError),
 }
@@ -74,10 +74,10 @@ impl StepError for ActError {
     }
 }
 
-/// Why the verdict was not written down.
+/// Why the verdict was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The status was not written.
+    /// Writing the status failed.
     #[error("cannot write the status: {0}")]
     Status(#[from] WriteError),
 }
@@ -90,7 +90,7 @@ impl StepError for ReportError {
 
     fn remedy(&self) -> Remedy {
         let Self::Status(error) = self;
-        // There is nobody to tell that a machine was deleted meanwhile; a refusal may be mended by a role that nobody watches.
+        // If the machine was deleted meanwhile, nothing is reported; a refusal may be fixed by a role, which no informer watches.
         match error.remedy() {
             Remedy::NeedsPerson => Remedy::Wait(REFUSED_REQUEUE),
             remedy => remedy,
@@ -129,7 +129,7 @@ impl Controller for Machines {
     }
 
     fn validate(&self, found: &Observed) -> Result<Observed, Infallible> {
-        // What depends on other objects is part of the verdict, and gates that are not understood select nobody.
+        // Nothing to reject: the state of other objects is part of the verdict, and invalid gates select no machine.
         Ok(found.clone())
     }
 
@@ -160,7 +160,7 @@ impl Controller for Machines {
             Ended::Failed { trouble, decision: Some(decision), .. } if trouble.remedy == Remedy::NeedsPerson => {
                 (taint_failed_message(look, decision, trouble.reason, &trouble.to_string(), pass.now()), true)
             }
-            // It is tried again soon: what was not done is not said, and what was said stays.
+            // The taint is retried soon: the status must not claim what was not done, so it keeps its last verdict.
             Ended::Failed { .. } => return Ok(Next::AwaitChange),
         };
         let (current, desired) = (look.current_status(), Observed::desired_status(&outcome));
@@ -186,7 +186,7 @@ impl Machines {
         if cached.as_ref().map(|cached| &*cached.version) != version.as_deref() {
             self.meters.behind("Machine");
         }
-        // One that is gone is taken away by the watch alone: only the watch knows that it does not come back.
+        // Only the watch removes a deleted object from the cache: only the watch knows that it does not come back.
         let Some(live) = live else { return Ok(()) };
         self.caches.machines.written(live);
         let Some(machine) = self.caches.machines.get(key) else { return Ok(()) };
@@ -205,7 +205,7 @@ impl Machines {
         Ok(())
     }
 
-    /// Reports on a machine that does not exist.
+    /// Publishes Events for reports on a machine that does not exist.
     async fn publish_orphans(&self, pass: &Pass) {
         let key = pass.key();
         let reports = self.caches.reports.by(crate::observe::BY_MACHINE, &key.name);
@@ -243,7 +243,7 @@ impl Machines {
     }
 }
 
-/// What to say when the Node could not be opened or closed: what it is, why it is not what it should be.
+/// The message for a Node that could not be opened or closed: its present state, and why it is not the wanted one.
 fn taint_failed_message(
     look: &Observed,
     outcome: &NodeDecision,
@@ -267,7 +267,7 @@ fn taint_failed_message(
     outcome
 }
 
-/// Whom a change of a machine concerns: itself, and others that claim the same Node.
+/// The machines that a change of a Machine concerns: itself, and others that claim the same Node.
 pub fn wake_for_machine(caches: &Caches, change: &Change<'_, MachineView>) -> Vec<Key> {
     let mut keys = vec![change.key.clone()];
     let of = |view: Option<&Arc<MachineView>>| view.map(|view| (view.node.clone(), view.bound.clone()));
@@ -285,7 +285,7 @@ pub fn claims(caches: &Caches, node: &str) -> Vec<Key> {
     caches.machines.by(BY_NODE, node).into_iter().map(|(key, _)| key).collect()
 }
 
-/// The machine that a report is about, and the one that it was about before.
+/// The machine of a report, and its machine before the change.
 pub fn wake_for_report(namespace: &Arc<str>, change: &Change<'_, ReportView>) -> Vec<Key> {
     let mut machines: Vec<&Arc<str>> =
         [change.old, change.new].into_iter().flatten().map(|view| &view.machine).collect();
@@ -293,7 +293,7 @@ pub fn wake_for_report(namespace: &Arc<str>, change: &Change<'_, ReportView>) ->
     machines.into_iter().map(|name| Key { namespace: Arc::clone(namespace), name: Arc::clone(name) }).collect()
 }
 
-/// The machines that gates select, or did before, if anything but their status changed.
+/// The machines that gates select, or selected before the change, if anything but the gates' status changed.
 pub fn wake_for_gates(caches: &Caches, change: &Change<'_, GatesView>) -> Vec<Key> {
     if let (Some(old), Some(new)) = (change.old, change.new)
         && old.spec == new.spec

@@ -3,7 +3,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-/// What this operator counts besides what the kit counts; cheap to clone.
+/// The metrics of this operator besides those of the kit; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Meters {
     held: Family<[(&'static str, String); 1], Gauge>,
@@ -13,7 +13,7 @@ pub struct Meters {
 }
 
 impl Meters {
-    /// On the operator's page.
+    /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {
         let meters = Self::default();
         metrics.register(|page| {
@@ -34,23 +34,23 @@ impl Meters {
         meters
     }
 
-    /// How many machines the nets of a ReadinessGates object keep open.
+    /// Sets the number of machines that the nets of a ReadinessGates object keep open.
     pub fn held(&self, gates: &str, machines: u32) {
         self.held.get_or_create(&[("gates", gates.to_owned())]).set(i64::from(machines));
     }
 
-    /// A ReadinessGates object that is gone.
+    /// Removes the metrics of a deleted ReadinessGates object.
     pub fn no_gates(&self, gates: &str) {
         self.held.remove(&[("gates", gates.to_owned())]);
     }
 
-    /// How many reports do not count, and how many have no machine.
+    /// Sets the number of reports that do not count, and of those without a machine.
     pub fn reports(&self, broken: usize, orphans: usize) {
         self.broken.set(i64::try_from(broken).unwrap_or(i64::MAX));
         self.orphans.set(i64::try_from(orphans).unwrap_or(i64::MAX));
     }
 
-    /// A deep check found the cache to be behind.
+    /// Counts a deep check that found a stale cache.
     pub fn behind(&self, kind: &str) {
         self.behind.get_or_create(&[("kind", kind.to_owned())]).inc();
     }

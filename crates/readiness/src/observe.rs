@@ -1,4 +1,4 @@
-//! Everything that a verdict depends on, gathered from the caches.
+//! The inputs of a verdict, from the caches.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::view::{ConditionView, GatesView, LastWriter, MachineView, NodeView, R
 pub const BY_NODE: &str = "node";
 /// Name of the index of reports by the machine that their label names.
 pub const BY_MACHINE: &str = "machine";
-/// Name of the index of gates under which all are found.
+/// Name of the index that has all gates under one key.
 pub const ALL: &str = "all";
 
-/// So many broken reports are told of in a condition.
+/// Invalid reports that a condition names.
 const MAX_LISTED_REPORTS: usize = 5;
 
 /// The caches.
@@ -38,23 +38,23 @@ pub struct Caches {
     pub reports: Cache<ReportView>,
 }
 
-/// What is seen of a machine's Node.
+/// The Node of a machine as observed.
 #[derive(Clone, Debug)]
 pub enum ObservedNode {
-    /// There is none of that name.
+    /// No Node has that name.
     Missing,
-    /// It is bound to another machine.
+    /// The Node is bound to another machine.
     Taken(Arc<str>),
-    /// It exists and is bound to no machine.
+    /// The Node exists and is bound to no machine.
     NotBound,
-    /// It exists and is bound to this machine, by uid.
+    /// The Node exists and is bound to this machine, by uid.
     Found(Arc<NodeView>),
 }
 
-/// Everything that the verdict on one machine depends on.
+/// All inputs of the verdict on one machine.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// The machine's name.
+    /// Name of the machine.
     pub name: Arc<str>,
     /// The machine.
     pub machine: Arc<MachineView>,
@@ -66,12 +66,12 @@ pub struct Observed {
     pub reports: Vec<(Arc<str>, Arc<ReportView>)>,
 }
 
-/// What follows for the API.
+/// The decision in the form of the API.
 #[derive(Clone, Debug)]
 pub struct NodeDecision {
-    /// What to do and to say.
+    /// The decision about the machine.
     pub decision: Decision,
-    /// The conditions that this operator keeps on the machine, by type.
+    /// The conditions that this operator owns on the machine, by type.
     pub conditions: Vec<Condition>,
     /// Reports that do not count.
     pub refused: Vec<RefusedReport>,
@@ -80,7 +80,7 @@ pub struct NodeDecision {
 }
 
 impl Caches {
-    /// Looks at a machine; none if there is none.
+    /// Reads a machine from the caches; none if it does not exist.
     pub fn look(&self, key: &Key) -> Option<Observed> {
         let machine = self.machines.get(key)?;
         let node = match self.nodes.get(&Key::cluster(&machine.node)) {
@@ -108,7 +108,7 @@ impl Caches {
 }
 
 impl Observed {
-    /// Judges the machine and hands everything to `f`.
+    /// Judges the machine and passes the result to `f`.
     pub fn judge<R>(
         &self,
         now: Timestamp,
@@ -146,7 +146,7 @@ impl Observed {
             .collect()
     }
 
-    /// What to write, for what was judged and what the nets say.
+    /// What to write for a verdict and the state of the nets.
     pub fn outcome(
         &self,
         seen: &MachineObservation<'_>,
@@ -191,7 +191,7 @@ impl Observed {
         }
     }
 
-    /// What we own of the machine's status, as it is now.
+    /// Our part of the machine's status, as it is now.
     pub fn current_status(&self) -> Value {
         let mut ours: Vec<&ConditionView> = self.machine.conditions.iter().filter(|kept| kept.ours).collect();
         ours.sort_by(|a, b| a.type_.cmp(&b.type_));
@@ -212,23 +212,23 @@ impl Observed {
         status(json!(conditions), json!(self.machine.bootstrapped))
     }
 
-    /// What it should be.
+    /// Our part of the status, as it should be.
     pub fn desired_status(outcome: &NodeDecision) -> Value {
         status(json!(outcome.conditions), json!(outcome.decision.bootstrapped))
     }
 
-    /// The patch that opens or closes the Node, whoever else writes it meanwhile.
+    /// The patch that opens or closes the Node, safe against concurrent writes.
     pub fn patch(&self, turn: NodeAction, now: Timestamp) -> Option<Value> {
         let ObservedNode::Found(node) = &self.node else { return None };
         let mut patch = vec![json!({ "op": "test", "path": "/metadata/uid", "value": &*node.uid })];
         match &node.taints {
             Some(taints) => patch.push(json!({ "op": "test", "path": "/spec/taints", "value": taints })),
-            // There is no test for what is not there.
+            // JSON Patch has no test for an absent field.
             None => patch.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": &*node.version })),
         }
         match turn {
             NodeAction::Close => {
-                // When it was closed is kept with the taint: the safety net counts by it, also after a restart.
+                // The time of closing is kept with the taint: the safety net counts by it, also after a restart.
                 let taint = json!({ "key": names::UNREADY_TAINT, "effect": "NoSchedule", "timeAdded": stamp(now) });
                 match &node.taints {
                     Some(_) => patch.push(json!({ "op": "add", "path": "/spec/taints/-", "value": taint })),

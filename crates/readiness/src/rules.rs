@@ -1,7 +1,7 @@
 use fleetwright_api::GROUP;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
-/// What the operator may do: the least it needs.
+/// The rights of the operator: the least that it needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
     /// In the namespace of the machines.

@@ -1,5 +1,5 @@
-//! The operator has exactly the rights it needs: with them everything works and nothing is refused; without any one of them it is refused, and
-//! something does not happen.
+//! The operator has exactly the rights that it needs: with all of them every outcome happens and no call is refused; without any one of them a
+//! call is refused, and an outcome does not happen.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,26 +27,26 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// What a person would notice.
+/// An outcome that a user would notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum UserOutcome {
     /// The operator leads.
     Leads,
-    /// And goes on leading.
+    /// The operator renews its Lease.
     Renews,
     /// The Node is opened.
     Opens,
-    /// And closed when it fails.
+    /// The Node is closed when a gate fails.
     Closes,
-    /// The Machine says so.
+    /// The Machine's status has the verdict.
     Verdict,
-    /// ReadinessGates count it.
+    /// The status of ReadinessGates counts the machine.
     Counts,
-    /// A broken report is told of.
+    /// An Event reports a broken report.
     Tells,
-    /// A deep check looks past the caches.
+    /// A deep check reads past the caches.
     Checks,
-    /// Another takes over from one that stops.
+    /// Another operator takes over from one that stops.
     HandsOver,
 }
 
@@ -62,16 +62,16 @@ const ALL: [UserOutcome; 9] = [
     UserOutcome::HandsOver,
 ];
 
-/// What cannot happen without that right.
+/// The outcome that cannot happen without that right.
 fn missed(missing: &Right) -> Option<UserOutcome> {
     Some(match (missing.resource.as_str(), missing.verb.as_str()) {
         ("leases", "get" | "create") => UserOutcome::Leads,
         ("leases", "update") => UserOutcome::Renews,
-        // Another way takes longer: that it is refused is all there is to see.
+        // Another way takes longer: the refused call is the only visible effect.
         ("leases", "watch") => return None,
         ("machines" | "nodes", "get") => UserOutcome::Checks,
         ("machines" | "nodes" | "readinessgates" | "configmaps", "list") => UserOutcome::Opens,
-        // Lists are read again and again instead, ever more rarely.
+        // Lists are repeated instead, with growing delays.
         ("machines" | "nodes" | "readinessgates" | "configmaps", "watch") => return None,
         ("nodes", "patch") => UserOutcome::Opens,
         ("machines/status", "patch") => UserOutcome::Verdict,
@@ -81,7 +81,7 @@ fn missed(missing: &Right) -> Option<UserOutcome> {
     })
 }
 
-/// The place of the rights that hold in the namespace of the machines.
+/// The place of rights in the namespace of the machines.
 const WITHIN: &str = "namespace";
 
 fn each_right(rules: &Rules) -> Vec<Right> {
@@ -234,7 +234,7 @@ impl Installation {
         self.feats.lock().unwrap().clone()
     }
 
-    /// Lets everything happen that can, each within its time, and takes down what did.
+    /// Waits for every outcome that can happen, each within its time, and records those that did.
     async fn play(self: Arc<Self>, clients: Vec<Client>) -> Result<()> {
         let mut stops = Vec::new();
         let mut running = JoinSet::new();
@@ -297,7 +297,7 @@ impl Installation {
         }
     }
 
-    /// Whether a call was refused for want of the right that is not given: from then on something may never happen.
+    /// Whether a call was refused because the right is missing: from then on an outcome may never happen.
     fn is_missed(&self) -> bool {
         self.missing
             .as_ref()
@@ -310,9 +310,9 @@ impl Installation {
     }
 }
 
-/// How long something may take without a right before it does not happen. Far longer than it takes: what is there is not waited for.
+/// How long an outcome may take without a right before it counts as not happening. Far longer than needed; an outcome that happens is not waited for.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// The same while nothing was refused: on a busy machine everything may be slow, but all of it happens.
+/// The same while no call was refused: on a busy machine everything may be slow, but every outcome happens.
 const LONGEST: Duration = Duration::from_secs(60);
 
 fn with_type<K: Resource<DynamicType = ()>>(mut object: Value) -> Value {
@@ -321,7 +321,7 @@ fn with_type<K: Resource<DynamicType = ()>>(mut object: Value) -> Value {
     object
 }
 
-/// Waits until the server knows what it has just been told about a user's rights.
+/// Waits until the server enforces the latest change of a user's rights.
 async fn allowed(client: &Client, namespace: &str, rules: &[PolicyRule]) -> Result<()> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let deadline = Instant::now() + LONGEST;
@@ -375,7 +375,7 @@ async fn all_rights_are_needed_and_no_others(kind: ServerKind) {
     let mut wrong = Vec::new();
     let mut cases = JoinSet::new();
     for (number, missing) in each_right(&rules()).into_iter().enumerate() {
-        // Where lists are streamed, `list` is not asked for; older servers do not.
+        // With streaming lists, `list` is not requested; older servers have none.
         let older = missing.verb == "list";
         let target = target.clone();
         cases.spawn(async move {

@@ -1,29 +1,29 @@
-//! What a request asks for, in few words.
+//! Parsed API requests.
 
 use std::fmt;
 
 use http::{Method, Request};
 
-/// One call to an API server, taken apart.
+/// One call to an API server, parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `apply`, `delete` or `deletecollection`.
     pub verb: &'static str,
-    /// The plural of the kind, with a group for all but the core one: `configmaps`, `leases.coordination.k8s.io`.
-    /// For a path that is no resource, the path.
+    /// The plural of the kind, with the group for all but the core group: `configmaps`, `leases.coordination.k8s.io`.
+    /// For a path that is not a resource, the path.
     pub resource: String,
-    /// `status`, `scale` and the like; empty for the object itself.
+    /// The subresource, such as `status` or `scale`; empty for the object itself.
     pub subresource: String,
     /// The namespace; empty for cluster-wide calls.
     pub namespace: String,
-    /// The object; empty for lists, watches and creates.
+    /// The name of the object; empty for lists, watches and creates.
     pub name: String,
-    /// The user agent that made the call.
+    /// The user agent of the caller.
     pub agent: String,
 }
 
 impl Call {
-    /// Reads it from the request's method, path, query and headers.
+    /// Parses the request's method, path, query and headers.
     pub fn of<B>(request: &Request<B>) -> Self {
         let path = request.uri().path();
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
@@ -56,12 +56,12 @@ impl Call {
         }
     }
 
-    /// Whether it changes something.
+    /// Whether the call writes.
     pub fn writes(&self) -> bool {
         !matches!(self.verb, "get" | "list" | "watch")
     }
 
-    /// Whether it is about a Lease: what a leader does to lead.
+    /// Whether the call is about a Lease, that is leader election.
     pub fn leases(&self) -> bool {
         self.resource == "leases.coordination.k8s.io"
     }

@@ -1,7 +1,7 @@
-//! A small operator to try the kit on: it delivers parcels.
+//! A small operator to test the kit with: it delivers parcels.
 //!
-//! A parcel is a ConfigMap labelled `courier: parcel` with `data.contents`. Delivering it is an act outside of the API server: a line in a
-//! file. What came of it stands in a second ConfigMap, the receipt. New contents are delivered anew.
+//! A parcel is a ConfigMap labelled `courier: parcel` with `data.contents`. A delivery is a side effect outside of the API server: a line in a
+//! file. A second ConfigMap, the receipt, holds its result. Changed contents are delivered again.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -25,10 +25,10 @@ use serde_json::json;
 /// The type of its operations.
 pub const DELIVER: &str = "Deliver";
 
-/// The place that parcels are brought to, outside of the API server: a file with a line for each delivery.
+/// The destination of parcels outside of the API server: a file with a line for each delivery.
 ///
-/// It takes nothing under a key that it was asked about before. Without that, a courier that is paused on the doorstep would deliver
-/// when it goes on, although another was told that nothing had come, and sent a second one.
+/// The log refuses a key whose outcome was queried before. Without that, a courier that is paused just before the delivery would deliver
+/// after it resumes, although another one had learned that nothing was delivered, and had sent a second one.
 #[derive(Clone, Debug)]
 pub struct DeliveryLog {
     file: PathBuf,
@@ -36,16 +36,16 @@ pub struct DeliveryLog {
     clock: Clock,
 }
 
-/// The word for a key that nothing is taken under any more.
+/// The word for a key that the log refuses.
 const CLOSED: &str = "closed";
 
 impl DeliveryLog {
-    /// The file, and how long a delivery takes.
+    /// A log in this file, with the duration of a delivery.
     pub fn new(file: &Path, takes: Duration, clock: Clock) -> Self {
         Self { file: file.to_owned(), takes, clock }
     }
 
-    /// What was delivered: the operation's key, the parcel, its contents.
+    /// The deliveries: the operation's key, the parcel, its contents.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -57,7 +57,7 @@ impl DeliveryLog {
         Ok(lines.into_iter().filter(|[_, word, _]| word != CLOSED).collect())
     }
 
-    /// One write at the end: who is killed before has delivered nothing, and half a line is never seen.
+    /// One write at the end: a courier that is killed earlier has delivered nothing, and no reader sees half a line.
     async fn deliver(&self, key: &OperationKey, parcel: &str, contents: &str) -> io::Result<()> {
         if !self.takes.is_zero() {
             self.clock.sleep(self.takes).await;
@@ -70,7 +70,7 @@ impl DeliveryLog {
         })
     }
 
-    /// Whether it was delivered. If not, it will not be.
+    /// Returns whether the key was delivered. If not, the log refuses it from now on.
     fn ask(&self, key: &OperationKey) -> io::Result<bool> {
         self.locked(|file, lines| {
             let known = lines.iter().find(|[known, ..]| *known == key.to_string());
@@ -81,7 +81,8 @@ impl DeliveryLog {
         })
     }
 
-    /// The lock goes with the file, also when the process is killed. Nobody waits for one that was paused while it held it.
+    /// The lock belongs to the open file, so that it is released when the process is killed.
+    /// Callers do not wait for a process that was paused with the lock.
     fn locked<T>(&self, change: impl FnOnce(&mut File, Vec<[String; 3]>) -> io::Result<T>) -> io::Result<T> {
         let mut file = File::options().create(true).read(true).append(true).open(&self.file)?;
         file.try_lock().map_err(io::Error::from)?;
@@ -126,27 +127,26 @@ struct Courier {
     place: DeliveryLog,
 }
 
-/// A parcel and its receipt.
 struct Found {
     parcel: Arc<FullObject<ConfigMap>>,
     receipt: Option<Arc<FullObject<ConfigMap>>>,
 }
 
-/// What the decision relies on.
+/// The validated objects that the decision needs.
 struct Valid {
     contents: String,
-    /// As the receipt has it.
+    /// Whether the receipt records the delivery.
     delivered: bool,
     attempt: u32,
 }
 
-/// What is to be done.
+/// The action of a pass.
 enum Decision {
     Nothing,
     Deliver { attempt: u32 },
 }
 
-/// The parcel says nothing that can be delivered.
+/// The parcel has no contents that can be delivered.
 #[derive(Debug, thiserror::Error)]
 #[error("ConfigMap {0}: data.contents: is missing; write what is to be delivered")]
 struct NoContents(String);
@@ -186,7 +186,7 @@ impl Controller for Courier {
     fn validate(&self, found: &Found) -> Result<Valid, NoContents> {
         let contents = field(&found.parcel.0, "contents").filter(|contents| !contents.is_empty());
         let contents = contents.ok_or_else(|| NoContents(Key::of(&found.parcel.0).to_string()))?;
-        // A receipt of other contents says nothing about these.
+        // A receipt of other contents does not count.
         let receipt = found.receipt.as_ref().map(|receipt| &receipt.0);
         let receipt = receipt.filter(|receipt| field(receipt, "contents") == Some(contents));
         let said = |name| receipt.and_then(|receipt| field(receipt, name));
@@ -224,7 +224,7 @@ impl Controller for Courier {
                     "data": data,
                 }))
                 .expect("it is a ConfigMap");
-                // One that exists already is in the cache soon, and wakes us.
+                // A receipt that exists already is in the cache soon, and requeues the parcel.
                 pass.writer().create_in(&self.receipts, &receipt).await?;
             }
             Some(receipt) => {
@@ -247,7 +247,7 @@ fn field<'a>(map: &'a ConfigMap, name: &str) -> Option<&'a str> {
     map.data.as_ref()?.get(name).map(String::as_str)
 }
 
-/// Bringing one parcel.
+/// The operation that delivers one parcel.
 struct Delivery<'a> {
     place: &'a DeliveryLog,
     parcel: &'a str,
@@ -269,7 +269,7 @@ impl Act for Delivery<'_> {
     async fn start(&self, key: &OperationKey) -> CallOutcome {
         match self.place.deliver(key, self.parcel, self.contents).await {
             Ok(()) => CallOutcome::Done("delivered".into()),
-            // Whether the line was written, the file must say.
+            // The error leaves open whether the line was written; the file tells.
             Err(error) => CallOutcome::Unknown(error.to_string()),
         }
     }

@@ -1,4 +1,4 @@
-//! Stops an operator dead at a call.
+//! Crashes an operator at a call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -14,12 +14,12 @@ use tokio::sync::watch;
 use crate::Call;
 use crate::layer::{CallResult, Layer, forward, wrap};
 
-/// On which side of a call.
+/// The side of a call at which an operator crashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The server never sees the call.
+    /// The server never receives the call.
     Before,
-    /// The server has done it, the operator never learns.
+    /// The server has carried out the call, and the operator never gets the answer.
     After,
 }
 
@@ -32,12 +32,13 @@ impl fmt::Display for Side {
     }
 }
 
-/// What makes two calls the same one for [`CallMatcher`].
+/// The function that decides which calls are the same for [`CallMatcher`].
 type CallKey = Box<dyn Fn(&Call) -> String + Send + Sync>;
 
-/// Calls at each of which an operator is stopped dead, each once, in whatever order they come: as often as it was started again, it goes a call further.
+/// Calls at each of which an operator crashes once, in any order: after each restart it gets one call further.
 ///
-/// A call is known by a word, and by how many with that word got through before it. So each is met, although every life makes other calls before it.
+/// A call is identified by a word, and by the number of calls with this word that passed before it.
+/// So each is met, although each restart makes other calls before it.
 pub struct CallMatcher {
     side: Side,
     word: CallKey,
@@ -46,7 +47,7 @@ pub struct CallMatcher {
 }
 
 impl CallMatcher {
-    /// At these calls, and on this side of them. `word` says which calls are the same.
+    /// Crashes at these calls, on this side of them. `word` decides which calls are the same.
     pub fn new(side: Side, word: impl Fn(&Call) -> String + Send + Sync + 'static, calls: &[Call]) -> Self {
         let mut left: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
         for call in calls {
@@ -56,7 +57,7 @@ impl CallMatcher {
         Self { side, word: Box::new(word), left, passed: HashMap::new() }
     }
 
-    /// At one call alone: the one with that word before which `number` others with it got through.
+    /// Crashes at a single call: the one with this word after `number` others with it passed.
     pub fn nth(
         side: Side,
         word: impl Fn(&Call) -> String + Send + Sync + 'static,
@@ -67,7 +68,7 @@ impl CallMatcher {
         Self { side, word: Box::new(word), left, passed: HashMap::new() }
     }
 
-    /// Whether that call is held, and on which side of it: it gets through all the same.
+    /// Whether this call is delayed, and on which side of it; a delayed call passes all the same.
     pub(crate) fn on_delayed_call(&mut self, call: &Call) -> Option<Side> {
         let met = self.on_call(call);
         if met == Some(Side::Before) {
@@ -76,7 +77,7 @@ impl CallMatcher {
         met
     }
 
-    /// Whether it happens at that call, and on which side.
+    /// Whether the crash happens at this call, and on which side.
     pub(crate) fn on_call(&mut self, call: &Call) -> Option<Side> {
         let word = (self.word)(call);
         let passed = self.passed.entry(word.clone()).or_default();
@@ -100,9 +101,9 @@ impl From<Option<(usize, Side)>> for CrashPoint {
     }
 }
 
-/// Counts the calls of an operator and, at one of them, lets nothing through any more and says so.
+/// Counts the calls of an operator and, at one of them, blocks all further calls and signals the crash.
 ///
-/// Caveat: it cannot stop the operator itself. Who holds it waits for [`Crash::wait_for_crash`] and then ends the operator's runtime.
+/// Caveat: it cannot stop the operator itself. The caller waits for [`Crash::wait_for_crash`] and then ends the operator's runtime.
 #[derive(Clone)]
 pub struct Crash {
     state: Arc<CrashState>,
@@ -112,18 +113,18 @@ struct CrashState {
     at: Mutex<CrashPoint>,
     armed: AtomicBool,
     calls: AtomicUsize,
-    /// Nothing is let through.
+    /// All calls are blocked.
     has_crashed: AtomicBool,
     happened: watch::Sender<Option<Call>>,
 }
 
 impl Crash {
-    /// At the `call`-th call, counted from 0.
+    /// Crashes at the `call`-th call, counted from 0.
     pub fn at(call: usize, side: Side) -> Self {
         Self::new(Some((call, side)))
     }
 
-    /// Never; only counts.
+    /// Never crashes; only counts calls.
     pub fn never() -> Self {
         Self::new(None)
     }
@@ -134,17 +135,17 @@ impl Crash {
         Self { state: Arc::new(CrashState { at: Mutex::new(at.into()), armed, calls, has_crashed, happened }) }
     }
 
-    /// Once more, at the `call`-th call from now on, counted from 0; or never again, and only counts.
+    /// Crashes once more, at the `call`-th call from now on, counted from 0; with none it only counts.
     pub fn crash_at(&self, at: Option<(usize, Side)>) {
         self.place(at.into());
     }
 
-    /// Again and again, at each of these calls from now on.
+    /// Crashes at each of these calls from now on.
     pub fn crash_at_each(&self, points: CallMatcher) {
         self.place(CrashPoint::Each(points));
     }
 
-    /// Those of [`crash_at_each`](Self::crash_at_each) that were not met yet: their word, and how many with it came before.
+    /// The calls of [`crash_at_each`](Self::crash_at_each) that were not met yet: their word, and the number of earlier calls with it.
     pub fn remaining_calls(&self) -> Vec<(String, usize)> {
         match &*self.state.at() {
             CrashPoint::Never | CrashPoint::Call(..) => Vec::new(),
@@ -162,45 +163,45 @@ impl Crash {
         self.arm();
     }
 
-    /// Whether it has happened, and the operator has not been started again.
+    /// Whether the crash has happened, and the operator was not restarted.
     pub(crate) fn has_crashed(&self) -> bool {
         self.state.has_crashed()
     }
 
-    /// The operator was ended, and another one may begin.
+    /// Ends the crash: a new operator may start.
     pub fn reset(&self) {
         self.state.has_crashed.store(false, Ordering::SeqCst);
     }
 
-    /// Calls count from here on.
+    /// Starts the counting of calls.
     pub fn arm(&self) {
         self.state.armed.store(true, Ordering::SeqCst);
     }
 
-    /// Calls count not before [`arm`](Self::arm).
+    /// Suspends the counting of calls until [`arm`](Self::arm).
     pub fn disarm(&self) {
         self.state.armed.store(false, Ordering::SeqCst);
     }
 
-    /// Puts it around an operator's client.
+    /// Wraps an operator's client.
     pub fn wrap(&self, client: Client) -> Client {
         wrap(client, self.state.clone())
     }
 
-    /// How many calls were made.
+    /// The number of calls.
     pub fn calls(&self) -> usize {
         self.state.calls.load(Ordering::SeqCst)
     }
 
-    /// The call at which it happened, if it has.
+    /// The call of the crash, if it has happened.
     pub fn crashed_call(&self) -> Option<Call> {
         self.state.happened.borrow().clone()
     }
 
-    /// Returns when it has happened, and nobody has [`reset`](Self::reset) it.
+    /// Returns after a crash that was not [`reset`](Self::reset).
     pub async fn wait_for_crash(&self) {
         let mut happened = self.state.happened.subscribe();
-        // The sender lives in what we borrow.
+        // `self` owns the sender, so that it cannot be dropped here.
         let _ = happened.wait_for(|_| self.state.has_crashed()).await;
     }
 }
@@ -219,7 +220,7 @@ impl CrashState {
         self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it happens at that call, and on which side. Once.
+    /// Whether the crash happens at this call, and on which side. Returns it once.
     fn strikes(&self, number: usize, call: &Call) -> Option<Side> {
         let mut at = self.at();
         match &mut *at {
@@ -228,7 +229,7 @@ impl CrashState {
                 *at = CrashPoint::Never;
                 Some(side)
             }
-            // What does not get through does not count.
+            // A blocked call does not count.
             CrashPoint::Each(points) if !self.has_crashed() => points.on_call(call),
             CrashPoint::Never | CrashPoint::Call(..) | CrashPoint::Each(_) => None,
         }
@@ -245,7 +246,7 @@ impl Layer for CrashState {
                 Some(Side::After) => {
                     let answer = forward(&inner, request).await;
                     self.record_crash(call);
-                    // A watch that was opened is dropped with its answer.
+                    // Dropping the answer closes a watch that was opened.
                     drop(answer);
                 }
                 _ if self.has_crashed() => {}

@@ -1,4 +1,4 @@
-//! Holds calls of an operator for a while.
+//! Delays calls of an operator.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,8 +12,8 @@ use kube::client::Body;
 use crate::layer::{CallResult, Layer, forward, wrap};
 use crate::{Call, CallMatcher, Side};
 
-/// Holds calls of an operator for a while instead of stopping the operator dead at them: [`Side::Before`] the server sees the call, or
-/// [`Side::After`] the server has done it. All other calls are made meanwhile. Cheap to clone.
+/// Delays calls of an operator instead of crashing it: [`Side::Before`] the server receives the call, or
+/// [`Side::After`] the server has carried it out. All other calls are made meanwhile. Cheap to clone.
 #[derive(Clone)]
 pub struct Delay {
     latch: Arc<Latch>,
@@ -31,27 +31,27 @@ struct State {
 }
 
 impl Delay {
-    /// Holds nothing yet, and measures time by that clock.
+    /// Without delays yet; measures time by this clock.
     pub fn new(clock: Clock) -> Self {
         Self { latch: Arc::new(Latch { clock, state: Mutex::default() }) }
     }
 
-    /// Holds these calls for that long, counted from now on, and no others any more.
+    /// Delays these calls by this time from now on, and replaces earlier delays.
     pub fn hold(&self, points: CallMatcher, time: Duration) {
         *self.latch.state() = State { at: Some((points, time)), held: Vec::new() };
     }
 
-    /// Holds nothing any more.
+    /// Removes all delays.
     pub fn end(&self) {
         *self.latch.state() = State::default();
     }
 
-    /// The calls that were held since the last [`hold`](Self::hold).
+    /// The delayed calls since the last [`hold`](Self::hold).
     pub fn held(&self) -> Vec<Call> {
         self.latch.state().held.clone()
     }
 
-    /// Puts it around an operator's client.
+    /// Wraps an operator's client.
     pub fn wrap(&self, client: Client) -> Client {
         wrap(client, self.latch.clone())
     }
@@ -62,7 +62,7 @@ impl Latch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// On which side that call is held, and for how long; none if it is not.
+    /// The side and the duration of this call's delay; none if it is not delayed.
     fn meet(&self, call: &Call) -> Option<(Side, Duration)> {
         let mut state = self.state();
         let (points, time) = state.at.as_mut()?;

@@ -1,4 +1,4 @@
-//! The courier's scenario: parcels are delivered once, and once more when their contents change.
+//! The courier's scenario: each parcel is delivered once, and once more when its contents change.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,14 +17,14 @@ use serde_json::{Value, json};
 use crate::courier::{self, DeliveryLog};
 use crate::{Harness, OperatorContext, OperatorInstance, Scenario};
 
-/// The courier, from parcels to receipts.
+/// The scenario of the courier, from parcels to receipts.
 pub struct Deliveries {
-    /// The parcels that there are at first.
+    /// The initial parcels.
     pub parcels: &'static [&'static str],
 }
 
 impl Deliveries {
-    /// The file in the world outside.
+    /// The file of the deliveries, outside of the API server.
     pub fn file(outside: &Path) -> std::path::PathBuf {
         outside.join("delivered")
     }
@@ -35,7 +35,7 @@ impl Deliveries {
         serde_json::from_value(parcel).expect("it is a ConfigMap")
     }
 
-    /// A policy that lets two be delivered at a time.
+    /// A policy that allows two deliveries at a time.
     pub fn policy() -> OperationPolicy {
         let policy =
             json!({ "metadata": { "name": "deliveries" }, "spec": { "operations": [courier::DELIVER], "max": 2 } });
@@ -46,10 +46,10 @@ impl Deliveries {
         .expect("it is an OperationPolicy")
     }
 
-    /// Whether every parcel has a receipt for its contents, and no place behind the gate is taken any more; if not, why.
+    /// Checks that every parcel has a receipt for its contents, and that the gate counts no running operation.
     ///
     /// # Errors
-    /// What is missing.
+    /// The missing receipt or the operation that still runs.
     pub async fn reached(maps: &Api<ConfigMap>, policies: &Api<OperationPolicy>) -> Result<(), String> {
         let said = |error: kube::Error| error.to_string();
         let all = maps.list(&ListParams::default()).await.map_err(said)?.items;
@@ -107,10 +107,10 @@ impl Scenario for Deliveries {
     async fn final_state(&self, harness: &Harness) -> Result<Value> {
         let mut maps = harness.snapshot::<ConfigMap>().await?;
         for map in maps.as_object_mut().into_iter().flat_map(serde_json::Map::values_mut) {
-            // How many attempts it took is chance; that it was one more than failed is not said here.
+            // The number of attempts is chance; that it is one more than the number of failures is not checked here.
             map["data"].as_object_mut().map(|data| data.remove("attempt"));
         }
-        // What never began is written down as failed and tried anew, so that these differ; but only one succeeds for each.
+        // An operation that never started is recorded as failed and retried, so that the attempts differ; but only one succeeds for each key.
         let mut succeeded: BTreeMap<String, usize> = BTreeMap::new();
         let mut open = Vec::new();
         for operation in harness.api::<Operation>().list(&ListParams::default()).await? {

@@ -23,13 +23,13 @@ pub use fault::{Fault, FaultRates, decide};
 use crate::layer::{BoxError, CallResult, Layer, broken, forward, refusal, reply, status_object, wrap};
 use crate::{Call, CallMatcher};
 
-/// How many answers to one question are remembered for a server that lags.
+/// The number of answers to one request that are kept for stale reads.
 const REMEMBERED: usize = 4;
 
-/// Loses, delays, refuses and falsifies calls as the seed says; cheap to clone, clones share what they did.
+/// Loses, delays, refuses and falsifies calls by a seed; cheap to clone, clones share the record of faults.
 ///
-/// Guarantees: what happens to a call depends on the seed, on what is called, and on how often it was called before: not on
-/// what else goes on, nor on how the namespace of the run is called. A stale answer is one that the server gave before.
+/// Guarantees: the fault of a call depends on the seed, on the call, and on the number of earlier calls like it; neither on
+/// concurrent work nor on the name of the run's namespace. A stale answer is one that the server gave before.
 #[derive(Clone)]
 pub struct FaultInjector {
     state: Arc<State>,
@@ -56,14 +56,14 @@ struct CallHistory {
     injected: Option<(CallMatcher, Fault)>,
 }
 
-/// An answer as it was given.
+/// A recorded answer.
 #[derive(Clone)]
 struct Answer {
     status: StatusCode,
     body: Bytes,
 }
 
-/// The first events of a watch, and the version up to which they tell.
+/// The initial events of a watch, and the resourceVersion that they cover.
 #[derive(Clone)]
 struct Initial {
     lines: Vec<Bytes>,
@@ -83,18 +83,18 @@ impl Outage {
 }
 
 impl FaultInjector {
-    /// Makes an injector with that seed, in the time of that clock, for a run in that namespace.
+    /// An injector with this seed and clock, for a run in this namespace.
     pub fn new(seed: u64, rates: FaultRates, clock: Clock, namespace: &str) -> Self {
         let (outage, namespace) = (watch::Sender::new(None), namespace.to_owned());
         Self { state: Arc::new(State { seed, rates, clock, namespace, outage, history: Mutex::default() }) }
     }
 
-    /// Puts it around an operator's client.
+    /// Wraps an operator's client.
     pub fn wrap(&self, client: Client) -> Client {
         wrap(client, self.state.clone())
     }
 
-    /// The seeds to run: `1..=count`, or the one that the environment variable `RIG_SEED` names.
+    /// The seeds to run: `1..=count`, or the one in the environment variable `RIG_SEED`.
     pub fn seeds(count: u64) -> Vec<u64> {
         match std::env::var("RIG_SEED") {
             Ok(seed) => vec![seed.parse().unwrap_or_else(|_| panic!("RIG_SEED={seed}: not a number"))],
@@ -102,19 +102,19 @@ impl FaultInjector {
         }
     }
 
-    /// Takes the API server away for a while: watches break, nothing gets through.
+    /// Starts an outage of the API server: watches break, and calls fail until it ends.
     pub fn start_outage(&self, from: Timestamp, lasts: Duration) {
         let until = from.checked_add(lasts).unwrap_or(Timestamp::MAX);
         self.state.outage.send_replace(Some(Outage { from, until }));
     }
 
-    /// These calls meet that fault from now on, each once and whatever the seed says, and no others that were injected at before. With [`Side::Before`](crate::Side::Before), a call that
-    /// meets it is not one that got through: the one that is made in its place is the same.
+    /// Injects this fault into these calls from now on, each once and independent of the seed, and replaces earlier injections.
+    /// With [`Side::Before`](crate::Side::Before), a call that meets the fault does not count as passed: its retry is the same call.
     pub fn inject_at(&self, points: CallMatcher, fault: Fault) {
         self.state.history().injected = Some((points, fault));
     }
 
-    /// Its seed.
+    /// The seed of the injector.
     pub fn seed(&self) -> u64 {
         self.state.seed
     }
@@ -124,17 +124,17 @@ impl FaultInjector {
         self.state.rates.max_delay
     }
 
-    /// Whether a request that is late has not yet arrived.
+    /// Whether a delayed request has not arrived yet.
     pub fn has_delayed_requests(&self) -> bool {
         self.state.history().delayed_requests > 0
     }
 
-    /// What was done to which call.
+    /// The injected faults by call.
     pub fn faults(&self) -> Vec<(Call, Fault)> {
         self.state.history().faults.clone()
     }
 
-    /// How often each fault struck.
+    /// The number of injections of each fault.
     pub fn counts(&self) -> BTreeMap<&'static str, usize> {
         let history = self.state.history();
         let mut counts = BTreeMap::new();
@@ -160,11 +160,11 @@ impl fmt::Display for FaultInjector {
 
 impl State {
     fn history(&self) -> MutexGuard<'_, CallHistory> {
-        // Every change is whole before the lock is given back.
+        // Every change is complete before the lock is released, so a poisoned lock is safe.
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts the call and says what strikes it.
+    /// Counts the call and picks its fault.
     fn pick_fault(&self, call: &Call, uri: &Uri) -> Option<Fault> {
         let mut history = self.history();
         history.calls += 1;
@@ -183,7 +183,7 @@ impl State {
         *nth += 1;
         let fault = fault.filter(|fault| match fault {
             Fault::Stale { .. } => history.recalls(call, uri),
-            // A list of everything cannot expire, and neither can a watch that begins with one.
+            // A list of everything cannot expire, and neither can a watch that starts with one.
             Fault::Expired { .. } => query(uri, "sendInitialEvents").is_none(),
             _ => true,
         })?;
@@ -195,7 +195,7 @@ impl State {
         push(self.history().initial.entry(name).or_default(), initial);
     }
 
-    /// Forwards, and remembers the answers of reads; a watch gets the plan.
+    /// Forwards the call, and records the answers of reads; a watch gets the plan.
     async fn forward(
         self: &Arc<Self>,
         call: &Call,
@@ -222,7 +222,7 @@ impl State {
         Ok(Response::from_parts(parts, http_body_util::Full::new(body).map_err(|never| match never {}).boxed_unsync()))
     }
 
-    /// Answers as a server would that has not yet seen the last changes.
+    /// Answers as a server that has not seen the last changes.
     async fn stale(self: &Arc<Self>, back: usize, call: Call, mut request: Request<Body>, inner: Client) -> CallResult {
         let key = request.uri().to_string();
         if call.verb != "watch" {
@@ -235,7 +235,7 @@ impl State {
         let Some(initial) = self.history().initial.get(&key).and_then(|kept| older(kept, back)).cloned() else {
             return self.forward(&call, request, &inner, stream::Plan::default()).await;
         };
-        // The old beginning, then everything since.
+        // The recorded initial events, then all events since.
         *request.uri_mut() = going_on_from(request.uri(), &initial.version)?;
         let plan = stream::Plan { first: initial.lines.into(), ..stream::Plan::default() };
         self.forward(&call, request, &inner, plan).await
@@ -267,7 +267,7 @@ impl State {
                 answer
             }
             Some(Fault::LateRequest(late)) => {
-                // On its way it is out of the caller's hands.
+                // The request is sent: dropping the caller no longer cancels it.
                 let delayed_requests = DelayedRequest::begin(&self);
                 let way = tokio::spawn(async move {
                     let _on_the_way = delayed_requests;
@@ -314,7 +314,7 @@ impl State {
     }
 }
 
-/// A request that has been sent and has not arrived; none any more when this is dropped.
+/// A request that was sent and has not arrived; it counts as arrived when this is dropped.
 struct DelayedRequest(Arc<State>);
 
 impl DelayedRequest {
@@ -341,7 +341,7 @@ impl Layer for State {
         let fault = self.pick_fault(&call, request.uri());
         Box::pin(async move {
             let state = self.clone();
-            // A server that goes away takes the answers with it.
+            // An outage also loses the answers.
             tokio::select! {
                 answer = self.apply_fault(fault, call, request, inner) => answer,
                 () = state.outage() => Err(broken("the API server is gone")),
@@ -351,7 +351,7 @@ impl Layer for State {
 }
 
 impl CallHistory {
-    /// What was injected at that call.
+    /// The injected fault of this call.
     fn injected_fault(&mut self, call: &Call) -> Option<Fault> {
         let (points, fault) = self.injected.as_mut()?;
         points.on_call(call).map(|_| fault.clone())
@@ -363,16 +363,16 @@ impl CallHistory {
     }
 }
 
-/// A connection that nobody takes.
+/// A refused connection.
 fn refused() -> BoxError {
     Box::new(std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "the API server is gone"))
 }
 
-/// What servers and the balancers before them say when they fail.
+/// The error answers of servers and of load balancers before them.
 fn server_error(code: u16) -> Response<crate::layer::Reply> {
     let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     match code {
-        // A balancer speaks no JSON.
+        // A load balancer answers with HTML instead of JSON.
         502 => reply(status, "text/html", "<html><body><h1>502 Bad Gateway</h1></body></html>"),
         503 => {
             let message = "the server is currently unable to handle the request (said by the rig)";
@@ -392,7 +392,7 @@ fn push<T>(kept: &mut VecDeque<T>, new: T) {
     kept.push_back(new);
 }
 
-/// The one that came so many before the last; the oldest if there were not so many.
+/// The answer `back` before the last; the oldest if fewer are kept.
 fn older<T>(kept: &VecDeque<T>, back: usize) -> Option<&T> {
     kept.get(kept.len().saturating_sub(1 + back).min(kept.len().saturating_sub(1)))
 }
@@ -402,7 +402,7 @@ fn query<'a>(uri: &'a Uri, key: &str) -> Option<&'a str> {
     pairs.filter(|(name, _)| *name == key).map(|(_, value)| value).find(|value| !value.is_empty())
 }
 
-/// The watch that follows on a list of that version.
+/// The URI of a watch that continues from this version.
 fn going_on_from(uri: &Uri, version: &str) -> Result<Uri, BoxError> {
     let dropped = ["sendInitialEvents", "resourceVersion", "resourceVersionMatch"];
     let kept = uri.query().unwrap_or_default().split('&');

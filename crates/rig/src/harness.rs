@@ -1,4 +1,4 @@
-//! One run of a scenario: a world, a clock, an operator that may die and be born again.
+//! One run of a scenario: a server, a clock, and an operator that crashes and restarts.
 
 use std::future::Future;
 use std::path::Path;
@@ -21,54 +21,54 @@ use tokio::task::JoinHandle;
 
 use crate::{Crash, Delay, FaultInjector, PassCounter, Recorder, TestEnv, normalize};
 
-/// How long a run may take in real time before it has failed.
+/// The timeout of a run in real time.
 const RUN_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long it may take in virtual time. Far less than the time between deep checks, so that these do not hide a wake-up
-/// that was lost.
+/// The timeout of a run in virtual time. It is far shorter than the interval of deep checks, so that these do not hide a lost
+/// wake-up.
 const VIRTUAL_RUN_TIMEOUT: Duration = Duration::from_secs(1800);
-/// How often the operator's runtime goes around before it counts as having nothing to do.
+/// The number of yields of the operator's runtime after which it counts as idle.
 const YIELDS: usize = 24;
-/// How long nothing at all may happen, in real time, while nobody waits for a time: then nothing ever will.
+/// The time without any progress, in real time and with no timer set, after which the run counts as stalled.
 const STALL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How the time of a run passes.
+/// The clock of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TimeMode {
-    /// From there on, from timer to timer, whenever the operator waits for nothing else.
+    /// Virtual time from this timestamp: it jumps from timer to timer while the operator waits for nothing else.
     Virtual(Timestamp),
-    /// From now on, so many times as fast as on the wall, whoever does what: for worlds that do not say when they are at rest, because they have sockets. A server of the run's own
-    /// tells that time, too; TLS goes by the system's.
+    /// Real time, multiplied by this factor: for environments that cannot report that they are idle, because they have sockets.
+    /// A server of the run's own uses the same clock; TLS uses the system's.
     Accelerated(u32),
-    /// As on the wall.
+    /// Real time.
     Real,
 }
 
-/// How often all go around before a hurried clock is moved.
+/// The number of yields before each tick of an accelerated clock.
 const YIELDS_PER_TICK: usize = 8;
-/// How often a hurried clock is moved.
+/// The interval between ticks of an accelerated clock.
 const TICK: Duration = Duration::from_millis(2);
-/// How long to wait before looking again at a run whose time passes by itself.
+/// The polling interval of a run whose time passes by itself.
 const POLL_INTERVAL: Duration = Duration::from_millis(4);
 
-/// What an operator is given for one life.
+/// The environment of one start of an operator.
 pub struct OperatorContext {
-    /// Its way to the API server, with the trouble in between. Made in the operator's own runtime.
+    /// The client of the API server, with the injected faults. Created in the operator's own runtime.
     pub client: Client,
-    /// The scenario's time.
+    /// The clock of the scenario.
     pub clock: Clock,
-    /// Randomness of this life.
+    /// The random source of this start.
     pub random: Random,
-    /// Who it is; another one in each life.
+    /// The lease identity; another one for each start.
     pub identity: String,
     /// The namespace of the run.
     pub namespace: String,
-    /// Collects its passes.
+    /// The counter of its passes.
     pub counting: PassCounter,
     stop: watch::Receiver<bool>,
 }
 
 impl OperatorContext {
-    /// The settings of an operator with this context: strict, counted, without a lease.
+    /// Settings for an operator in this environment: strict, counted, without a lease.
     pub fn settings(&self, name: &str) -> Settings {
         let counting = self.counting.clone();
         Settings {
@@ -80,11 +80,11 @@ impl OperatorContext {
         }
     }
 
-    /// Ready when the operator is asked to stop in order.
+    /// Resolves when the operator must stop gracefully.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut stop = self.stop.clone();
         async move {
-            // Without a sender nobody asks any more: only dead operators see that.
+            // Without a sender no stop can be requested; only operators that were killed see that.
             if stop.wait_for(|stop| *stop).await.is_err() {
                 std::future::pending().await
             }
@@ -92,21 +92,21 @@ impl OperatorContext {
     }
 }
 
-/// Says whether an operator has nothing to do.
+/// A check that returns whether an operator is idle.
 pub type IsIdle = Box<dyn Fn() -> bool + Send + Sync>;
-/// None until the operator was made.
+/// The idle check; none until the operator was created.
 type IdleCell = Arc<Mutex<Option<IsIdle>>>;
 
-/// One life of an operator.
+/// One start of an operator.
 pub struct OperatorInstance {
-    /// Runs it until it stops or cannot go on.
+    /// Runs until the operator stops or fails.
     pub run: BoxFuture<'static, Result<(), String>>,
-    /// Whether it has nothing to do but wait for changes and timers.
+    /// Whether the operator only waits for changes and timers.
     pub idle: IsIdle,
 }
 
 impl OperatorInstance {
-    /// The life of one of the kit's operators.
+    /// An instance of an operator that uses the kit.
     pub fn of(operator: Operator, context: &OperatorContext) -> Self {
         let (idle, stop) = (operator.watch_idle(), context.stop());
         let run = async move { operator.run(stop).await.map_err(|error| error.to_string()) };
@@ -114,21 +114,21 @@ impl OperatorInstance {
     }
 }
 
-/// Makes an operator, in its own runtime.
+/// Creates an operator, in its own runtime.
 pub type OperatorFactory = Arc<dyn Fn(OperatorContext) -> OperatorInstance + Send + Sync>;
 
 /// One run of a scenario.
 pub struct Harness {
     env: Arc<TestEnv>,
     clock: Clock,
-    /// Time passes from timer to timer.
+    /// Whether virtual time jumps from timer to timer.
     manual: bool,
-    /// Moves the clock.
+    /// The task that advances an accelerated clock.
     pacing: Option<JoinHandle<()>>,
     quiet: Duration,
     outside: tempfile::TempDir,
     recorder: Recorder,
-    /// What reaches the server.
+    /// The calls that reach the server.
     served: Recorder,
     counting: PassCounter,
     crash: Crash,
@@ -137,7 +137,7 @@ pub struct Harness {
     factory: OperatorFactory,
     lives: AtomicUsize,
     running: Arc<Mutex<Option<Running>>>,
-    /// What else must have come to rest before time goes on.
+    /// Further parts that must be idle before virtual time advances.
     idle_checks: Mutex<Vec<IsIdle>>,
 }
 
@@ -148,7 +148,7 @@ struct Running {
     stop: watch::Sender<bool>,
 }
 
-/// What a run has to do with.
+/// The inputs of a run.
 pub(crate) struct Setup {
     pub(crate) env: TestEnv,
     pub(crate) clock: Clock,
@@ -193,12 +193,12 @@ impl Harness {
         self.env.namespace()
     }
 
-    /// A client that may do anything and whose calls nobody disturbs or records.
+    /// A client with all rights; its calls are neither recorded nor disturbed.
     pub fn admin(&self) -> Client {
         self.env.admin()
     }
 
-    /// Objects of a kind in the run's namespace, for the administrator.
+    /// An API of a kind in the run's namespace, with the administrator's rights.
     pub fn api<K>(&self) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -211,27 +211,27 @@ impl Harness {
         &self.clock
     }
 
-    /// A folder for the world outside of the API server.
+    /// A folder for side effects outside of the API server.
     pub fn external_dir(&self) -> &Path {
         self.outside.path()
     }
 
-    /// The operator's calls, of all its lives.
+    /// The calls of all starts of the operator.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }
 
-    /// The operator's passes, of all its lives.
+    /// The passes of all starts of the operator.
     pub fn pass_counter(&self) -> &PassCounter {
         &self.counting
     }
 
-    /// The trouble that this run meets, if any.
+    /// The fault injector of this run, if any.
     pub fn fault_injector(&self) -> Option<&FaultInjector> {
         self.trouble.as_ref()
     }
 
-    /// Time does not go on while `at_rest` says no: for parts of the world outside that compute in threads of their own.
+    /// Stops virtual time while `at_rest` returns false: for parts that compute in threads of their own.
     pub fn require_idle(&self, at_rest: impl Fn() -> bool + Send + Sync + 'static) {
         self.idle_checks.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(at_rest));
     }
@@ -240,17 +240,17 @@ impl Harness {
         self.idle_checks.lock().unwrap_or_else(PoisonError::into_inner).iter().all(|at_rest| at_rest())
     }
 
-    /// How often the operator was started.
+    /// The number of starts of the operator.
     pub fn starts(&self) -> usize {
         self.lives.load(Ordering::SeqCst)
     }
 
-    /// Where the operator is stopped dead.
+    /// The crash control of the operator.
     pub fn crash(&self) -> &Crash {
         &self.crash
     }
 
-    /// Which calls of the operator are held for a while.
+    /// The delays of the operator's calls.
     pub fn delay(&self) -> &Delay {
         &self.delay
     }
@@ -259,16 +259,16 @@ impl Harness {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the operator, as somebody new.
+    /// Starts the operator with a new identity.
     ///
     /// # Errors
-    /// It runs already, or there is no room for its runtime.
+    /// The operator runs already, or its runtime cannot be created.
     pub async fn start(&self) -> Result<()> {
         if self.running().is_some() {
             bail!("the operator runs already");
         }
         let life = self.lives.fetch_add(1, Ordering::SeqCst) + 1;
-        // It counts on, and strikes again only if it was told to.
+        // The call count continues, and a crash happens again only if it was requested.
         let (crash, delay) = (self.crash.clone(), self.delay.clone());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -284,10 +284,10 @@ impl Harness {
             (self.clock.clone(), self.factory.clone(), idle.clone(), self.namespace().to_owned());
         let seed = trouble.as_ref().map_or(0, FaultInjector::seed) * 1000 + life as u64;
         let task = runtime.spawn(async move {
-            // A client belongs to the runtime that it is made in, and must die with it.
+            // A client belongs to the runtime in which it was created, and must end with it.
             let client = env.client().await.map_err(|error| format!("no client: {error:#}"))?;
             drop(env);
-            // From the operator outwards: its call is recorded, may be held, may be the one it dies at, meets trouble, reaches the server.
+            // From the operator outwards: a call is recorded, may be delayed, may crash, meets faults, and reaches the server.
             let client = served.wrap(client);
             let client = match &trouble {
                 Some(trouble) => trouble.wrap(client),
@@ -305,10 +305,10 @@ impl Harness {
         Ok(())
     }
 
-    /// Asks the operator to stop in order, and waits for it.
+    /// Stops the operator gracefully, and waits for its end.
     ///
     /// # Errors
-    /// It does not run, panicked, or stopped with an error.
+    /// The operator does not run, panicked, or stopped with an error.
     pub async fn stop(&self) -> Result<()> {
         let Some(mut running) = self.running().take() else { bail!("the operator does not run") };
         let _ = running.stop.send(true);
@@ -333,7 +333,7 @@ impl Harness {
         }
     }
 
-    /// Stops the operator dead: whatever it does, it does not finish.
+    /// Kills the operator: running tasks do not finish.
     pub async fn kill(&self) {
         let running = self.running().take();
         if let Some(running) = running {
@@ -341,11 +341,11 @@ impl Harness {
         }
     }
 
-    /// Waits until `reached` holds and the operator has nothing to do. Virtual time goes from timer to timer whenever the operator
-    /// waits for nothing else. An operator that crashes or loses its lease is started again, as a supervisor would.
+    /// Waits until `reached` holds and the operator is idle. Virtual time jumps from timer to timer whenever the operator
+    /// waits for nothing else. An operator that crashes or loses its lease is restarted, as a supervisor does.
     ///
     /// # Errors
-    /// It is not reached in time, or the operator panicked: with what it said, its last calls, its passes and the seed.
+    /// The state is not reached in time, or the operator panicked: with the last failed check, the last calls, the passes and the seed.
     pub async fn settle<F, Fut>(&self, awaited: &str, reached: F) -> Result<()>
     where
         F: Fn() -> Fut,
@@ -358,7 +358,7 @@ impl Harness {
         loop {
             self.restart_if_stopped().await?;
             self.wait_until_quiet(deadline).await;
-            // What was not reached is not reached before something else comes to the server; but its own controllers may do that.
+            // A failed check needs no repetition before a further call reaches the server; but the server's own controllers may change the state.
             let served = (self.served.mark(), self.idle());
             if looked != Some(served) || steps % 16 == 0 {
                 looked = Some(served);
@@ -385,7 +385,7 @@ impl Harness {
         }
     }
 
-    /// Lets virtual time pass; longer when the operator has to be started again meanwhile. Does nothing with the system's clock.
+    /// Lets virtual time pass; longer if the operator must be restarted meanwhile. Does nothing with the system's clock.
     ///
     /// # Errors
     /// The operator panicked.
@@ -413,7 +413,7 @@ impl Harness {
         }
     }
 
-    /// All objects of a kind in the run's namespace by name, without what differs from run to run.
+    /// All objects of a kind in the run's namespace by name, without the fields that differ between runs.
     ///
     /// # Errors
     /// They cannot be listed.
@@ -426,7 +426,7 @@ impl Harness {
         let mut all = serde_json::Map::new();
         for object in objects {
             let name = object.meta().name.clone().unwrap_or_default();
-            // The server's own, with another certificate each time.
+            // The server creates this one, with another certificate each time.
             if name == "kube-root-ca.crt" {
                 continue;
             }
@@ -435,7 +435,7 @@ impl Harness {
         Ok(Value::Object(all))
     }
 
-    /// Starts the operator again when it is dead; says whether it was.
+    /// Restarts the operator if it ended; returns whether it did.
     async fn restart_if_stopped(&self) -> Result<bool> {
         if self.crash.has_crashed() {
             self.kill().await;
@@ -450,7 +450,7 @@ impl Harness {
         let result = running.task.await;
         end(running.runtime).await;
         match result {
-            // Nobody asked it to: it lost its lease or could not go on, and is started again.
+            // The operator stopped without a request: it lost its lease or failed, and is restarted.
             Ok(Err(_)) => self.start().await.map(|()| true),
             Ok(Ok(())) => {
                 bail!("the operator stopped although nobody asked; its last calls:\n{}", self.recorder.tail(20))
@@ -459,7 +459,7 @@ impl Harness {
         }
     }
 
-    /// Differs when the operator has done something.
+    /// Counters that change whenever the operator makes progress.
     fn progress_counters(&self) -> (usize, usize, usize) {
         (self.recorder.mark(), self.counting.passes(), self.starts())
     }
@@ -471,10 +471,10 @@ impl Harness {
         idle.as_ref().is_some_and(|idle| idle())
     }
 
-    /// Returns when nothing more comes of the operator before time passes: every task of its that could go on has, no call is
-    /// with the server, and for a server in other processes nothing was heard for a while.
+    /// Returns when the operator makes no progress before time passes: all of its tasks wait, no call is
+    /// open, and a server in another process has been silent for a while.
     ///
-    /// How busy the machine is must not matter: time that passes too early makes calls time out that nobody disturbed.
+    /// The load of the machine must not matter: if time passes too early, undisturbed calls time out.
     async fn wait_until_quiet(&self, deadline: Instant) {
         let mut last = self.progress_counters();
         let mut since = Instant::now();
@@ -500,7 +500,7 @@ impl Harness {
         }
     }
 
-    /// What a person needs to understand a run that failed.
+    /// The description of a failed run, for its reader.
     fn describe_failure(&self, awaited: &str, not_yet: &str) -> String {
         let trouble = self.trouble.as_ref().map(|trouble| {
             let faults: Vec<_> = trouble.faults().iter().map(|(call, fault)| format!("{call}: {fault:?}")).collect();
@@ -526,15 +526,15 @@ impl Drop for Harness {
         if let Some(pacing) = &self.pacing {
             pacing.abort();
         }
-        // A runtime must not be waited for inside another.
+        // A runtime must not be shut down with a blocking wait inside another one.
         if let Some(running) = self.running().take() {
             running.runtime.shutdown_background();
         }
     }
 }
 
-/// Moves a clock on and on. However late it comes to that, no time is made up for, and it waits for the operator: nobody should find that his time is over
-/// because the machine, or he himself, was busy.
+/// Advances a clock continuously. It does not catch up after a delay, and it waits for the operator: no deadline should pass
+/// because the machine, or the operator itself, was busy.
 async fn run_fast_clock(clock: Clock, times: u32, running: Arc<Mutex<Option<Running>>>) {
     loop {
         tokio::time::sleep(TICK).await;
@@ -544,19 +544,19 @@ async fn run_fast_clock(clock: Clock, times: u32, running: Arc<Mutex<Option<Runn
     }
 }
 
-/// Returns when the operator's runtime has gone around so often, if there is one: each time some of those who can go on do, and sockets are looked at.
+/// Returns after this number of yields of the operator's runtime, if it runs: each lets ready tasks proceed and polls the sockets.
 async fn yield_operator(running: &Mutex<Option<Running>>, times: usize) {
     let handle = {
         let running = running.lock().unwrap_or_else(PoisonError::into_inner);
         running.as_ref().map(|running| running.runtime.handle().clone())
     };
     if let Some(handle) = handle {
-        // Cancelled with the runtime, if that ends meanwhile.
+        // The task is cancelled if the runtime ends meanwhile.
         let _ = handle.spawn(yield_times(times)).await;
     }
 }
 
-/// Lets the runtime that it is in go around so often.
+/// Yields to the current runtime this number of times.
 async fn yield_times(times: usize) {
     for _ in 0..times {
         tokio::task::yield_now().await;
@@ -566,7 +566,7 @@ async fn yield_times(times: usize) {
 /// Ends a runtime and returns when none of its tasks runs any more.
 async fn end(runtime: Runtime) {
     let ended = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(Duration::from_secs(20)));
-    // It cannot be cancelled, and a panic of a task stays in the task.
+    // The blocking task cannot be cancelled, and a panic of a task stays in the task.
     let _ = ended.await;
 }
 

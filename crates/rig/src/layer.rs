@@ -1,4 +1,4 @@
-//! What stands between an operator and its API server.
+//! Middleware between an operator and its API server.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::Call;
 pub type BoxError = Box<dyn Error + Send + Sync>;
 /// An answer's body, streamed.
 pub type Reply = UnsyncBoxBody<Bytes, BoxError>;
-/// What comes of a call: an answer, or none.
+/// The result of a call: an answer, or an error without one.
 pub type CallResult = Result<Response<Reply>, BoxError>;
 
-/// Sees every call of a client and decides what becomes of it.
+/// Intercepts every call of a client.
 pub trait Layer: Send + Sync + 'static {
-    /// Answers the call, usually by [`forward`]ing it.
+    /// Handles the call, usually by [`forward`]ing it.
     fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult>;
 }
 
-/// Makes each call as another user, whom the client may impersonate.
+/// Makes each call as another user; the client needs the right to impersonate it.
 struct Impersonation(HeaderValue);
 
 impl Layer for Impersonation {
@@ -37,12 +37,12 @@ impl Layer for Impersonation {
     }
 }
 
-/// A client that acts as that user, with no rights but the user's. The client must be allowed to impersonate, as administrators are.
+/// A client that impersonates this user and has only the user's rights. `inner` needs the right to impersonate, as administrators have.
 pub fn impersonating(inner: Client, user: &'static str) -> Client {
     wrap(inner, Arc::new(Impersonation(HeaderValue::from_static(user))))
 }
 
-/// A server that does not stream lists, as older ones do not.
+/// Simulates a server without streaming lists, such as an older one.
 struct WithoutStreamingLists;
 
 impl Layer for WithoutStreamingLists {
@@ -57,30 +57,30 @@ impl Layer for WithoutStreamingLists {
     }
 }
 
-/// A client of a server that does not stream lists: only there it needs the right to list what it watches.
+/// A client of a server without streaming lists: only there does it need the right to list what it watches.
 pub fn without_streaming_lists(inner: Client) -> Client {
     wrap(inner, Arc::new(WithoutStreamingLists))
 }
 
-/// Puts a layer around a client.
+/// Wraps a client in a layer.
 ///
-/// Assumptions: called in the runtime in which the client will be used, as every making of a client.
+/// Assumptions: called in the runtime in which the client will be used, as for any new client.
 pub fn wrap(inner: Client, layer: Arc<impl Layer>) -> Client {
     let namespace = inner.default_namespace().to_owned();
     let service = tower::service_fn(move |request| layer.clone().call(Call::of(&request), request, inner.clone()));
     Client::new(service, namespace)
 }
 
-/// Sends the call on.
+/// Forwards the call.
 ///
 /// # Errors
-/// No answer came.
+/// No answer arrived.
 pub async fn forward(inner: &Client, request: Request<Body>) -> CallResult {
     let response = inner.send(request).await?;
     Ok(response.map(|body| body.map_err(BoxError::from).boxed_unsync()))
 }
 
-/// An answer of the whole text.
+/// An answer with this text as its body.
 pub fn reply(status: StatusCode, content: &'static str, body: impl Into<Bytes>) -> Response<Reply> {
     let body = Full::new(body.into()).map_err(|never| match never {}).boxed_unsync();
     let mut response = Response::new(body);
@@ -89,12 +89,12 @@ pub fn reply(status: StatusCode, content: &'static str, body: impl Into<Bytes>) 
     response
 }
 
-/// An API server's refusal.
+/// An error answer of an API server.
 pub fn refusal(status: StatusCode, reason: &str, message: &str) -> Response<Reply> {
     reply(status, "application/json", status_object(status.as_u16(), reason, message).to_string())
 }
 
-/// The Status object of a refusal.
+/// The Status object of an error answer.
 pub(crate) fn status_object(code: u16, reason: &str, message: &str) -> serde_json::Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

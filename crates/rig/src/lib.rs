@@ -1,12 +1,12 @@
-//! What tests operators: crashes at every call, seeded faults, two leaders, counted calls.
+//! Test tools for operators: crashes at every call, seeded faults, two leaders, counted calls.
 //!
-//! A [`Scenario`] says what happens to an operator and what must come of it. [`crash_at_every_call`] and [`under_faults`] run it again
-//! and again in virtual time, on a fresh embedded server or in a fresh namespace of a real one, and hold every run to the end
-//! and the acts of an undisturbed one. [`Recorder`], [`FaultInjector`], [`Crash`], [`Delay`] and [`Proxy`] are the parts; they work around any client, and through
-//! the proxy on any process.
+//! A [`Scenario`] describes the actions of an operator and their expected result. [`crash_at_every_call`] and [`under_faults`] run it
+//! repeatedly in virtual time, on a fresh embedded server or in a fresh namespace of a real one, and compare the final state and the side effects
+//! of every run with an undisturbed one. [`Recorder`], [`FaultInjector`], [`Crash`], [`Delay`] and [`Proxy`] are the parts; they wrap any client,
+//! and through the proxy any process.
 //!
-//! To test an operator of the kit: implement [`Scenario`] (`operator` makes it with [`OperatorContext::settings`] and [`OperatorInstance::of`]; `perform` makes objects,
-//! [`Harness::start`]s it and [`Harness::settle`]s), then
+//! To test an operator of the kit: implement [`Scenario`] (`operator` creates it with [`OperatorContext::settings`] and
+//! [`OperatorInstance::of`]; `perform` creates objects, [`Harness::start`]s it and [`Harness::settle`]s), then
 //!
 //! ```no_run
 //! # async fn doc() -> anyhow::Result<()> {
@@ -16,7 +16,7 @@
 //! # Ok(()) }
 //! ```
 
-/// As the operators' own program has it. Tests build and drop worlds, which is mostly allocation.
+/// The allocator of the operators' own program. Tests create and drop many servers, which is mostly allocation.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,9 +1,9 @@
-//! What differs from run to run and means nothing.
+//! Removes the fields that differ between runs.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// The object without uids, versions, times and managers, and with the run's namespace named alike.
+/// The object without uids, versions, times and managers, and with a fixed name for the run's namespace.
 pub fn normalize(object: &Value, namespace: &str) -> Value {
     match object {
         Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! Calls per pass and per object, held to a budget.
+//! Counts calls per pass and per object, and checks them against a budget.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fleetwright_kit::{Budget, PassRecord};
 
-/// One pass, as it is counted.
+/// The counted calls of one pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CountedPass {
-    /// Of which controller.
+    /// The name of the controller.
     pub controller: String,
-    /// Over which object.
+    /// The key of the object.
     pub object: String,
-    /// Calls that read.
+    /// The number of read calls.
     pub reads: u32,
-    /// Calls that wrote.
+    /// The number of write calls.
     pub writes: u32,
-    /// How it ended, in few words.
+    /// A short description of the outcome.
     pub outcome: String,
 }
 
@@ -48,35 +48,35 @@ pub struct PassCounter {
     passed: Arc<Mutex<Vec<CountedPass>>>,
 }
 
-/// The passes of one controller, summed up.
+/// The sums over the passes of one controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControllerTotals {
-    /// How many there were.
+    /// The number of passes.
     pub passes: usize,
-    /// All their reads.
+    /// The number of all reads.
     pub reads: u64,
-    /// All their writes.
+    /// The number of all writes.
     pub writes: u64,
-    /// The most reads of one.
+    /// The highest number of reads in one pass.
     pub most_reads: u32,
-    /// The most writes of one.
+    /// The highest number of writes in one pass.
     pub most_writes: u32,
-    /// The most calls that all passes over one object made.
+    /// The highest sum of calls over all passes of one object.
     pub most_of_an_object: u64,
 }
 
 impl PassCounter {
-    /// Takes down a pass.
+    /// Records a pass.
     pub fn pass(&self, passed: CountedPass) {
         self.lock().push(passed);
     }
 
-    /// How many passes there were.
+    /// The number of recorded passes.
     pub fn passes(&self) -> usize {
         self.lock().len()
     }
 
-    /// The passes after the first so many.
+    /// The passes after the first `mark`.
     pub fn since(&self, mark: usize) -> Vec<CountedPass> {
         self.lock().get(mark..).unwrap_or_default().to_vec()
     }
@@ -88,7 +88,7 @@ impl PassCounter {
         lines.join("\n")
     }
 
-    /// By controller.
+    /// The totals by controller.
     pub fn sums(&self) -> BTreeMap<String, ControllerTotals> {
         let mut sums: BTreeMap<String, ControllerTotals> = BTreeMap::new();
         let mut objects: BTreeMap<(String, String), u64> = BTreeMap::new();
@@ -126,10 +126,10 @@ impl PassCounter {
         table
     }
 
-    /// Checks that no pass made more calls than its controller declares, and that every controller declares something.
+    /// Checks that no pass made more calls than its controller declares, and that every controller declares a budget.
     ///
     /// # Errors
-    /// Names the first pass that made more.
+    /// Names the first pass over its budget.
     pub fn check_budgets(&self, budgets: &[(&str, Budget)]) -> Result<(), String> {
         for passed in self.lock().iter() {
             let Some((_, budget)) = budgets.iter().find(|(controller, _)| *controller == passed.controller) else {
@@ -145,10 +145,10 @@ impl PassCounter {
         Ok(())
     }
 
-    /// Checks that the passes after the first so many made no calls: nothing changed, nothing is written.
+    /// Checks that the passes after the first `mark` made no calls: without a change, nothing is written.
     ///
     /// # Errors
-    /// Names the first pass that made some.
+    /// Names the first pass with calls.
     pub fn check_no_calls_since(&self, mark: usize) -> Result<(), String> {
         match self.since(mark).iter().find(|passed| passed.reads + passed.writes > 0) {
             Some(passed) => Err(format!("{passed}: nothing had changed")),

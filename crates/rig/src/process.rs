@@ -1,4 +1,4 @@
-//! Processes that are stopped, resumed and killed by their id, and never outlive the test.
+//! Processes that tests pause, resume and kill by their id, and that never outlive the test.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,15 +11,15 @@ use anyhow::{Context, Result, bail};
 
 /// A running process. Killed when dropped.
 ///
-/// Assumptions: the program ends by itself when its standard input does, so that it also ends when the test is killed. One that
-/// is stopped just then is woken by the kernel, with SIGHUP, because its process group has become an orphan.
+/// Assumptions: the program exits when its standard input closes, so that it also ends when the test is killed. A process that
+/// is paused at that time is woken by the kernel, with SIGHUP, because its process group has become an orphan.
 pub struct Process {
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts it, with its output appended to `log`.
+    /// Starts a program, with its output appended to `log`.
     ///
     /// # Errors
     /// The program or the file cannot be opened.
@@ -36,15 +36,15 @@ impl Process {
         Ok(Self { child, log: log.to_owned() })
     }
 
-    /// Its id.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Kills it at once (SIGKILL) and waits until it is gone. One that had ended by itself is an error.
+    /// Kills the process (SIGKILL) and waits for its end. A process that had already ended is an error.
     ///
     /// # Errors
-    /// It had ended: with its last words.
+    /// The process had ended: with the last lines of its log.
     pub fn kill(mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("it had ended with {status}; its last words:\n{}", self.tail());
@@ -57,10 +57,10 @@ impl Process {
         }
     }
 
-    /// Stops it where it is (SIGSTOP) and returns when it stands still.
+    /// Pauses the process (SIGSTOP) and returns when all its threads are stopped.
     ///
     /// # Errors
-    /// It is gone.
+    /// The process has ended.
     pub fn pause(&self) -> Result<()> {
         self.signal("STOP")?;
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -73,26 +73,26 @@ impl Process {
         Ok(())
     }
 
-    /// Lets it go on (SIGCONT).
+    /// Resumes the process (SIGCONT).
     ///
     /// # Errors
-    /// It is gone.
+    /// The process has ended.
     pub fn resume(&self) -> Result<()> {
         self.signal("CONT")
     }
 
-    /// Asks it to end (SIGTERM).
+    /// Asks the process to end (SIGTERM).
     ///
     /// # Errors
-    /// It is gone.
+    /// The process has ended.
     pub fn terminate(&self) -> Result<()> {
         self.signal("TERM")
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if the process has ended.
     ///
     /// # Errors
-    /// The system does not say.
+    /// The system does not report the status.
     pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
@@ -115,7 +115,7 @@ impl Process {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.id())).map(|tasks| tasks.flatten().collect::<Vec<_>>());
         let stopped = |path: &Path| {
             let stat = fs::read_to_string(path.join("stat")).unwrap_or_default();
-            // The state follows the name, which may hold anything but ends with the last bracket.
+            // The state follows the name, which may contain any character and ends with the last bracket.
             stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
         };
         tasks.is_ok_and(|tasks| !tasks.is_empty() && tasks.iter().all(|task| stopped(&task.path())))
@@ -124,7 +124,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Also a stopped one: SIGKILL needs no cooperation.
+        // SIGKILL also ends a paused process.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A door to an API server for one process, so that its calls can be watched and troubled.
+//! A proxy between one process and an API server, to record the process's calls and inject faults.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,16 +16,16 @@ use tokio::task::JoinSet;
 
 use crate::layer::{BoxError, Reply, forward};
 
-/// Serves plain HTTP on a free loopback port and sends everything on through a client. Ends when dropped.
+/// Serves plain HTTP on a free loopback port and forwards every request through a client. Stops when dropped.
 ///
-/// What the client's layers do, the process sees: a broken call is a closed connection.
+/// The process sees the effects of the client's layers: a failed call is a closed connection.
 pub struct Proxy {
     address: SocketAddr,
     _tasks: JoinSet<()>,
 }
 
 impl Proxy {
-    /// Opens it. Who passes has the client's rights.
+    /// Opens the port. Every caller has the client's rights.
     ///
     /// # Errors
     /// No port is free.
@@ -37,12 +37,12 @@ impl Proxy {
         Ok(Self { address, _tasks: tasks })
     }
 
-    /// Where it is.
+    /// The URL of the proxy.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// A kubeconfig that leads here.
+    /// A kubeconfig for the proxy.
     pub fn kubeconfig(&self) -> String {
         let url = self.url();
         format!(
@@ -59,7 +59,7 @@ async fn serve(listener: TcpListener, client: Client) {
     loop {
         tokio::select! {
             accepted = listener.accept() => {
-                // What fails is one connection, not the door.
+                // A failed accept concerns one connection only.
                 if let Ok((stream, _)) = accepted {
                     connections.spawn(connection(stream, client.clone()));
                 }
@@ -70,7 +70,7 @@ async fn serve(listener: TcpListener, client: Client) {
 }
 
 async fn connection(stream: TcpStream, client: Client) {
-    // Events are small and must not wait for company.
+    // Events are small, and Nagle's algorithm would delay them.
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request| forward_request(request, client.clone()));
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
@@ -79,7 +79,7 @@ async fn connection(stream: TcpStream, client: Client) {
 async fn forward_request(request: Request<Incoming>, client: Client) -> Result<Response<Reply>, BoxError> {
     let (mut parts, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
-    // They belong to the connection that ends here. The client's own base is added when it sends.
+    // These headers belong to the incoming connection. The client adds its own base when it sends.
     for name in [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH] {
         parts.headers.remove(name);
     }

@@ -1,4 +1,4 @@
-//! Who called what, and what came of it.
+//! Records calls and their results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,16 +14,16 @@ use kube::client::Body;
 use crate::Call;
 use crate::layer::{CallResult, Layer, forward, wrap};
 
-/// One call and its answer.
+/// One call and its result.
 #[derive(Clone, Debug)]
 pub struct Record {
     /// The call.
     pub call: Call,
-    /// When it was made.
+    /// The time of the call.
     pub at: Instant,
-    /// The HTTP status; none while there is no answer, and when none ever comes.
+    /// The HTTP status; none while the answer is pending, and if no answer ever arrives.
     pub code: Option<u16>,
-    /// The connection broke instead of an answer.
+    /// Whether the connection broke instead of an answer.
     pub broken: bool,
 }
 
@@ -60,7 +60,7 @@ impl Recorder {
         self.since(0)
     }
 
-    /// How many calls were made so far: a mark for [`Recorder::since`].
+    /// The number of calls so far: a mark for [`Recorder::since`].
     pub fn mark(&self) -> usize {
         self.log.records().len()
     }
@@ -70,17 +70,17 @@ impl Recorder {
         self.log.records().get(mark..).unwrap_or_default().to_vec()
     }
 
-    /// The calls after a mark that write something other than a Lease.
+    /// The writes after a mark, without those of Leases.
     pub fn writes_since(&self, mark: usize) -> Vec<Record> {
         self.since(mark).into_iter().filter(|record| record.call.writes() && !record.call.leases()).collect()
     }
 
-    /// How many calls wait for the beginning of their answer.
+    /// The number of calls that wait for the start of their answer.
     pub fn open(&self) -> usize {
         self.log.open.load(Ordering::SeqCst)
     }
 
-    /// How often each verb was used on each resource.
+    /// The number of calls by resource and verb.
     pub fn by_resource(&self) -> BTreeMap<(String, &'static str), usize> {
         let mut counts = BTreeMap::new();
         for record in self.log.records().iter() {
@@ -100,7 +100,7 @@ impl Recorder {
 
 impl Log {
     fn records(&self) -> std::sync::MutexGuard<'_, Vec<Record>> {
-        // The log is a list of whole entries: one that panicked while it held the lock left nothing half done.
+        // The log is a list of complete entries: a panic while the lock is held leaves no partial entry.
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The rights that an operator is given: to give them to a user of a test, and to hold them against the calls that it made.
+//! RBAC rights of an operator: to grant them to a test user, and to check them against the recorded calls.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -15,29 +15,29 @@ use serde_json::{Value, json};
 
 use crate::Call;
 
-/// How long an API server may take until it knows of a right, on a busy machine.
+/// The time limit for an API server to apply a new binding, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One right: where, to what, and what to do with it.
+/// One right: a scope, a resource and a verb.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Right {
-    /// Where it holds.
+    /// The scope: a namespace or the cluster.
     pub place: &'static str,
     /// The API group; empty for the core one.
     pub group: String,
     /// The plural, with the subresource: `machines/status`.
     pub resource: String,
-    /// Such as `get`.
+    /// The verb, such as `get`.
     pub verb: String,
-    /// The only objects that it is about; none for all.
+    /// The object names that the right is limited to; none for all.
     pub names: Option<Vec<String>>,
 }
 
-/// Where the rights of a ClusterRole hold: everywhere.
+/// The scope of rights of a ClusterRole: the whole cluster.
 pub const CLUSTER: &str = "cluster";
 
 impl Right {
-    /// Whether the call, in that place, is made by this right.
+    /// Whether this right allows the call in this scope.
     pub fn allows(&self, call: &Call, place: &str) -> bool {
         let verb = if call.verb == "apply" { "patch" } else { call.verb };
         self.allows_verb(call, place, verb)
@@ -54,7 +54,7 @@ impl Right {
     }
 }
 
-/// Each right that rules give, in that place.
+/// All rights that the rules give in this scope.
 pub fn rights(place: &'static str, rules: &[PolicyRule]) -> Vec<Right> {
     let mut rights = Vec::new();
     for rule in rules {
@@ -71,7 +71,7 @@ pub fn rights(place: &'static str, rules: &[PolicyRule]) -> Vec<Right> {
     rights
 }
 
-/// The rules of that place without one right.
+/// The rules of this scope without one right.
 pub fn without(place: &str, rules: &[PolicyRule], missing: Option<&Right>) -> Vec<PolicyRule> {
     let mut left = Vec::new();
     for rule in rules {
@@ -94,20 +94,20 @@ pub fn without(place: &str, rules: &[PolicyRule], missing: Option<&Right>) -> Ve
     left
 }
 
-/// Every call was made by a right, and if any one right is taken away, some call is refused, or the right is said to be needed elsewhere.
+/// Checks that each call is allowed by a right, and that each right is needed: without it some call is refused, or it is listed as needed elsewhere.
 ///
 /// # Errors
-/// A call for which nobody gives a right, or rights that are not missed.
+/// A call without a right, or rights that no call needs.
 pub fn check_rights(
     given: &[Right],
     calls: impl IntoIterator<Item = Call>,
     place: impl Fn(&Call) -> &'static str,
     elsewhere: impl Fn(&Right) -> bool,
 ) -> Result<()> {
-    // Which right each call needs: those that only one allows miss it.
+    // A right is needed if it is the only one that allows some call.
     let mut missed = BTreeSet::new();
     let mut watched = BTreeSet::new();
-    // Kubernetes lets everybody read its version (`system:public-info-viewer`).
+    // Kubernetes allows every user to read its version (`system:public-info-viewer`).
     for call in calls.into_iter().filter(|call| call.resource != "/version") {
         let place = place(&call);
         let allowing = |verb: &str| -> Vec<usize> {
@@ -121,11 +121,11 @@ pub fn check_rights(
             [only] => drop(missed.insert(only)),
             _ => {}
         }
-        // To apply what does not exist is to create it.
+        // An apply of an object that does not exist is a create.
         if let ("apply", [only]) = (call.verb, &allowing("create")[..]) {
             missed.insert(*only);
         }
-        // A server without streaming lists is asked for a list before it is watched.
+        // On a server without streaming lists, a watch is preceded by a list.
         if let ("watch", [only]) = (call.verb, &allowing("list")[..]) {
             watched.insert(*only);
         }
@@ -137,17 +137,17 @@ pub fn check_rights(
     Ok(())
 }
 
-/// Gives a user what the rules say, in one namespace, and waits until the server knows of it. The role has the name of the user.
+/// Grants a user these rules in one namespace, and waits until the server applies them. The role has the name of the user.
 ///
 /// # Errors
-/// The server does not take the role or its binding, or does not learn of them.
+/// The server refuses the role or its binding, or does not apply them in time.
 pub async fn grant_in(admin: &Client, namespace: &str, user: &str, rules: &[PolicyRule]) -> Result<()> {
     create::<Role>(Api::namespaced(admin.clone(), namespace), role(user, rules)).await?;
     create::<RoleBinding>(Api::namespaced(admin.clone(), namespace), binding("Role", user)).await?;
     until_known(admin, namespace, user, rules).await
 }
 
-/// Gives a user what the rules say, everywhere, and waits until the server knows of it.
+/// Grants a user these rules in the whole cluster, and waits until the server applies them.
 ///
 /// # Errors
 /// As [`grant_in`].
@@ -157,7 +157,8 @@ pub async fn grant_everywhere(admin: &Client, user: &str, rules: &[PolicyRule]) 
     until_known(admin, "", user, rules).await
 }
 
-/// Waits until the API server grants one of these. kube-apiserver learns of Roles, ClusterRoles and bindings by a watch of its own for each: until then it refuses.
+/// Waits until the API server grants one of these.
+/// kube-apiserver watches Roles, ClusterRoles and bindings separately: until each watch has the new object, it refuses.
 async fn until_known(admin: &Client, namespace: &str, user: &str, rules: &[PolicyRule]) -> Result<()> {
     let whole = |rule: &&PolicyRule| rule.resource_names.is_none() && rule.resources.is_some();
     let Some(rule) = rules.iter().find(whole) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Runs a scenario again and again, each time disturbed in another way, and compares what comes of it.
+//! Runs a scenario repeatedly with another disturbance each time, and compares the results.
 
 use std::fmt;
 use std::future::Future;
@@ -16,97 +16,97 @@ use tokio::task::JoinSet;
 use crate::harness::{OperatorContext, OperatorInstance, Setup, TimeMode};
 use crate::{Crash, FaultInjector, FaultRates, Harness, Side, TestEnv, TestServer};
 
-/// How many runs at the same time. They wait more than they compute.
+/// The number of concurrent runs. Runs wait more than they compute.
 const AT_ONCE: usize = 4;
-/// How long a run goes on, in virtual time, after it has reached its end and what comes late has come.
+/// The virtual time for which a run continues after it has reached its end and all delayed calls have arrived.
 const OBSERVED_AFTER_END: Duration = Duration::from_secs(45);
 
-/// Something an operator does from beginning to end.
+/// One complete task of an operator.
 ///
-/// Expected flow: [`perform`](Self::perform) makes the objects, calls [`Harness::start`], and [`Harness::settle`]s after each change;
-/// then [`final_state`](Self::final_state) and [`side_effects`](Self::side_effects) say what came of it. Both must be the same in every run.
+/// Expected flow: [`perform`](Self::perform) creates the objects, calls [`Harness::start`], and [`Harness::settle`]s after each change;
+/// then [`final_state`](Self::final_state) and [`side_effects`](Self::side_effects) return the result. Both must be the same in every run.
 pub trait Scenario: Send + Sync + 'static {
-    /// Its name in messages.
+    /// The name of the scenario in messages.
     const NAME: &'static str;
 
-    /// The kinds that the server must know.
+    /// The kinds that the server must have.
     fn kinds(&self) -> Vec<CustomResourceDefinition>;
 
-    /// How time passes.
+    /// The clock of the runs.
     fn time_mode(&self) -> TimeMode {
-        // Whole seconds, as Kubernetes keeps them, and not the time of day: nobody may confuse the two.
+        // Whole seconds, as Kubernetes stores them, and far from the present time, so that the two are not confused.
         TimeMode::Virtual("2030-01-01T00:00:00Z".parse().unwrap_or_default())
     }
 
-    /// Makes the operator. Called in the operator's own runtime, for each of its lives. `outside` is the folder that is the
-    /// world outside.
+    /// Creates the operator. Called in the operator's own runtime, for each start. `outside` is the folder for side effects
+    /// outside of the API server.
     fn operator(&self, context: OperatorContext, outside: &std::path::Path) -> OperatorInstance;
 
-    /// Whether crashes begin with the first call. If not, [`perform`](Self::perform) says from where on, by `harness.crash().arm()`: what comes before
-    /// is another scenario's.
+    /// Whether crashes start with the first call. If not, [`perform`](Self::perform) starts them with `harness.crash().arm()`: another scenario
+    /// covers the calls before.
     fn crashes_from_the_start(&self) -> bool {
         true
     }
 
-    /// What happens.
+    /// Performs the scenario.
     fn perform(&self, harness: &Harness) -> impl Future<Output = Result<()>> + Send;
 
-    /// What there is in the end, without what may differ; see [`Harness::snapshot`].
+    /// The final objects, without the fields that may differ; see [`Harness::snapshot`].
     fn final_state(&self, harness: &Harness) -> impl Future<Output = Result<Value>> + Send;
 
-    /// What happened outside, in an order that does not depend on chance.
+    /// The side effects outside of the API server, in a deterministic order.
     fn side_effects(&self, harness: &Harness) -> Result<Vec<String>>;
 }
 
-/// How a run is disturbed.
+/// The disturbance of a run.
 #[derive(Clone, Debug)]
 pub enum Disturbance {
-    /// Not at all.
+    /// No disturbance.
     None,
-    /// The operator stops dead at that call.
+    /// A crash of the operator at this call.
     Crash(usize, Side),
-    /// Seeded trouble, and an API server that is gone for a while, some time after the start.
+    /// Seeded faults, and an outage of the API server, some time after the start.
     Faults {
         /// The seed.
         seed: u64,
-        /// How much.
+        /// The rates of the faults.
         rates: FaultRates,
-        /// When the server goes away and for how long.
+        /// The start and the duration of the outage.
         gone: Option<(Duration, Duration)>,
     },
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunResult {
-    /// The end state.
+    /// The final state.
     pub end: Value,
-    /// The acts.
+    /// The side effects.
     pub side_effects: Vec<String>,
 }
 
-/// What came of all runs of a scenario.
+/// The results of all runs of a scenario.
 #[derive(Debug, Default)]
 pub struct ScenarioReport {
-    /// How many were disturbed, as intended.
+    /// The number of runs that were disturbed as intended.
     pub disturbed: usize,
-    /// How many ended before the disturbance could happen.
+    /// The number of runs that ended before the disturbance.
     pub missed: usize,
-    /// How many troubles struck, by name.
+    /// The number of faults by name.
     pub troubles: std::collections::BTreeMap<&'static str, usize>,
-    /// How often operators were started.
+    /// The number of operator starts.
     pub starts: usize,
-    /// What went wrong, a text for each run.
+    /// The failures, a text for each run.
     pub failures: Vec<String>,
 }
 
 impl ScenarioReport {
-    /// Panics with all that went wrong. For tests.
+    /// Panics with all failures. For tests.
     pub fn unwrap(&self) {
         assert!(self.failures.is_empty(), "{} runs went wrong:\n\n{}", self.failures.len(), self.format_failures());
     }
 
-    /// The failures, the first few whole; all of them in a file that is named when they are many.
+    /// The failures, the first few in full; if there are many, all of them are in a file that is named.
     fn format_failures(&self) -> String {
         let all = self.failures.join("\n\n");
         if self.failures.len() <= 3 {
@@ -132,10 +132,10 @@ impl fmt::Display for ScenarioReport {
     }
 }
 
-/// Runs it once, in its own time.
+/// Runs the scenario once, with its own clock.
 ///
 /// # Errors
-/// The scenario's own, with the story of the run.
+/// The scenario's own error, with the description of the run.
 pub async fn run<S: Scenario>(
     scenario: &Arc<S>,
     test_server: &TestServer,
@@ -144,7 +144,7 @@ pub async fn run<S: Scenario>(
     run_by(scenario, test_server, how, scenario.time_mode()).await
 }
 
-/// Runs it once, in real time: for what never comes to rest, so that virtual time would stand still.
+/// Runs the scenario once, in real time: for scenarios that are never idle, so that virtual time would not advance.
 ///
 /// # Errors
 /// As [`run`].
@@ -193,7 +193,7 @@ async fn run_by<S: Scenario>(
     let harness = Harness::new(setup);
     let result = async {
         scenario.perform(&harness).await?;
-        // Where time takes its time, only what is late is waited for.
+        // In real time, wait only for delayed requests.
         if late.is_some() || matches!(pace, TimeMode::Virtual(_)) {
             harness.run_for(OBSERVED_AFTER_END + late.unwrap_or_default()).await?;
         }
@@ -207,11 +207,11 @@ async fn run_by<S: Scenario>(
     Ok((result?, harness))
 }
 
-/// Stops the operator dead just before and just after each of its calls, starts it again, and compares the end and the acts with
+/// Crashes the operator just before and just after each of its calls, restarts it, and compares the final state and the side effects with
 /// those of an undisturbed run.
 ///
 /// # Errors
-/// The undisturbed run fails. What goes wrong in the others is in the report.
+/// The undisturbed run fails. Failures of the other runs are in the report.
 pub async fn crash_at_every_call<S: Scenario>(scenario: S, test_server: &TestServer) -> Result<ScenarioReport> {
     let (scenario, began) = (Arc::new(scenario), Instant::now());
     let (expected, harness) = run(&scenario, test_server, Disturbance::None).await.context("the undisturbed run")?;
@@ -227,11 +227,11 @@ pub async fn crash_at_every_call<S: Scenario>(scenario: S, test_server: &TestSer
     Ok(report)
 }
 
-/// Runs it with each of the seeds, and compares the end and the acts with those of an undisturbed run. In every second run the
-/// API server is gone for a minute, too.
+/// Runs the scenario with each of the seeds, and compares the final state and the side effects with those of an undisturbed run. Every second
+/// run also has an outage of the API server of one minute.
 ///
 /// # Errors
-/// The undisturbed run fails. What goes wrong in the others is in the report.
+/// The undisturbed run fails. Failures of the other runs are in the report.
 pub async fn under_faults<S: Scenario>(
     scenario: S,
     test_server: &TestServer,
@@ -264,7 +264,7 @@ async fn compare<S: Scenario>(
         let (scenario, test_server, room, expected) =
             (scenario.clone(), test_server.clone(), room.clone(), expected.clone());
         tasks.spawn(async move {
-            // Never closed.
+            // The semaphore is never closed.
             let _turn = room.acquire().await;
             one(&scenario, &test_server, &expected, how).await
         });
@@ -335,7 +335,7 @@ async fn one<S: Scenario>(
     ComparedRun { reached, starts: harness.starts(), troubles, failure }
 }
 
-/// How the two differ, if they do.
+/// The difference between the two, if any.
 fn describe_difference(expected: &RunResult, result: &RunResult) -> Option<String> {
     if result.side_effects != expected.side_effects {
         return Some(format!("the acts were {:#?}\nbut undisturbed {:#?}", result.side_effects, expected.side_effects));

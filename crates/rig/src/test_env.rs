@@ -1,4 +1,4 @@
-//! The API server of a scenario, and a namespace of its own.
+//! The API server of a scenario, with a namespace for each run.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,25 +14,25 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
 
-/// Where scenarios take place.
+/// The servers on which scenarios run.
 #[derive(Clone)]
 pub enum TestServer {
-    /// A fresh embedded server for each, in the process, without sockets.
+    /// A fresh embedded server for each run, in the process, without sockets.
     InProcess,
-    /// One server for all, a fresh namespace for each.
+    /// One server for all runs, with a fresh namespace for each.
     Shared(Arc<Target>),
 }
 
 impl TestServer {
-    /// Starts a server to share.
+    /// Starts a shared server.
     ///
     /// # Errors
-    /// It does not start.
+    /// The server does not start.
     pub async fn start(kind: ServerKind) -> Result<Self> {
         Ok(Self::Shared(Arc::new(Target::start(kind).await?)))
     }
 
-    /// Its name in messages.
+    /// The name of the server in messages.
     pub fn name(&self) -> &'static str {
         match self {
             Self::InProcess => "embedded",
@@ -41,8 +41,8 @@ impl TestServer {
         }
     }
 
-    /// How long nothing must be heard before nothing more is expected: what a watch event may take on a busy machine. Too short
-    /// is not wrong, it only makes the server a slow one. In the process, nothing is on its way.
+    /// The time of silence after which no further event is expected: the delay of a watch event on a busy machine. A value that is too short
+    /// only makes the server look slow. In the process, no event is on its way.
     pub(crate) fn quiet(&self) -> Duration {
         match self {
             Self::InProcess => Duration::ZERO,
@@ -66,7 +66,7 @@ enum ServerAccess {
 
 static TEST_ENVS: AtomicUsize = AtomicUsize::new(1);
 
-/// Servers in the process share their keys: making them takes most of the time of a start.
+/// Embedded servers share their keys: key generation takes most of the time of a start.
 fn config() -> Result<Config> {
     static KEYS: OnceLock<(Arc<Authority>, Arc<ServiceAccountKey>)> = OnceLock::new();
     let keys = match KEYS.get() {
@@ -80,15 +80,16 @@ fn config() -> Result<Config> {
 }
 
 impl TestEnv {
-    /// A new one, with these kinds installed.
+    /// A new environment, with these kinds installed.
     ///
     /// # Errors
-    /// The server does not start or does not take them.
+    /// The server does not start or refuses the kinds.
     pub async fn new(test_server: &TestServer, kinds: &[CustomResourceDefinition]) -> Result<Self> {
         Self::with_time(test_server, kinds, None).await
     }
 
-    /// A new one whose server, if it is one of its own, tells the time of that clock. Where virtual time passes the system's, what it says of the age of objects would be wrong otherwise.
+    /// Like [`new`](Self::new), but a server of the run's own uses this clock.
+    /// If virtual time is ahead of the system's, the server would otherwise report wrong object ages.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -122,15 +123,15 @@ impl TestEnv {
         &self.namespace
     }
 
-    /// A client that may do anything and whose calls nobody disturbs or records.
+    /// A client with all rights; its calls are neither recorded nor disturbed.
     pub fn admin(&self) -> Client {
         self.admin.clone()
     }
 
-    /// A client of its own for the runtime it is made in.
+    /// A client that belongs to the current runtime.
     ///
     /// # Errors
-    /// The server's kubeconfig is broken.
+    /// The server's kubeconfig is invalid.
     pub async fn client(&self) -> Result<Client> {
         self.server.client().await
     }
@@ -145,7 +146,7 @@ impl ServerAccess {
     }
 }
 
-/// A client that repeats nothing by itself.
+/// A client without retries.
 pub(crate) async fn client(kubeconfig: Kubeconfig) -> Result<Client> {
     let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     config.default_retry = false;

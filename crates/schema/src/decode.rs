@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::{Schema, Type, text};
 
-/// What Go's decoder calls the kind of a value.
+/// The kind of a value in messages of Go's decoder.
 pub fn go_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -56,7 +56,7 @@ struct FieldLocation {
     owner: String,
 }
 
-/// How a step goes down.
+/// The direction of a step.
 #[derive(Clone, Copy, PartialEq)]
 enum Step<'a> {
     Field(&'a str),
@@ -224,7 +224,7 @@ fn string(schema: &Schema, value: &mut Value) -> Result<(), String> {
     }
 }
 
-/// The value that Go gives to what was null.
+/// The value of a null in Go.
 fn zero(schema: &Schema) -> Value {
     match schema.ty {
         _ if schema.int_or_string => Value::from(0),
@@ -246,7 +246,7 @@ fn is_empty(schema: &Schema, value: &Value) -> bool {
     }
 }
 
-/// The Go type behind a schema, as far as the schema tells.
+/// The Go type of a schema, as far as the schema determines it.
 fn go_type(schema: &Schema) -> String {
     if let (Some(Type::Object), Some(name)) = (schema.ty, &schema.type_name) {
         return name.to_string();

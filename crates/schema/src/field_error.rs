@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-/// What is wrong with a field; the `reason` of a status cause.
+/// The type of a field's error; the `reason` of a status cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorType {
     /// The value is malformed or out of bounds.
@@ -72,13 +72,13 @@ impl ErrorType {
 /// One mistake in one field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldError {
-    /// What is wrong.
+    /// The type of the error.
     pub ty: ErrorType,
-    /// Where: `spec.containers[0].name`, `metadata.labels[app]`.
+    /// The path of the field: `spec.containers[0].name`, `metadata.labels[app]`.
     pub field: String,
     /// The value that was found, where it helps.
     pub value: Option<Value>,
-    /// What is allowed, and what to do.
+    /// The allowed values, and what to do.
     pub detail: String,
 }
 

@@ -1,4 +1,4 @@
-//! Reading JSON in one pass, with duplicate fields told apart and depth bounded.
+//! Parses JSON in one pass, with duplicate fields detected and depth bounded.
 //!
 //! `serde_json` keeps the last of two equal keys without a word; the API server warns about them or refuses them. The
 //! errors are those of Go's decoder.

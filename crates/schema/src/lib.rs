@@ -60,7 +60,7 @@ impl Type {
         })
     }
 
-    /// What OpenAPI calls the type.
+    /// The name of the type in OpenAPI.
     pub fn name(self) -> &'static str {
         match self {
             Self::Object => "object",
@@ -91,7 +91,7 @@ impl PartialEq for Pattern {
     }
 }
 
-/// How a list behaves when several writers touch it (`x-kubernetes-list-type`).
+/// The merge behavior of a list (`x-kubernetes-list-type`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ListType {
     /// The list is replaced as a whole. The default.
@@ -99,7 +99,7 @@ pub enum ListType {
     Atomic,
     /// The list holds scalars, each at most once.
     Set,
-    /// The list holds objects, told apart by these keys.
+    /// The list holds objects, identified by these keys.
     Map(Vec<String>),
 }
 
@@ -110,7 +110,7 @@ pub struct PatchStrategy {
     pub merge: bool,
     /// Keys of the live object that the patch does not name are dropped (`retainKeys`).
     pub retain_keys: bool,
-    /// The key that tells the items of a merged list apart; none for a list of scalars.
+    /// The key that identifies the items of a merged list; none for a list of scalars.
     pub merge_key: Option<String>,
 }
 
@@ -137,9 +137,9 @@ pub struct Rule {
 pub struct Schema {
     /// The JSON type; none means any type.
     pub ty: Option<Type>,
-    /// What Go calls the type, package and all (`v1.PodSpec`); only built-in kinds have it.
+    /// The Go name of the type with its package (`v1.PodSpec`); only built-in kinds have it.
     pub type_name: Option<Arc<str>>,
-    /// What the field is for.
+    /// The description of the field.
     pub description: Option<Arc<str>>,
     /// The format of a string or number (`date-time`, `int32`, `byte`…).
     pub format: Option<String>,
@@ -202,7 +202,7 @@ pub struct Schema {
     pub one_of: Vec<Arc<Schema>>,
     /// This does not hold.
     pub not: Option<Arc<Schema>>,
-    /// How several writers share a list.
+    /// The merge behavior of a list.
     pub list_type: ListType,
     /// Whether an object is replaced as a whole (`x-kubernetes-map-type: atomic`).
     pub atomic_map: bool,

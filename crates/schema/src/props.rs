@@ -384,7 +384,7 @@ impl Schema {
     ///
     /// # Errors
     /// When the JSON is not a schema, is nested too deeply, or uses what no structural schema has (`$ref`,
-    /// `definitions`, a list of `items`…). Everything else that is wrong with a schema is told by
+    /// `definitions`, a list of `items`…). All other errors of a schema are reported by
     /// [`structural::check`](crate::structural::check).
     pub fn from_openapi(value: &Value) -> Result<Self, String> {
         let props = Props::parse(value)?;

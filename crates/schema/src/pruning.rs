@@ -1,4 +1,4 @@
-//! Dropping the fields that a schema does not know.
+//! Removes the fields that are not in a schema.
 
 use serde_json::Value;
 

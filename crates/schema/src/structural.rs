@@ -1,4 +1,4 @@
-//! What a CustomResourceDefinition's schema must keep to, in the words of the real server.
+//! The rules for a CustomResourceDefinition's schema, with the messages of the real server.
 //!
 //! [`check`] covers all of it but the compilation of CEL rules: that a schema is structural, that its defaults are valid
 //! and pruned, and that each keyword is used where it may be.
@@ -15,7 +15,7 @@ use crate::{FieldError, text};
 /// The fields that a schema's root may have when the status subresource is on.
 const ALLOWED_AT_ROOT: &str = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations]";
 
-/// What is known about the schema's surroundings.
+/// The context of a schema node.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Whether the version has a status subresource, which restricts the root.

@@ -11,8 +11,8 @@ pub fn validate(schema: &Schema, value: &Value, path: &str) -> Vec<FieldError> {
     report(check(schema, value, "", None), path)
 }
 
-/// What is wrong with `new` and was not already there: subtrees that are as they were in `old` may stay invalid, where
-/// list items are told apart by the keys of a map list.
+/// The new errors of `new`: unchanged subtrees of `old` may stay invalid, where the keys of a map list identify
+/// list items.
 pub fn validate_update(schema: &Schema, new: &Value, old: &Value, path: &str) -> Vec<FieldError> {
     let correlation = Correlation { schema, new, old };
     report(ratchet(schema, new, "", Some(correlation)), path)
@@ -207,7 +207,7 @@ fn check_type(schema: &Schema, value: &Value, at: &str) -> Outcome {
             wrong(&mut outcome, format, found_format);
             return outcome;
         }
-        // A quirk to keep: a formatted string's type is told by the format alone.
+        // A quirk to keep: only the format decides the type of a formatted string.
         if !numeric && text_or_list {
             return outcome;
         }
@@ -311,7 +311,7 @@ fn check_string(schema: &Schema, value: &str, at: &str) -> Outcome {
     outcome
 }
 
-/// What the type and format of a number allow, checked on the value and on the bounds alike.
+/// Checks the type and format of a number, on the value and on the bounds alike.
 fn out_of_range(schema: &Schema, number: &Number, what: &str, at: &str) -> Option<String> {
     if schema.int_or_string {
         return None;

@@ -1,4 +1,4 @@
-//! A fleet to look at: package versions, machines, and what goes wrong with a few of them.
+//! The objects and hosts of a demonstration fleet: package versions, machines, and faults in a few of them.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -7,24 +7,24 @@ use serde_json::{Value, json};
 
 use crate::{BrokenUnit, Faults, Fleet};
 
-/// The package version of the kubelet that every machine begins with.
+/// The package version of the kubelet that every machine starts with.
 pub const KUBELET: &str = "kubelet-1.36.4";
-/// One to upgrade to.
+/// A newer package version of the kubelet, to upgrade to.
 pub const NEWER_KUBELET: &str = "kubelet-1.37.1";
-/// One that does not come up on any host.
+/// A package version of the kubelet that does not start on any host.
 pub const BAD_KUBELET: &str = "kubelet-1.37.2";
-/// The Secret with the key by which hosts are reached.
+/// The Secret with the SSH key for the hosts.
 pub const SSH_SECRET: &str = "fleet-ssh";
 
 /// The label `pool` of the machines.
 pub const POOL: &str = "simulated";
 
-/// How many machines stand in a rack.
+/// The number of machines per rack.
 const RACK: usize = 10;
-/// How many zones there are.
+/// The number of zones.
 const ZONES: usize = 4;
 
-/// The name of a machine, which is also that of its host.
+/// The name of a machine and of its host.
 pub fn name(number: usize) -> String {
     format!("sim-{number:03}")
 }
@@ -92,7 +92,7 @@ fn version(name: &str, spec: Value) -> Value {
     })
 }
 
-/// An archive that nobody ever looks into: on simulated hosts every URL has what is declared.
+/// The source of a package. The archive is never read: on simulated hosts every URL has the declared content.
 fn source(component: &str, version: &str) -> Value {
     let digits: String = format!("{component}{version}").bytes().map(|byte| format!("{byte:02x}")).collect();
     let sha256: String = digits.chars().chain(std::iter::repeat('0')).take(64).collect();
@@ -122,17 +122,17 @@ Restart=always
 WantedBy=multi-user.target
 ";
 
-/// A machine of the fleet.
+/// The Machine with this number.
 pub fn machine(number: usize) -> Value {
     machine_at(number, &name(number), &address(number))
 }
 
-/// The address of a worker's host: of the clusters the so-manieth, and of its workers.
+/// The address of a worker's host, by the numbers of the cluster and of the worker in it.
 pub fn worker_address(cluster: usize, worker: usize) -> String {
     format!("198.19.{}.{}", cluster % 250, worker % 250 + 1)
 }
 
-/// A machine of a business cluster.
+/// A Machine of a business cluster.
 pub fn worker(name: &str, address: &str) -> Value {
     machine_at(0, name, address)
 }
@@ -155,13 +155,12 @@ fn machine_at(number: usize, name: &str, address: &str) -> Value {
     })
 }
 
-/// What machines need beside their packages: the key by which they are reached, and what packages may know of the cluster, whose API server
-/// is there.
+/// The objects that machines need beside their packages: the SSH key, and the cluster information for packages with the API server at `server`.
 pub fn around(server: &str) -> Vec<Value> {
     around_with(server, "simulated")
 }
 
-/// The same for a cluster whose API server has that authority.
+/// Like [`around`], for a cluster whose API server has a certificate of the authority `ca`.
 pub fn around_with(server: &str, ca: &str) -> Vec<Value> {
     vec![
         key(),
@@ -172,7 +171,7 @@ pub fn around_with(server: &str, ca: &str) -> Vec<Value> {
     ]
 }
 
-/// The Secret with the key by which hosts are reached.
+/// The Secret with the SSH key for the hosts.
 pub fn key() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": SSH_SECRET }, "type": "kubernetes.io/ssh-auth",
@@ -180,7 +179,7 @@ pub fn key() -> Value {
     })
 }
 
-/// What must hold before pods come, and how many machines may be worked on at the same time.
+/// The readiness gates, and the limit on machines that are changed at the same time.
 pub fn rules() -> Vec<Value> {
     vec![
         json!({
@@ -197,7 +196,7 @@ pub fn rules() -> Vec<Value> {
     ]
 }
 
-/// What kubelets may do with the token that they begin with: ask for a certificate.
+/// The rights of a kubelet's bootstrap token: it may request a certificate.
 pub fn bootstrappers() -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
@@ -207,7 +206,7 @@ pub fn bootstrappers() -> Value {
     })
 }
 
-/// The hosts of so many machines. Each tenth takes its time.
+/// Adds the hosts of this number of machines to the fleet. Each tenth host is slow.
 pub fn hosts(fleet: &Fleet, machines: usize) {
     for number in 0..machines {
         host(fleet, &address(number));
@@ -217,7 +216,7 @@ pub fn hosts(fleet: &Fleet, machines: usize) {
     }
 }
 
-/// A host, which does not come up with the bad version.
+/// Adds a host on which the bad kubelet version does not start.
 pub fn host(fleet: &Fleet, address: &str) {
     static SPOILT: LazyLock<Arc<[BrokenUnit]>> = LazyLock::new(|| {
         Arc::from([BrokenUnit {

@@ -1,4 +1,4 @@
-//! All hosts, and the way to them.
+//! All simulated hosts, and the connections to them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,14 +14,14 @@ use crate::host::{Network, SimHost};
 use crate::kubelet::Kubelets;
 use crate::link::SimLink;
 
-/// How fast a fleet is. The default takes no time at all, but for a boot.
+/// The latencies and durations of a fleet. By default only a boot takes time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FleetTiming {
-    /// From here to a host and back.
+    /// The latency of a request to a host and back.
     pub latency: Duration,
-    /// How long a step takes, in the middle of it.
+    /// The duration of a step; the host waits in the middle of it.
     pub step: Duration,
-    /// From the moment that a host goes down until it is up again.
+    /// The time from power off to power on in a boot.
     pub boot: Duration,
 }
 
@@ -40,7 +40,7 @@ pub struct Fleet {
 pub(crate) struct Inner {
     pub(crate) clock: Clock,
     pub(crate) timing: Mutex<FleetTiming>,
-    /// Where what goes on by itself goes on: boots, steps whose connection is gone, kubelets. An operator's own runtime may end at any time.
+    /// The runtime of background work: boots, steps whose connection was cut, kubelets. An operator's own runtime may end at any time.
     pub(crate) runtime: Handle,
     hosts: Mutex<HashMap<Arc<str>, SimHost>>,
     busy: AtomicUsize,
@@ -49,7 +49,7 @@ pub(crate) struct Inner {
     requests: AtomicUsize,
 }
 
-/// Something is being computed: time must not go on.
+/// Marks the fleet as computing: virtual time must not advance while this value exists.
 pub(crate) struct Busy(Arc<Inner>);
 
 impl Busy {
@@ -66,7 +66,7 @@ impl Drop for Busy {
 }
 
 impl Fleet {
-    /// A fleet without hosts. What goes on by itself does so in the runtime that this is called in.
+    /// A fleet without hosts. Its background work runs in the runtime of the caller.
     pub fn new(clock: Clock) -> Self {
         let inner = Inner {
             clock,
@@ -81,17 +81,17 @@ impl Fleet {
         Self { inner: Arc::new(inner) }
     }
 
-    /// From now on it is so fast.
+    /// Sets the timing of all later calls and steps.
     pub fn set_timing(&self, timing: FleetTiming) {
         *self.inner.timing.lock().unwrap_or_else(PoisonError::into_inner) = timing;
     }
 
-    /// The fleet's time.
+    /// The clock of the fleet.
     pub fn clock(&self) -> &Clock {
         &self.inner.clock
     }
 
-    /// The host at an address. A bare one is there from the first time that it is asked for.
+    /// The host at an address; the first call creates it as a bare host.
     pub fn host(&self, address: &str) -> SimHost {
         let mut hosts = self.hosts();
         if let Some(host) = hosts.get(address) {
@@ -102,7 +102,7 @@ impl Fleet {
         host
     }
 
-    /// The host at an address, if there is one.
+    /// The host at an address, if it exists.
     pub fn known(&self, address: &str) -> Option<SimHost> {
         self.hosts().get(address).cloned()
     }
@@ -114,7 +114,7 @@ impl Fleet {
         hosts
     }
 
-    /// Kubelets that belong to its hosts.
+    /// Attaches the kubelets of its hosts.
     pub fn set_kubelets(&self, kubelets: Kubelets) {
         for host in self.all() {
             kubelets.host_changed(&host);
@@ -122,12 +122,12 @@ impl Fleet {
         let _ = self.inner.kubelets.set(kubelets);
     }
 
-    /// Nothing is being computed: whatever goes on waits for the clock.
+    /// Whether nothing is being computed: all background work waits for the clock.
     pub fn is_idle(&self) -> bool {
         self.inner.busy.load(Ordering::SeqCst) == 0 && self.inner.kubelets.get().is_none_or(Kubelets::is_idle)
     }
 
-    /// How many connections were made, and how many requests over them.
+    /// The number of connections, and of requests over them, so far.
     pub fn counts(&self) -> (usize, usize) {
         (self.inner.connections.load(Ordering::Relaxed), self.inner.requests.load(Ordering::Relaxed))
     }
@@ -148,7 +148,8 @@ impl Inner {
         }
     }
 
-    /// Waits, and counts as busy before and after. The timer stands before anybody can think that nothing is left to wait for.
+    /// Waits for this time and counts as busy before and after it. The timer is registered before the busy mark is
+    /// dropped, so that the fleet never looks idle in between.
     pub(crate) async fn rest(self: &Arc<Self>, busy: Option<Busy>, time: Duration) -> Busy {
         let mut sleep = std::pin::pin!(self.clock.sleep(time));
         if futures::poll!(sleep.as_mut()).is_pending() {
@@ -162,7 +163,7 @@ impl Inner {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A host may have changed.
+    /// Reports to the kubelets that a host may have changed.
     pub(crate) fn host_changed(&self, host: &SimHost) {
         if let Some(kubelets) = self.kubelets.get() {
             kubelets.host_changed(host);
@@ -220,7 +221,7 @@ impl Fleet {
     }
 }
 
-/// Kind and key are the same; what follows is a comment.
+/// Compares type and key of two SSH keys; the rest of the line is a comment.
 fn same(one: &str, other: &str) -> bool {
     one.split_whitespace().take(2).eq(other.split_whitespace().take(2))
 }

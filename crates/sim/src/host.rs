@@ -1,4 +1,4 @@
-//! One host, and what can be done to it.
+//! One simulated host, and the faults that can be injected into it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,36 +13,36 @@ use fleetwright_wire::{Answer, HOME, Outcome, Request, StepRecord};
 
 use crate::fleet::{Busy, Fleet, Inner};
 
-/// From the moment that a host is told to boot until it goes down.
+/// The time from a requested reboot until the host goes down.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// How the network to a host is.
+/// The state of the network to a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Network {
-    /// As fast as the fleet.
+    /// As fast as [`FleetTiming`](crate::FleetTiming) says.
     #[default]
     Healthy,
-    /// Every request and answer takes so long.
+    /// Every request and answer is delayed by this time.
     Slow(Duration),
-    /// Connections are made, and nothing comes back ever.
+    /// Connections are accepted, and no answer arrives.
     Hangs,
-    /// Nobody says anything: connecting takes as long as it may.
+    /// Connecting gets no answer: it takes the full connect timeout.
     Silent,
-    /// It is known at once that it cannot be reached.
+    /// Connecting fails at once.
     Unreachable,
 }
 
-/// How the helper of a host speaks.
+/// The behavior of a host's helper.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HelperBehavior {
-    /// It says what is.
+    /// The helper reports the real state.
     #[default]
     Normal,
-    /// It says that each step ended well, and does nothing.
+    /// The helper reports success for each step and does nothing.
     FalseSuccess,
-    /// What it says is none of our language.
+    /// The helper's answers are not valid in the protocol.
     InvalidOutput,
-    /// It says far more than anybody can want to know.
+    /// The helper's answers exceed every limit.
     OversizedOutput,
 }
 
@@ -55,16 +55,16 @@ pub struct SimHost {
 pub(crate) struct SimInner {
     pub(crate) fleet: Arc<Inner>,
     address: Arc<str>,
-    /// The first process: the one that keeps the host.
+    /// The first process on the host; it keeps the host's state alive.
     memory: Memory,
     behavior: Mutex<HostBehavior>,
-    /// Connections of before are dead.
+    /// How often all connections were cut: connections with a lower count are dead.
     cut: AtomicU64,
-    /// Helpers that hang.
+    /// Helper processes that hang.
     hung: Mutex<Vec<Arc<Mutex<Host<Memory>>>>>,
 }
 
-/// What is outside of the host's own memory.
+/// The injected faults and the state outside of the host's own memory.
 #[derive(Clone, Debug, Default)]
 struct HostBehavior {
     network: Network,
@@ -73,13 +73,13 @@ struct HostBehavior {
     refuses_login: bool,
     /// The connection is cut in the middle of the next step.
     cut_next_step: bool,
-    /// The power goes off at that change, counted from when it was set.
+    /// The power fails at the change that the memory counts to.
     power: bool,
-    /// A boot was asked for and comes in a moment.
+    /// A reboot was requested and starts in a moment.
     boots: bool,
-    /// A boot ends with the power off.
+    /// The host stays off after a reboot.
     stays_down: bool,
-    /// Steps take so long instead of what the fleet says.
+    /// The duration of steps, instead of the fleet's.
     step: Option<Duration>,
 }
 
@@ -98,22 +98,22 @@ impl SimHost {
         host
     }
 
-    /// Its address.
+    /// The address of the host.
     pub fn address(&self) -> &str {
         &self.inner.address
     }
 
-    /// The host itself: to look at it, and to do things to it behind everybody's back. Held only for a moment.
+    /// The host's state, to read it or to cause drift. Hold the lock only for a moment.
     pub fn machine(&self) -> MutexGuard<'_, Machine> {
         self.inner.memory.host()
     }
 
-    /// Every file, folder and link, to compare it with how it was.
+    /// The content of every file, folder and link, to compare the host with an earlier state.
     pub fn tree(&self) -> BTreeMap<String, String> {
         self.machine().tree()
     }
 
-    /// Hands on the host: changes it, and lets its kubelet notice.
+    /// Changes the host, and lets its kubelet notice.
     pub fn modify<T>(&self, change: impl FnOnce(&mut Machine) -> T) -> T {
         self.sync_clock();
         let changed = change(&mut self.machine());
@@ -121,12 +121,12 @@ impl SimHost {
         changed
     }
 
-    /// What goes wrong by itself from now on.
+    /// Sets the faults of all later steps.
     pub fn set_faults(&self, faults: Faults) {
         self.modify(|machine| machine.set_faults(faults));
     }
 
-    /// Another process on it.
+    /// Starts another process on the host.
     pub(crate) fn process(&self) -> Memory {
         self.inner.memory.process()
     }
@@ -140,7 +140,7 @@ impl SimHost {
         self.inner.behavior.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks its helper at once, as another operator with a connection of its own would.
+    /// Sends a request to the helper without delay, as another operator over its own connection would.
     pub fn ask(&self, request: Request) -> Answer {
         self.sync_clock();
         Host::new(self.process()).answer(request, &mut |_| {})
@@ -148,22 +148,22 @@ impl SimHost {
 
     // The network.
 
-    /// How the network to it is.
+    /// The state of the network to the host.
     pub fn network(&self) -> Network {
         self.behavior().network
     }
 
-    /// Changes the network. Connections that stand stay.
+    /// Changes the network for new connections. Existing connections stay.
     pub fn set_network(&self, network: Network) {
         self.behavior().network = network;
     }
 
-    /// All connections are gone. Steps that are under way go on.
+    /// Cuts all connections. Running steps continue.
     pub fn cut(&self) {
         self.inner.cut.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The connection over which the next step is asked for is gone before it ends. The step goes on.
+    /// Cuts the connection in the middle of the next step. The step continues.
     pub fn cut_next_step(&self) {
         self.behavior().cut_next_step = true;
     }
@@ -176,19 +176,19 @@ impl SimHost {
         self.inner.cut.load(Ordering::SeqCst)
     }
 
-    /// The host key that it shows.
+    /// The host key that the host shows.
     pub fn key(&self) -> String {
         let number = self.behavior().key;
         format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{}{number}", hex(&self.inner.address))
     }
 
-    /// It shows another host key from now on: it was installed anew, or somebody else answers.
+    /// Changes the host key, as a reinstallation or a man in the middle would.
     pub fn change_key(&self) {
         self.behavior().key += 1;
         self.cut();
     }
 
-    /// Whether it lets us in.
+    /// Sets whether the host refuses the login.
     pub fn set_refuses_login(&self, refuses: bool) {
         self.behavior().refuses_login = refuses;
     }
@@ -197,7 +197,7 @@ impl SimHost {
         self.behavior().refuses_login
     }
 
-    /// How its helper speaks.
+    /// Sets the behavior of the helper.
     pub fn set_helper_behavior(&self, helper_behavior: HelperBehavior) {
         self.behavior().helper_behavior = helper_behavior;
     }
@@ -206,7 +206,7 @@ impl SimHost {
         self.behavior().helper_behavior
     }
 
-    /// Its steps take so long, in the middle of them.
+    /// Sets the duration of the host's steps; the host waits in the middle of them.
     pub fn set_step(&self, step: Duration) {
         self.behavior().step = Some(step);
     }
@@ -218,23 +218,23 @@ impl SimHost {
 
     // Power.
 
-    /// Whether it has power.
+    /// Whether the host has power.
     pub fn is_on(&self) -> bool {
         self.machine().on()
     }
 
-    /// Everything on it ends where it is.
+    /// Takes the power away: every process ends at once.
     pub fn power_off(&self) {
         self.modify(Machine::power_off);
         self.cut();
     }
 
-    /// It comes up, at once.
+    /// Powers the host on, without a delay.
     pub fn power_on(&self) {
         self.modify(Machine::boot);
     }
 
-    /// The power goes off in the middle of the next step: at the so-many-th change that it makes.
+    /// The power fails in the middle of the next step, at this change of it.
     pub fn power_off_at(&self, change: u64) {
         self.behavior().power = true;
         self.modify(|machine| {
@@ -247,7 +247,7 @@ impl SimHost {
         self.inner.hung.lock().unwrap_or_else(PoisonError::into_inner).push(helper);
     }
 
-    /// A process ended in the middle: by the power, if that is what was asked for.
+    /// Handles a process that ended in the middle of a step: a planned power failure takes the host down.
     pub(crate) fn crashed(&self) {
         if std::mem::take(&mut self.behavior().power) {
             self.modify(|machine| {
@@ -259,12 +259,12 @@ impl SimHost {
         }
     }
 
-    /// Whether it stays down when it boots, until somebody presses the button: see [`SimHost::power_on`].
+    /// Sets whether the host stays off after a reboot, until [`SimHost::power_on`].
     pub fn set_stays_down(&self, stays_down: bool) {
         self.behavior().stays_down = stays_down;
     }
 
-    /// It goes down, and is up again when a boot is over.
+    /// Reboots the host: it is off for the duration of a boot.
     pub fn reboot(&self) {
         let (host, fleet) = (self.clone(), self.inner.fleet.clone());
         host.power_off();
@@ -278,7 +278,7 @@ impl SimHost {
         });
     }
 
-    /// As it was told to: who asked still gets an answer.
+    /// Reboots the host on request of a step, with a delay, so that the step still gets its answer.
     pub(crate) fn reboot_soon(&self) {
         if std::mem::replace(&mut self.behavior().boots, true) {
             return;
@@ -294,9 +294,9 @@ impl SimHost {
         });
     }
 
-    // What it remembers.
+    // The journal.
 
-    /// The host's own journal: every step that was ever begun or refused, in order, and what became of each.
+    /// The host's own journal: every step that was ever started or refused, in order, with its outcome.
     pub fn journal(&self) -> Vec<StepRecord> {
         let folder = format!("{HOME}/journal/steps");
         let mut records: Vec<(u64, StepRecord)> = {
@@ -314,7 +314,7 @@ impl SimHost {
         records.into_iter().map(|(_, record)| self.judged(record)).collect()
     }
 
-    /// Whether a step that was begun and not ended still runs is for the helper to say.
+    /// Asks the helper whether a step without an outcome still runs.
     fn judged(&self, record: StepRecord) -> StepRecord {
         if record.outcome != Outcome::Running || !self.is_on() {
             return record;
@@ -328,23 +328,23 @@ impl SimHost {
 
     // Drift.
 
-    /// Somebody changes a file.
+    /// Changes a file, as somebody else on the host would.
     pub fn spoil_file(&self, path: &str, content: &str) {
         self.modify(|machine| machine.put(path, content.as_bytes(), 0o644));
     }
 
-    /// Somebody stops a unit.
+    /// Stops a unit, as somebody else on the host would.
     pub fn stop_unit(&self, unit: &str) {
-        // One that does not exist is not running, either.
+        // A unit that does not exist is not running, either.
         self.modify(|machine| drop(machine.unit_do(unit, UnitVerb::Stop)));
     }
 
-    /// Somebody sets a sysctl.
+    /// Changes a sysctl, as somebody else on the host would.
     pub fn spoil_sysctl(&self, name: &str, value: &str) {
         self.modify(|machine| machine.set_sysctl(name, value));
     }
 
-    /// Its clock is off by so many seconds from now on.
+    /// Sets the offset of the host's clock in seconds.
     pub fn set_clock_off(&self, seconds: i64) {
         self.modify(|machine| machine.clock_off = seconds);
     }

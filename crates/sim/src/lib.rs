@@ -1,12 +1,12 @@
 //! Simulated machines: hosts in memory behind the real operator, and their kubelets.
 //!
-//! A [`Fleet`] is a [`Transport`](fleetwright_transport::Transport): what is asked of its hosts is answered by the very code that runs on real
-//! ones, over a system in memory. All waiting is on the fleet's clock, so that a scenario runs in virtual time. What happens to a host from
-//! outside goes through its [`SimHost`]: the network, the power, hands on its files, a helper that lies.
+//! A [`Fleet`] is a [`Transport`](fleetwright_transport::Transport): requests to its hosts are answered by the same code that runs on real
+//! hosts, over a system in memory. All waiting uses the fleet's clock, so that a scenario runs in virtual time. Faults are injected into a
+//! host through its [`SimHost`]: network, power, changed files, a helper that reports falsehoods.
 //!
-//! [`meta::Meta`] is a simulated meta cluster: control planes of business clusters run in it as pods.
+//! [`meta::Meta`] is a simulated meta cluster: it runs the control planes of business clusters as pods.
 //!
-//! [`Kubelets`] play the kubelet of each host on which its unit runs, and the little of a control plane that nodes and pods need.
+//! [`Kubelets`] simulate the kubelet of each host on which its unit runs, and the parts of a control plane that nodes and pods need.
 
 pub mod demo;
 mod fleet;

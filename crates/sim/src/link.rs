@@ -19,7 +19,7 @@ pub(crate) struct SimLink {
     host: SimHost,
     key: String,
     limits: TransportLimits,
-    /// How often the host's connections had been cut when this one was made.
+    /// The host's count of cuts when this connection was made.
     cuts: u64,
     helper: Arc<Mutex<Host<Memory>>>,
 }
@@ -87,7 +87,7 @@ impl SimLink {
         }
         match answer {
             Some(answer) => Ok(answer),
-            // The process hangs, and nothing is heard of it.
+            // The process hangs and sends nothing.
             None => {
                 fleet.wait(silence).await;
                 Err(LinkError::TimedOut(silence))
@@ -100,7 +100,7 @@ impl SimLink {
         ask(&self.host, &self.helper, request.clone(), &mut |progress| tell(progress))
     }
 
-    /// The step waits in its middle, in a thread of its own: it goes on whatever becomes of the connection and of who asked.
+    /// Runs the step in a thread of its own, with the wait in its middle: it continues when the connection is cut or the caller is dropped.
     async fn over_time(
         &self,
         request: &Request,
@@ -149,7 +149,7 @@ impl SimLink {
     }
 }
 
-/// Lets the helper work. None if its process did not live to answer.
+/// Sends a request to the helper. None if its process died before it answered.
 fn ask(
     host: &SimHost,
     helper: &Arc<Mutex<Host<Memory>>>,
@@ -171,7 +171,7 @@ fn ask(
     let answer = match helper.try_lock() {
         Ok(mut helper) => work(&mut helper),
         Err(std::sync::TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
-        // A helper that is busy with a step does not keep another from being started.
+        // While one helper is busy with a step, another one can be started.
         Err(std::sync::TryLockError::WouldBlock) => work(&mut Host::new(host.process())),
     };
     if answer.is_none() {
@@ -180,7 +180,7 @@ fn ask(
             helper.system().lives(&process)
         });
         if hangs {
-            // It outlives its connection: only somebody with hands on the host ends it.
+            // The hung helper outlives its connection: only [`SimHost::modify`] or a power failure ends it.
             host.keep_hung(helper.clone());
         } else {
             host.crashed();
@@ -215,7 +215,7 @@ impl Link for SimLink {
     }
 }
 
-/// What a liar says of a step.
+/// The false record of a step that did not run.
 fn claimed(apply: &Apply) -> StepRecord {
     StepRecord {
         id: apply.id.clone(),
@@ -232,7 +232,7 @@ fn claimed(apply: &Apply) -> StepRecord {
     }
 }
 
-/// Far too much: an observation of megabytes, or a line without an end.
+/// An answer beyond every limit: an observation of megabytes, or a line without an end.
 fn endless(request: &Request) -> Result<Answer, LinkError> {
     if !matches!(request, Request::Observe(_)) {
         return Err(LinkError::InvalidAnswer(format!("a line of more than {LONGEST_LINE} bytes")));

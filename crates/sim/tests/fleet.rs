@@ -23,7 +23,7 @@ fn route(address: &str, trust: Trust) -> Arc<Route> {
     Arc::new(Route { machine: address.into(), host, jumps: Vec::new(), limits: TransportLimits::default() })
 }
 
-/// A unit with a file of its own, and a sysctl beside it.
+/// A package with a unit, its file, and a sysctl.
 fn package(version: &str) -> Package {
     Package {
         component: "agent".into(),
@@ -93,7 +93,7 @@ async fn ended(link: &dyn Link, request: &Request) -> StepRecord {
     }
 }
 
-/// Runs it, and lets time pass while nothing else goes on.
+/// Runs a future, and lets virtual time pass while nothing else is busy.
 async fn in_time<T>(fleet: &Fleet, what: impl Future<Output = T>) -> T {
     let mut what = std::pin::pin!(what);
     let deadline = Instant::now() + Duration::from_secs(120);
@@ -111,7 +111,7 @@ async fn in_time<T>(fleet: &Fleet, what: impl Future<Output = T>) -> T {
     }
 }
 
-/// Lets time pass until it holds.
+/// Lets virtual time pass until the condition holds.
 async fn until(fleet: &Fleet, what: &str, holds: impl AsyncFn() -> bool) {
     in_time(fleet, async {
         let deadline = Instant::now() + Duration::from_secs(120);
@@ -341,7 +341,7 @@ mod kubelets {
         pods.delete("web", &DeleteParams::default()).await.unwrap();
         until(&fleet, "the pod ends", async || pods.get_opt("web").await.unwrap().is_none()).await;
 
-        // Down with its host: lost after a while, and back with it.
+        // The kubelet is down with its host: its Node is lost after a while, and back with the host.
         host.power_off();
         assert_eq!(ready(&nodes).await, "True", "nobody knows yet");
         until(&fleet, "it is lost", async || ready(&nodes).await == "Unknown").await;

@@ -6,12 +6,12 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-/// Nothing is finer than a billionth; what is finer rounds up.
+/// The finest amount is a billionth; finer ones round up.
 const NANO: i64 = -9;
 const BILLION: i128 = 1_000_000_000;
-/// The greatest amount with a binary suffix, in whole units; what is greater is cut to it.
+/// The greatest amount with a binary suffix, in whole units; greater amounts are cut to it.
 const MAX_BINARY: i128 = i64::MAX as i128;
-/// How many digits an amount keeps. 128 bits hold the sum of two, multiplied by 100 for its canonical form.
+/// The number of digits of an amount. 128 bits hold the sum of two, multiplied by 100 for its canonical form.
 const DIGITS: usize = 35;
 /// 64 bits hold every number of this many digits.
 const DIGITS_64: usize = 18;

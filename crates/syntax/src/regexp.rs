@@ -14,13 +14,13 @@ use regex::{Error, Regex, RegexBuilder};
 
 /// The most memory of a compiled pattern, and of what a search adds to it.
 const SIZE_LIMIT: usize = 4 << 20;
-/// How deep groups, alternatives and repetitions stand in each other.
+/// The nesting limit of groups, alternatives and repetitions.
 const NEST_LIMIT: u32 = 250;
 /// The longest translated pattern. A longer one would exceed [`SIZE_LIMIT`], after it took much more to find out.
 const LENGTH_LIMIT: usize = 1 << 20;
 /// The most classes such as `\pL` in a pattern: each takes kilobytes before it is compiled.
 const UNICODE_CLASS_LIMIT: usize = 1000;
-/// How often all repetitions around an expression may repeat it together.
+/// The limit of the product of all repetitions around an expression.
 const REPEAT_LIMIT: u64 = 1000;
 
 /// The classes such as `[:alpha:]`, which mean the same in both syntaxes.
@@ -35,7 +35,7 @@ const META: &str = r"\.+*?()|[]{}^$#&-~";
 /// Compiles a pattern.
 ///
 /// # Errors
-/// Go's words for what is wrong with the pattern.
+/// Go's message for the error in the pattern.
 pub fn compile(pattern: &str) -> Result<Regex, String> {
     let translated = translate(pattern)?;
     let mut builder = RegexBuilder::new(&translated);
@@ -79,7 +79,7 @@ fn translate(pattern: &str) -> Result<String, String> {
 
 struct Translator<'p> {
     pattern: &'p str,
-    /// What is not yet read.
+    /// The unread rest of the pattern.
     rest: &'p str,
     out: String,
     /// The `repeats` around each open group.
@@ -145,7 +145,7 @@ impl<'p> Translator<'p> {
         if self.out.len() > LENGTH_LIMIT { Err(problem(TOO_LARGE, self.pattern)) } else { Ok(()) }
     }
 
-    /// Notes that what was just written can be repeated.
+    /// Records that the last written expression can be repeated.
     fn end_operand(&mut self, repeats: u64) {
         self.operand = Some(repeats);
         self.repeats = self.repeats.max(repeats);
@@ -438,7 +438,7 @@ impl<'p> Translator<'p> {
 struct Counts {
     least: u64,
     most: Option<u64>,
-    /// How long the text is.
+    /// The length of the text.
     len: usize,
 }
 

@@ -12,20 +12,20 @@ use flate2::write::GzEncoder;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OnceCell;
 
-/// What the files are called, before the architecture.
+/// Prefix of the file names, before the architecture.
 const PREFIX: &str = "fleetwright-host-";
 
-/// The helpers of all architectures that are served. Cheap to clone.
+/// The helpers of all supported architectures. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Helpers {
     all: Vec<Arc<Helper>>,
 }
 
 impl Helpers {
-    /// The files `fleetwright-host-ARCH` in a folder (`fleetwright-host-amd64`). Their digests are computed here, once.
+    /// Finds the files `fleetwright-host-ARCH` in a directory (`fleetwright-host-amd64`). Their digests are computed here, once.
     ///
     /// # Errors
-    /// The folder or a file in it cannot be read, or there is none.
+    /// When the directory or a file in it cannot be read, or there is no such file.
     pub fn find(folder: &Path) -> io::Result<Self> {
         let mut all = Vec::new();
         let entries = fs::read_dir(folder).map_err(|error| {
@@ -34,7 +34,7 @@ impl Helpers {
         for entry in entries {
             let path = entry?.path();
             let arch = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(PREFIX));
-            // Anything else, such as a debug file beside it (`fleetwright-host-amd64.d`), is none.
+            // Other files, such as a debug file beside it (`fleetwright-host-amd64.d`), are skipped.
             if let Some(arch) = arch
                 && !arch.is_empty()
                 && arch.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
@@ -57,12 +57,12 @@ impl Helpers {
         self.all.iter().map(|helper| helper.arch.as_str())
     }
 
-    /// All of them.
+    /// All helpers.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Helper>> {
         self.all.iter()
     }
 
-    /// The helper for a machine, by what its `uname -m` says.
+    /// The helper for a machine, by the output of its `uname -m`.
     pub(crate) fn for_machine(&self, machine: &str) -> Option<&Arc<Helper>> {
         let arch = match machine {
             "x86_64" => "amd64",
@@ -107,18 +107,19 @@ impl Helper {
         &self.arch
     }
 
-    /// Its SHA-256, in lower-case hex. It is also its name on a host.
+    /// Its SHA-256, in lower-case hex. It is also its file name on a host.
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// Where it was found.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Compressed, as it is sent. Read and compressed at the first delivery and kept: an operator whose hosts all have it never needs it.
-    /// Whoever needs it at the same time waits for the first: a fleet that begins asks for it hundreds of times at once.
+    /// The compressed helper, as it is sent. It is read and compressed at the first delivery and kept: an operator
+    /// whose hosts all have it never needs it.
+    /// Concurrent callers wait for the first one: a fleet that starts requests it hundreds of times at once.
     pub(crate) async fn packed(&self) -> io::Result<Bytes> {
         let packing = || async {
             let (path, digest) = (self.path.clone(), self.digest.clone());

@@ -1,4 +1,4 @@
-//! Reaches hosts. The real way is SSH with a helper that is delivered on first contact; simulated machines have a way of their own.
+//! Transports to hosts: SSH with a helper that is delivered on first contact; simulated machines have a transport of their own.
 
 mod helpers;
 mod ssh;
@@ -14,15 +14,15 @@ use std::time::Duration;
 use fleetwright_wire::{Answer, Progress, Request};
 use futures::future::BoxFuture;
 
-/// A way to reach hosts.
+/// A transport to hosts.
 pub trait Transport: Send + Sync + 'static {
-    /// Connects, authenticates both sides, makes sure of the helper. May take as long as the limits of the route say.
+    /// Connects, authenticates both sides, and makes sure that the host has the helper. Takes at most the limits of the route.
     fn connect(&self, route: Arc<Route>) -> BoxFuture<'_, Result<Box<dyn Link>, ReachError>>;
 }
 
-/// A connection to one host. Requests may be made at the same time; dropping it ends the connection, but no step on the host.
+/// A connection to one host. Requests may be concurrent; dropping the link ends the connection, but no step on the host.
 pub trait Link: Send + Sync {
-    /// Asks, and waits for the answer. `within` bounds the whole; silence longer than [`TransportLimits::silence`] ends it sooner.
+    /// Sends a request, and waits for the answer. `within` limits the whole time; silence longer than [`TransportLimits::silence`] ends it sooner.
     fn ask<'a>(
         &'a self,
         request: &'a Request,
@@ -30,42 +30,42 @@ pub trait Link: Send + Sync {
         tell: &'a (dyn Fn(Progress) + Send + Sync),
     ) -> BoxFuture<'a, Result<Answer, LinkError>>;
 
-    /// The host key that was seen, as in a `known_hosts` file, without the host: `ssh-ed25519 AAAA…`.
+    /// The host key of the connection, as in a `known_hosts` file, without the host: `ssh-ed25519 AAAA…`.
     fn host_key(&self) -> &str;
 
-    /// Whether it can still be used.
+    /// Whether the link can still be used.
     fn open(&self) -> bool;
 }
 
-/// How one host is reached.
+/// The route to one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The machine, for messages.
     pub machine: String,
     /// The host itself.
     pub host: Hop,
-    /// Hosts on the way, the first to be reached first.
+    /// Jump hosts, in the order in which they are reached.
     pub jumps: Vec<Hop>,
-    /// How long things may take.
+    /// Timeouts.
     pub limits: TransportLimits,
 }
 
-/// One host on the way.
+/// One host on a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// IP address or DNS name.
     pub address: String,
     /// Port.
     pub port: u16,
-    /// The user. One that is not root uses `sudo -n`.
+    /// The user. A user other than root uses `sudo -n`.
     pub user: String,
-    /// How we prove who we are.
+    /// Our credentials.
     pub login: Login,
-    /// How the host proves who it is.
+    /// The trusted host keys.
     pub trust: Trust,
 }
 
-/// How we prove who we are. Shows nothing of it when printed.
+/// Our credentials. The debug output reveals nothing of them.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Login {
     /// The private key, in OpenSSH's or PEM form, without a passphrase.
@@ -80,25 +80,25 @@ impl fmt::Debug for Login {
     }
 }
 
-/// How a host proves who it is.
+/// Trust in a host key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// By one of these keys.
+    /// Any of these keys.
     Keys(Vec<String>),
-    /// By whatever key it shows: the first use, which the caller pins.
+    /// Any key: trust on first use, which the caller pins.
     FirstUse,
 }
 
-/// How long things may take.
+/// Timeouts of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportLimits {
-    /// Until the TCP connection stands.
+    /// Until the TCP connection is established.
     pub connect: Duration,
     /// Until both sides are authenticated.
     pub login: Duration,
-    /// Until the helper is there.
+    /// Until the host has the helper.
     pub deliver: Duration,
-    /// How long a host may say nothing while a request runs. The helper says something more often than that.
+    /// Longest silence of a host during a request. The helper sends progress more often than that.
     pub silence: Duration,
 }
 
@@ -116,48 +116,48 @@ impl Default for TransportLimits {
 /// Why a host was not reached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReachError {
-    /// It does not answer: name, route, port, time. It may later.
+    /// The host does not answer: name, route, port, time. It may later.
     #[error("{0}")]
     Unreachable(String),
-    /// It shows another key than it should. Nothing is done until a person says which is right.
+    /// The host key differs from the trusted ones. Nothing is done until a person decides which is right.
     #[error(
         "host key mismatch: {address} presented {found}, which does not match any of the trusted keys ({known}): the host was reinstalled, or another host has this address"
     )]
     HostKeyChanged {
-        /// Where.
+        /// Address of the host.
         address: String,
-        /// The key that it shows.
+        /// The host key of the connection.
         found: String,
-        /// How many are trusted.
+        /// Number of trusted keys.
         known: usize,
     },
-    /// It does not let us in.
+    /// The host rejects our credentials.
     #[error("{0}")]
     LoginRefused(String),
     /// The user may not become root without a password.
     #[error("{0}")]
     SudoRefused(String),
-    /// The key or certificate of ours cannot be used.
+    /// Our key or certificate cannot be used.
     #[error("{0}")]
     InvalidLogin(String),
-    /// Its architecture or operating system is none that we can serve.
+    /// The host's architecture or operating system is not supported.
     #[error("{0}")]
     Unsupported(String),
-    /// The helper cannot be put there: no room, read-only, no permission to execute.
+    /// The helper cannot be written or run: no space, read-only, no permission to execute.
     #[error("{0}")]
     NoHelper(String),
 }
 
-/// Why a request got no answer. What was asked for may have happened.
+/// Why a request got no answer. The requested change may have happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    /// The connection is gone.
+    /// The connection is lost.
     #[error("connection lost: {0}")]
     Lost(String),
-    /// It took too long, or was silent for too long.
+    /// The request timed out, or the host was silent for too long.
     #[error("timed out after {0:?}")]
     TimedOut(Duration),
-    /// What came is none of our language, too long, or not an answer to what was asked.
+    /// The answer is invalid, too long, or does not fit the request.
     #[error("invalid answer from the host: {0}")]
     InvalidAnswer(String),
 }

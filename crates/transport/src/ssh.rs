@@ -1,7 +1,7 @@
 //! SSH: one connection for each host, with a helper at the end of each of its channels.
 //!
-//! A channel with a helper is kept when its request was answered, and takes the next: an observation is one round trip. A request that finds
-//! none free opens another, so that a step that hangs stops nobody from asking what became of it.
+//! A channel with a helper is kept after its request was answered, and takes the next one: an observation is one round trip. A request that finds
+//! no free channel opens another, so that a hanging step does not block requests for its outcome.
 
 mod dial;
 mod keys;
@@ -28,9 +28,9 @@ use session::{RequestError, Session};
 
 /// A helper's content is compared with its digest on first contact, and again after this long.
 const VERIFY_EVERY: Duration = Duration::from_secs(3600);
-/// More hosts than that, and all are compared again.
+/// Most hosts in that record; above, all are compared again.
 const MOST_VERIFIED: usize = 100_000;
-/// Helpers without work that are kept at the end of one connection.
+/// Idle helpers kept per connection.
 const IDLE_SESSIONS: usize = 1;
 
 /// Reaches hosts by SSH. Cheap to clone.
@@ -43,20 +43,20 @@ struct Shared {
     helpers: Helpers,
     home: String,
     identities: Identities,
-    /// Where the helper's content was compared with its digest, and when.
+    /// Hosts whose helper's content was compared with its digest, and when.
     verified: Mutex<HashMap<(String, u16), Instant>>,
 }
 
 impl Ssh {
-    /// With these helpers to deliver.
+    /// A transport that delivers these helpers.
     pub fn new(helpers: Helpers) -> Self {
         Self::with_home(helpers, HOME)
     }
 
-    /// The same, with another folder on hosts than [`HOME`]: for tests whose hosts share a file system. Letters, digits and `/._-` only.
+    /// As [`Self::new`], with another directory on hosts than [`HOME`]: for tests whose hosts share a file system. Letters, digits and `/._-` only.
     ///
     /// # Panics
-    /// On any other character, which the shell there would understand in its own way.
+    /// On any other character, which the shell there could interpret.
     pub fn with_home(helpers: Helpers, home: &str) -> Self {
         assert!(
             home.starts_with('/') && home.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte)),
@@ -87,7 +87,7 @@ struct SshLink {
     route: Arc<Route>,
     shared: Arc<Shared>,
     host_key: String,
-    /// Before the connections on the way: it ends first.
+    /// Before the connections to jump hosts: fields are dropped in order, and this one must end first.
     connection: Connection,
     _way: Vec<Connection>,
     idle: Mutex<Vec<Session>>,
@@ -118,7 +118,7 @@ impl Link for SshLink {
             let silence = self.route.limits.silence;
             match session.ask(request, Bytes::from(line), (until, within), silence, tell).await {
                 Ok(answer) => {
-                    // The helper took itself away with the rest.
+                    // The helper removed itself with its other files.
                     if !matches!(answer, Answer::Cleaned) {
                         self.keep(session);
                     }
@@ -157,7 +157,7 @@ impl SshLink {
         }
     }
 
-    /// Starts a helper in a channel of its own, and delivers it first if it is not there.
+    /// Starts a helper in a channel of its own, and delivers it first if the host does not have it.
     async fn start(&self, until: Instant) -> Result<Session, ReachError> {
         let at = place(&self.route.host);
         let late = || {
@@ -287,7 +287,7 @@ impl SshLink {
         ReachError::NoHelper(format!("{at}: cannot install the helper in {home}/helper: {todo} ({errors})"))
     }
 
-    /// The command was given, and its script did not say what it should.
+    /// The error of a command that ran, and whose script did not send the expected line.
     fn no_word(&self, trouble: RequestError, session: &Session) -> ReachError {
         let hop = &self.route.host;
         let at = place(hop);
@@ -333,7 +333,7 @@ impl SshLink {
     }
 }
 
-/// The number in what `HELPER version` prints: `… protocol 1`.
+/// The number in the output of `HELPER version`: `… protocol 1`.
 fn protocol(version: &str) -> Option<u32> {
     let mut words = version.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     words.find(|word| *word == "protocol")?;

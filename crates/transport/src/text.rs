@@ -1,18 +1,18 @@
-//! What hosts say, made fit for people: short, and without anything that a terminal or a log would obey.
+//! Text from hosts, made safe for people: short, and without control characters for terminals or logs.
 
-/// At most so many characters of what a host said are shown in one message.
+/// Characters of a host's text in one message.
 const SHOWN: usize = 512;
 
-/// The end of what was said, in one line.
+/// The last line of a text.
 pub(crate) fn last_line(said: &[u8]) -> String {
-    // Every character takes at most four bytes: no more than that is ever looked at.
+    // Every character has at most four bytes: only that much is read.
     let tail = &said[said.len().saturating_sub(SHOWN * 4)..];
     let text = String::from_utf8_lossy(tail);
     let text = text.trim();
     let from = text.chars().count().saturating_sub(SHOWN);
     let mut shown = String::with_capacity(text.len().min(SHOWN));
     for character in text.chars().skip(from) {
-        // What is escaped becomes longer.
+        // Escaping makes the text longer.
         if shown.len() > SHOWN {
             shown.push('…');
             break;
@@ -27,7 +27,7 @@ pub(crate) fn last_line(said: &[u8]) -> String {
     shown
 }
 
-/// The beginning of a text that goes on in a message, bounded and made visible.
+/// The start of a text that is part of a message, bounded and with control characters escaped.
 pub(crate) fn sanitized(text: String, longest: usize) -> String {
     if text.len() <= longest && !text.chars().any(|c| (c.is_control() && c != '\n' && c != '\t') || reorders(c)) {
         return text;
@@ -47,7 +47,7 @@ pub(crate) fn sanitized(text: String, longest: usize) -> String {
     tamed
 }
 
-/// Makes a terminal or a page show other characters than those that are there.
+/// Whether a character makes a terminal or a page show others than the present ones.
 fn reorders(character: char) -> bool {
     matches!(character, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }

@@ -1,8 +1,8 @@
-//! What an operator and the helper on a host say to each other: requests and answers, one JSON document a line.
+//! The protocol between an operator and the helper on a host: requests and answers, one JSON document per line.
 //!
 //! The operator starts the helper over SSH (`HELPER serve`), writes requests to its standard input and reads answers from its standard
-//! output. Each request gets any number of [`Answer::Progress`] and then exactly one other answer. Nothing stays running: the helper ends with
-//! its input, but never in the middle of a step: a step whose connection is cut goes on, and can be asked after by its id.
+//! output. Each request gets any number of [`Answer::Progress`] and then exactly one other answer. Nothing stays running: the helper exits when
+//! its input ends, but never during a step. A step whose connection is lost continues, and its outcome can be requested by its id.
 
 mod observation;
 mod owner;
@@ -18,17 +18,17 @@ pub use step::{Apply, Failure, FailureKind, Observe, Outcome, Progress, Step, St
 
 use serde::{Deserialize, Serialize};
 
-/// Both sides speak the same; a helper of another protocol is replaced.
+/// Version of the protocol. A helper with another version is replaced.
 pub const PROTOCOL: u32 = 2;
 
-/// Where everything that is ours lives on a host.
+/// Directory of our files on a host.
 pub const HOME: &str = "/var/lib/fleetwright";
-/// Where tarballs are unpacked: `OPT/COMPONENT/VERSION-DIGEST/…`, with a link `OPT/COMPONENT/current`.
+/// Directory of unpacked tarballs: `OPT/COMPONENT/VERSION-DIGEST/…`, with a link `OPT/COMPONENT/current`.
 pub const OPT: &str = "/opt/fleetwright";
 
-/// No line is longer; who sends a longer one is not listened to any more.
+/// Longest line in bytes; the connection of a sender of a longer one is closed.
 pub const LONGEST_LINE: usize = 32 << 20;
-/// How much of a step's output is kept and told.
+/// Bytes of a step's output that a record has.
 pub const LONGEST_TAIL: usize = 4 << 10;
 
 /// A number with its noun, for messages: `1 pod`, `2 pods`.
@@ -36,81 +36,81 @@ pub fn plural(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// What an operator asks.
+/// A request of an operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Request {
-    /// Every managed fact, in one round trip. Changes nothing.
+    /// Observe every managed fact in one round trip. Changes nothing.
     Observe(Box<Observe>),
-    /// Run one step, at most once for its id. A host without an owner belongs to who asks, from then on. The answer is [`Answer::Ended`].
+    /// Run one step, at most once for its id. A host without an owner is claimed by the caller. The answer is [`Answer::Ended`].
     Apply(Box<Apply>),
-    /// What became of that step. The answer is [`Answer::Recalled`].
+    /// Read the record of a step. The answer is [`Answer::Recalled`].
     Recall {
-        /// Its id.
+        /// Id of the step.
         id: String,
     },
-    /// Take nothing under that id any more, if it was not begun. The answer is [`Answer::Recalled`], with the record: begun, or refused for ever.
+    /// Refuse that id for good, if its step was not started. The answer is [`Answer::Recalled`], with the record: started, or refused.
     Refuse {
-        /// Its id.
+        /// Id of the step.
         id: String,
-        /// Who asks.
+        /// The owner and fencing token of the caller.
         claim: Claim,
     },
-    /// The kept output of that step, its last bytes. The answer is [`Answer::Log`].
+    /// Read the end of a step's kept output. The answer is [`Answer::Log`].
     Log {
-        /// Its id.
+        /// Id of the step.
         id: String,
-        /// At most so many bytes.
+        /// The most bytes to return.
         bytes: u64,
     },
-    /// Leave nothing behind: journal, kept versions, the helper itself, and last the owner mark. Refused while components are installed.
+    /// Remove all of our files: journal, kept versions, the helper itself, and last the owner mark. Refused while components are installed.
     Clean {
-        /// Who asks.
+        /// The owner and fencing token of the caller.
         claim: Claim,
     },
-    /// The host without an owner belongs to who asks, and nothing else is done. The answer is [`Answer::Claimed`].
+    /// Claim a host without an owner for the caller, and do nothing else. The answer is [`Answer::Claimed`].
     Claim {
-        /// Who asks.
+        /// The owner and fencing token of the caller.
         claim: Claim,
     },
-    /// The host belongs to nobody any more; everything else on it stays. The answer is [`Answer::Released`].
+    /// Remove the owner mark; everything else on the host stays. The answer is [`Answer::Released`].
     Release {
-        /// Who asks.
+        /// The owner and fencing token of the caller.
         claim: Claim,
     },
-    /// The host of exactly that owner, in the epoch of the claim, belongs to who asks from now on, in the next epoch. The answer is
+    /// Change the owner of a host that belongs to exactly `from`, in the epoch of the claim, to the caller, in the next epoch. The answer is
     /// [`Answer::Adopted`].
     Adopt {
-        /// Who asks. Its fencing token is the first of the new epoch.
+        /// The owner and fencing token of the caller. The token is the first of the new epoch.
         claim: Claim,
-        /// Whose it is.
+        /// The present owner.
         from: Owner,
     },
 }
 
-/// What a host answers.
+/// An answer of the helper.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Answer {
-    /// The request is being worked on.
+    /// Progress of a request that is still being handled.
     Progress(Progress),
-    /// To [`Request::Observe`].
+    /// The answer to [`Request::Observe`].
     Observed(Box<Observation>),
-    /// To [`Request::Apply`]: the step ended, now or before. Its outcome is [`Outcome::Running`] if another connection began it and it goes on, and
-    /// for a boot, which ends when the host is back: ask after it.
+    /// The answer to [`Request::Apply`]: the step has ended, now or earlier. Its outcome is [`Outcome::Running`] if another connection started it and
+    /// it still runs, and for a reboot, which ends when the host is back: ask again.
     Ended(StepRecord),
-    /// To [`Request::Recall`] and [`Request::Refuse`]; none if the id was never heard of.
+    /// The answer to [`Request::Recall`] and [`Request::Refuse`]; none if the id is unknown.
     Recalled(Option<StepRecord>),
-    /// To [`Request::Log`].
+    /// The answer to [`Request::Log`].
     Log(Bytes),
-    /// To [`Request::Clean`].
+    /// The answer to [`Request::Clean`].
     Cleaned,
-    /// To [`Request::Release`].
+    /// The answer to [`Request::Release`].
     Released,
-    /// To [`Request::Claim`].
+    /// The answer to [`Request::Claim`].
     Claimed(Mark),
-    /// To [`Request::Adopt`].
+    /// The answer to [`Request::Adopt`].
     Adopted(Mark),
-    /// The request was not carried out. Nothing was begun.
+    /// The request was rejected. Nothing was started.
     Failed(Failure),
 }

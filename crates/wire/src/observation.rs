@@ -1,4 +1,4 @@
-//! What a host says of itself. It is not trusted: it is shown to people, compared with what is wanted, and bounded.
+//! The observation of a host, by the host itself. It is not trusted: it is shown to people, compared with the declared state, and bounded.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,11 +8,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Mark, StepRecord};
 
-/// No list that a host tells has more parts: the others are passed over.
+/// Most elements of a list from a host: further ones are skipped.
 pub const MOST_PARTS: usize = 1000;
 
-/// The first parts of a list. An empty part is a few bytes of a line and hundreds in memory: a list that is cut after it was read could fill the memory of
-/// an operator that has only been sent a few megabytes.
+/// Decodes the first elements of a list. An empty element has a few bytes in a line and hundreds in memory: a list
+/// that is cut only after it was decoded
+/// could fill the memory of an operator that has received only a few megabytes.
 fn first_parts<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     struct Parts<T>(PhantomData<T>);
 
@@ -43,81 +44,81 @@ fn first_parts<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Observation {
-    /// What it is.
+    /// Facts about the host itself.
     pub facts: Facts,
-    /// Who it belongs to; none if nobody claimed it.
+    /// The owner mark; none if the host has no owner.
     #[serde(default)]
     pub owner: Option<Mark>,
     /// Components are installed and the host never had an owner: an earlier version, which wrote no owner mark, installed them.
     #[serde(default)]
     pub never_owned: bool,
-    /// The components that were asked about, in the order of the request, and after them those that we installed and that were not asked about.
+    /// The requested components, in the order of the request, and after them those that we installed and that were not requested.
     #[serde(deserialize_with = "first_parts")]
     pub components: Vec<ComponentSeen>,
-    /// The records that were asked for, as far as they exist, and that of a step that runs now.
+    /// The requested records, as far as they exist, and that of a running step.
     #[serde(deserialize_with = "first_parts")]
     pub records: Vec<StepRecord>,
 }
 
-/// What a host is.
+/// Facts about a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Facts {
-    /// Its own name.
+    /// Host name.
     pub hostname: String,
     /// Operating system, such as `debian-12`.
     pub os: String,
-    /// Running kernel, as `uname -r` says.
+    /// Running kernel, as in `uname -r`.
     pub kernel: String,
     /// Architecture, as Kubernetes calls it: `amd64`, `arm64`.
     pub arch: String,
-    /// Processors.
+    /// Number of processors.
     pub cpus: u32,
     /// Memory in bytes.
     pub memory: u64,
-    /// Changes with every boot.
+    /// Boot id, which changes with every boot.
     pub boot_id: String,
-    /// Stays the same until the host is installed anew.
+    /// Machine id, which stays the same until the host is reinstalled.
     pub machine_id: String,
-    /// The serial numbers of the machine and its board, as its firmware tells them; none if it does not, or only placeholders.
+    /// The serial numbers of the machine and its board from its firmware; none if it has none, or only placeholders.
     #[serde(default, deserialize_with = "first_parts")]
     pub serials: Vec<String>,
-    /// Seconds since 1970, by its clock.
+    /// Seconds since 1970, by the host's clock.
     pub clock: i64,
-    /// Free bytes where our files are.
+    /// Free bytes in our directory.
     pub free: u64,
 }
 
-/// What is seen of one component.
+/// The observation of one component.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ComponentSeen {
-    /// Which.
+    /// Name of the component.
     pub component: String,
-    /// What we installed last, and finished; none if we never did.
+    /// The version that we installed last, and finished; none if we never did.
     #[serde(default)]
     pub installed: Option<Installed>,
-    /// What was installed before and is kept, newest first.
+    /// Earlier versions that are kept, newest first.
     #[serde(default, deserialize_with = "first_parts")]
     pub previous: Vec<Installed>,
-    /// The version that is there, whoever brought it.
+    /// The installed version, by whomever it was installed.
     #[serde(default)]
     pub version: Option<String>,
-    /// How it differs from the package that was asked about; empty if it was not asked about.
+    /// Deviations from the requested package; empty if none was requested.
     #[serde(default, deserialize_with = "first_parts")]
     pub deviations: Vec<Deviation>,
     /// Units that the package wants running and that do not run.
     #[serde(default, deserialize_with = "first_parts")]
     pub down: Vec<String>,
-    /// It is in place only after a boot.
+    /// The component is effective only after a reboot.
     #[serde(default)]
     pub needs_reboot: bool,
-    /// What its checks say, if they were asked for.
+    /// Results of the health checks, if they were requested.
     #[serde(default, deserialize_with = "first_parts")]
     pub health: Vec<CheckSeen>,
 }
 
-/// A package that was installed.
+/// An installed package.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Installed {
@@ -129,30 +130,30 @@ pub struct Installed {
     pub digest: String,
 }
 
-/// One way in which a host differs from what is declared.
+/// One deviation of a host from what is declared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Deviation {
-    /// What, such as `file /etc/hosts mode` or `sysctl vm.swappiness`.
+    /// The item, such as `file /etc/hosts mode` or `sysctl vm.swappiness`.
     pub what: String,
-    /// How it is. Never the content of a file: its digest and size.
+    /// The present state. Never the content of a file: its digest and size.
     pub found: String,
-    /// How it should be.
+    /// The declared state.
     pub wanted: String,
-    /// Putting it right restarts or boots something.
+    /// Its repair restarts a service or reboots the host.
     #[serde(default)]
     pub disrupts: bool,
 }
 
-/// What one check says.
+/// The result of one health check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckSeen {
-    /// Which, for people: `unit kubelet.service`.
+    /// The check, for people: `unit kubelet.service`.
     pub check: String,
-    /// Whether it holds.
+    /// Whether the check passed.
     pub holds: bool,
-    /// What was seen.
+    /// What was observed.
     pub message: String,
 }
 
@@ -162,7 +163,7 @@ mod tests {
 
     #[test]
     fn no_list_of_a_host_takes_more_memory_than_its_first_parts() {
-        // Structs are read from lists as well: five bytes for each component.
+        // Structs are decoded from lists as well: five bytes for each component.
         let many = |part: &str| format!("[{}]", vec![part; 100 * MOST_PARTS].join(","));
         let seen: ComponentSeen = serde_json::from_str(&format!(
             r#"{{ "component": "a", "down": {}, "previous": {} }}"#,

@@ -1,4 +1,4 @@
-//! Who a host belongs to. One Machine of one API server at a time; others may look at the host and change nothing.
+//! The owner of a host: one Machine of one API server at a time; others may observe the host and change nothing.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub struct Owner {
     pub namespace: String,
     /// The Machine's name, for people.
     pub name: String,
-    /// The Machine's uid. A Machine that was deleted and created again, or restored from a backup, is another one.
+    /// The Machine's uid. A Machine that was recreated, or restored from a backup, has another one.
     pub uid: String,
 }
 
@@ -32,27 +32,27 @@ impl fmt::Display for Owner {
     }
 }
 
-/// What a host remembers of its owner, in a file that is root's alone.
+/// The owner mark of a host, in a file that only root can read and write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mark {
-    /// Who it belongs to.
+    /// The owner.
     pub owner: Owner,
-    /// How often it changed hands: 1 for who claimed it, one more with each adoption.
+    /// Number of the ownership: 1 for the first claim, one more with each adoption.
     pub epoch: u64,
-    /// The highest fencing token of the owner's operators that was heard in this epoch.
+    /// The highest fencing token received from the owner's operators in this epoch.
     pub fence: u64,
 }
 
-/// Who asks for a change. Every request that changes a host carries it.
+/// The identity of the caller. Every request that changes a host has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
-    /// The Machine on whose behalf it is asked.
+    /// The Machine for which the change is requested.
     pub owner: Owner,
-    /// The epoch of the mark that was seen; 0 if the host had no owner.
+    /// The epoch of the observed mark; 0 if the host had no owner.
     pub epoch: u64,
-    /// The fencing token of the leader that asks: a host does not listen to a lower one than the highest that it heard. 0 without a
+    /// The fencing token of the calling leader: a host refuses a lower one than the highest that it received. 0 without a
     /// lease: then nothing is compared.
     pub fence: u64,
 }

@@ -1,4 +1,4 @@
-//! A package version, rendered for one machine: no templates and no references are left in it.
+//! A package version, rendered for one machine: without templates and references.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-/// A component's version as one machine must carry it.
+/// A component's version as one machine must have it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Package {
@@ -18,7 +18,7 @@ pub struct Package {
     pub version: String,
     /// The name of the MachinePackageVersion.
     pub reference: String,
-    /// How it gets onto the host.
+    /// The installation method.
     pub method: Method,
     /// Files, in the order in which they are written.
     #[serde(default)]
@@ -26,19 +26,19 @@ pub struct Package {
     /// Units, in the order in which they are started.
     #[serde(default)]
     pub units: Vec<Unit>,
-    /// How to tell that it works.
+    /// Health checks.
     #[serde(default)]
     pub health: Health,
-    /// What else is done when it is removed.
+    /// Additional actions at removal.
     #[serde(default)]
     pub remove: Remove,
-    /// How many earlier versions are kept on the host to go back to.
+    /// Number of earlier versions kept on the host for a rollback.
     #[serde(default)]
     pub keep: u32,
 }
 
 impl Package {
-    /// Stands for everything that the host must carry: two packages with the same digest need no step between them.
+    /// Digest of everything that the host must have: two packages with the same digest need no step between them.
     /// The contents of files that are written once are not part of it.
     pub fn digest(&self) -> String {
         let mut package = self.clone();
@@ -53,7 +53,7 @@ impl Package {
     }
 }
 
-/// How a component gets onto a host.
+/// An installation method.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Method {
@@ -66,13 +66,13 @@ pub enum Method {
     /// Files and units alone.
     #[default]
     Config,
-    /// Kernel settings, by name.
+    /// Sysctls, by name.
     Sysctl(BTreeMap<String, String>),
     /// A kernel, its modules and boot parameters.
     Kernel(Kernel),
     /// Scripts.
     Script(Script),
-    /// The host is booted once for this version.
+    /// The host is rebooted once for this version.
     Reboot,
 }
 
@@ -82,10 +82,10 @@ pub enum Method {
 pub struct Deb {
     /// The packages and their exact versions, installed in one transaction.
     pub packages: BTreeMap<String, String>,
-    /// The package files; none to take them from the configured repositories.
+    /// The package files; none to use the configured repositories.
     #[serde(default)]
     pub sources: Vec<Source>,
-    /// Keep them from being changed by others (`apt-mark hold`).
+    /// Hold the packages at their version (`apt-mark hold`).
     #[serde(default)]
     pub hold: bool,
 }
@@ -96,10 +96,10 @@ pub struct Deb {
 pub struct Rpm {
     /// The packages and their exact versions (`VERSION-RELEASE`), installed in one transaction.
     pub packages: BTreeMap<String, String>,
-    /// The package files; none to take them from the configured repositories.
+    /// The package files; none to use the configured repositories.
     #[serde(default)]
     pub sources: Vec<Source>,
-    /// Keep them from being changed by others (`versionlock`).
+    /// Hold the packages at their version (`versionlock`).
     #[serde(default)]
     pub hold: bool,
 }
@@ -108,9 +108,9 @@ pub struct Rpm {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tarball {
-    /// The archive: `.tar`, `.tar.gz` or `.tar.zst`, told by its content.
+    /// The archive: `.tar`, `.tar.gz` or `.tar.zst`, recognized by its content.
     pub source: Source,
-    /// So many leading folders of each path are dropped.
+    /// Number of leading path components to strip.
     #[serde(default)]
     pub strip: u32,
     /// Links on the host, to paths in the archive. All of them switch at once, with the one link that they go through.
@@ -122,13 +122,13 @@ pub struct Tarball {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Kernel {
-    /// The packages that bring it; none to keep the kernel that is there.
+    /// The kernel's packages; none to keep the present kernel.
     #[serde(default)]
     pub deb: Option<Deb>,
     /// The same, on hosts with RPM.
     #[serde(default)]
     pub rpm: Option<Rpm>,
-    /// What `uname -r` says once it runs.
+    /// The release, as in `uname -r` once the kernel runs.
     #[serde(default)]
     pub release: Option<String>,
     /// Modules that are loaded, now and at boot, with their options.
@@ -148,7 +148,7 @@ pub enum Boot {
     /// By GRUB.
     #[default]
     Grub,
-    /// By the links `/vmlinuz` and `/initrd.img`, for loaders that follow them.
+    /// By the links `/vmlinuz` and `/initrd.img`, for boot loaders that follow them.
     Links,
 }
 
@@ -156,34 +156,34 @@ pub enum Boot {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Script {
-    /// Ends with 0 if nothing needs to be done.
+    /// Check script; exits with 0 if nothing needs to be done.
     pub check: String,
-    /// Does it.
+    /// Script that applies the change.
     pub apply: String,
-    /// Undoes it.
+    /// Script that reverts the change.
     #[serde(default)]
     pub remove: String,
 }
 
-/// Something to be fetched.
+/// A file to download.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Source {
-    /// Where it is; tried in order.
+    /// URLs, tried in order.
     #[serde(default)]
     pub urls: Vec<String>,
     /// The bytes themselves, if they came with the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline: Option<Bytes>,
-    /// Its digest, in lower-case hex.
+    /// The sha256 of the file, in lower-case hex.
     pub sha256: String,
 }
 
-/// A file.
+/// A file of a package.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct File {
-    /// Where, absolute.
+    /// Absolute path.
     pub path: String,
     /// Permission bits.
     pub mode: u32,
@@ -191,29 +191,29 @@ pub struct File {
     pub owner: String,
     /// The group that owns it.
     pub group: String,
-    /// What is in it.
+    /// Content of the file.
     #[serde(default)]
     pub content: Content,
-    /// Its content is not for logs and messages.
+    /// The content must not appear in logs and messages.
     #[serde(default)]
     pub secret: bool,
-    /// Written when the package is installed; from then on nobody looks at it.
+    /// Written when the package is installed, and not checked afterwards.
     #[serde(default)]
     pub once: bool,
 }
 
-/// What is in a file: text where it is text, so that people can read what is sent.
+/// The content of a file: text where it is text, so that people can read the request.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Content {
     /// Text.
     Text(String),
-    /// Anything else.
+    /// Binary content.
     Bytes(Bytes),
 }
 
 impl Content {
-    /// As bytes.
+    /// The content as bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Text(text) => text.as_bytes(),
@@ -228,7 +228,7 @@ impl Default for Content {
     }
 }
 
-/// May hold a secret: only its length is shown.
+/// The content may be a secret: only its length is shown.
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Content({} bytes)", self.bytes().len())
@@ -239,7 +239,7 @@ impl fmt::Debug for Content {
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Bytes(pub Vec<u8>);
 
-/// May hold a secret: only its length is shown.
+/// The bytes may be a secret: only their length is shown.
 impl fmt::Debug for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Bytes({})", self.0.len())
@@ -265,54 +265,54 @@ impl<'de> Deserialize<'de> for Bytes {
 pub struct Unit {
     /// Its name, such as `kubelet.service`.
     pub name: String,
-    /// Started at boot; none to leave that alone.
+    /// Enabled at boot; none to leave that unchanged.
     #[serde(default)]
     pub enabled: Option<bool>,
-    /// Running now; none to leave that alone.
+    /// Running now; none to leave that unchanged.
     #[serde(default)]
     pub running: Option<bool>,
-    /// The unit file, in `/etc/systemd/system`; none if a package brings it.
+    /// The unit file, in `/etc/systemd/system`; none if it comes with a package.
     #[serde(default)]
     pub content: Option<String>,
     /// Drop-ins by name, such as `10-limits.conf`.
     #[serde(default)]
     pub drop_ins: BTreeMap<String, String>,
-    /// Restarted when these files of the package change, besides when the unit or the method's content does.
+    /// Files of the package after whose change the unit is restarted, besides changes of the unit or of the method's content.
     #[serde(default)]
     pub restart_on: Vec<String>,
 }
 
-/// How to tell that a component works.
+/// The health checks of a component.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Health {
-    /// What is asked on the host. All must hold.
+    /// Checks on the host. All must pass.
     #[serde(default)]
     pub checks: Vec<Check>,
 }
 
-/// One thing that is asked on the host.
+/// A health check on the host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Check {
     /// The unit is active.
     Unit(String),
-    /// Something listens at `HOST:PORT`.
+    /// `HOST:PORT` accepts connections.
     Tcp(String),
     /// The URL answers 2xx.
     Http(String),
-    /// The command, run by `/bin/sh -eu`, ends with 0.
+    /// The command, run by `/bin/sh -eu`, exits with 0.
     Command(String),
 }
 
-/// What else is done when a component is removed.
+/// Additional actions when a component is removed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Remove {
-    /// Run by `/bin/sh -eu` before anything is taken away.
+    /// Script run by `/bin/sh -eu` before anything is removed.
     #[serde(default)]
     pub before: Option<String>,
-    /// Files and folders that it made itself, and that go with it.
+    /// Files and directories that the component creates itself, to be removed with it.
     #[serde(default)]
     pub paths: Vec<String>,
 }

@@ -1,25 +1,25 @@
-//! Steps, and what is remembered of them.
+//! Steps and their records.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Claim, Package};
 
-/// What to look at.
+/// What an observation includes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Observe {
-    /// The packages that the host should carry.
+    /// The packages that the host should have.
     pub packages: Vec<Package>,
-    /// Components that are compared with the package that the host itself keeps of what is installed: versions that were restored.
+    /// Components to compare with the package that the host itself keeps of the installed version, because that version was restored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub installed: Vec<String>,
-    /// Also run their health checks.
+    /// Also run the health checks of the packages.
     #[serde(default)]
     pub health: bool,
-    /// Also tell what became of these steps.
+    /// Ids of steps whose records to include.
     #[serde(default)]
     pub records: Vec<String>,
-    /// Also tell of so many of the last steps, whatever their ids.
+    /// Number of latest steps whose records to include, whatever their ids.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub recent: u32,
 }
@@ -28,19 +28,19 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// Run this step.
+/// A request to run a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Apply {
     /// The step's id: the same id never runs twice. Letters, digits, `-` and `.`, at most 128.
     pub id: String,
-    /// Who asks.
+    /// The owner and fencing token of the caller.
     pub claim: Claim,
-    /// What to do.
+    /// The step to run.
     pub step: Step,
-    /// After so many seconds whatever the step runs is killed and the step failed.
+    /// Timeout in seconds: then all programs of the step are killed, and the step has failed.
     pub within: u64,
-    /// What is installed has not proven itself: an installation does not keep it to go back to, and drops no earlier version for it.
+    /// The installed version is not proven: an installation does not keep it for a rollback, and drops no earlier version for it.
     #[serde(default)]
     pub unproven: bool,
 }
@@ -49,29 +49,29 @@ pub struct Apply {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Step {
-    /// Bring the component to this package, from whatever is there. What was there is kept, as far as the package says, unless it is
+    /// Install this package, whatever is installed now. The installed version is kept, as far as the package says, unless it is
     /// [`Apply::unproven`].
     Install(Package),
-    /// Put right what differs from this package, which is installed.
+    /// Repair the deviations from this package, which is installed.
     Repair(Package),
-    /// Take the component away, by what the host remembers of it.
+    /// Remove the component, by what the host recorded of it.
     Remove {
-        /// Which.
+        /// Name of the component.
         component: String,
     },
-    /// Bring the component back to a version that the host keeps. Needs nothing from elsewhere.
+    /// Restore a version that the host keeps. Needs nothing from elsewhere.
     Back {
-        /// Which.
+        /// Name of the component.
         component: String,
         /// The digest of the kept version.
         to: String,
     },
-    /// Boot. Ended when the host runs with another boot id than it had when the step began.
+    /// Reboot. Ended when the host's boot id differs from that at the start of the step.
     Reboot,
 }
 
 impl Step {
-    /// What kind of step.
+    /// The kind of the step.
     pub fn verb(&self) -> Verb {
         match self {
             Self::Install(_) => Verb::Install,
@@ -82,7 +82,7 @@ impl Step {
         }
     }
 
-    /// Which component, if it is about one.
+    /// The component of the step, if it has one.
     pub fn component(&self) -> Option<&str> {
         match self {
             Self::Install(package) | Self::Repair(package) => Some(&package.component),
@@ -92,75 +92,75 @@ impl Step {
     }
 }
 
-/// What kind of step.
+/// The kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verb {
     /// Install, upgrade or downgrade.
     Install,
-    /// Repair.
+    /// Repair deviations.
     Repair,
-    /// Remove.
+    /// Remove a component.
     Remove,
-    /// Go back.
+    /// Restore a kept version.
     Back,
-    /// Boot.
+    /// Reboot.
     Reboot,
 }
 
-/// What a host remembers of a step. Written, and on disk, before the step begins and after it ended.
+/// The host's record of a step. It is on disk before the step starts and again after the step has ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StepRecord {
-    /// Its id.
+    /// Id of the step.
     pub id: String,
-    /// What kind.
+    /// Kind of the step.
     pub verb: Verb,
-    /// Which component.
+    /// Component of the step.
     #[serde(default)]
     pub component: Option<String>,
-    /// To which digest.
+    /// Digest that the step installs.
     #[serde(default)]
     pub digest: Option<String>,
-    /// The boot in which it began.
+    /// Boot id when the step started.
     pub boot_id: String,
-    /// When it began, by the host's clock, in seconds since 1970.
+    /// Start time by the host's clock, in seconds since 1970.
     pub began: i64,
-    /// When it ended.
+    /// End time by the host's clock, in seconds since 1970.
     #[serde(default)]
     pub ended: Option<i64>,
-    /// What became of it.
+    /// Outcome of the step.
     pub outcome: Outcome,
-    /// It failed before anything on the host was changed, as when something could not be fetched: it may be tried again as it is.
+    /// The step failed before it changed anything on the host, for example because a download failed: it may be retried unchanged.
     #[serde(default)]
     pub untouched: bool,
-    /// What a person should know: what was done, or what failed.
+    /// Message for people: what was done, or what failed.
     #[serde(default)]
     pub message: String,
-    /// The end of what it printed.
+    /// The end of the step's output.
     #[serde(default)]
     pub tail: String,
 }
 
-/// What became of a step.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It goes on, in a process that lives.
+    /// The step is running in a live process.
     Running,
-    /// It ended well.
+    /// The step succeeded.
     Done,
-    /// It ended badly, and nothing of it goes on.
+    /// The step failed, and nothing of it is still running.
     Failed,
-    /// It was begun and its process is gone without a word: killed, or the host went down. What it did must be seen by looking.
+    /// The step was started, and its process is gone without a result: killed, or the host went down. Its effect must be observed on the host.
     Interrupted,
-    /// It was never begun and never will be.
+    /// The step was never started and never will be.
     Refused,
 }
 
-/// How far a step is.
+/// The progress of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
-    /// What it does now, such as `fetching http://… 40 %`.
+    /// What the step does now, such as `fetching http://… 40 %`.
     pub doing: String,
 }
 
@@ -168,29 +168,29 @@ pub struct Progress {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
-    /// What kind.
+    /// Kind of the failure.
     pub kind: FailureKind,
-    /// For people.
+    /// Message for people.
     pub message: String,
 }
 
-/// Why a request was not carried out.
+/// The kind of a [`Failure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureKind {
-    /// It is not understood.
+    /// The request is invalid.
     NotUnderstood,
-    /// Another step runs.
+    /// Another step is running.
     Busy,
-    /// A newer leader was heard.
+    /// A newer leader has used a higher fencing token.
     Fenced,
-    /// The journal cannot be written: no room, read-only, or broken. Without it nothing is begun.
+    /// The journal cannot be written: no space, read-only, or broken. Without it no step starts.
     NoJournal,
-    /// The host is none that we can serve.
+    /// The host cannot be managed by this helper.
     Unsupported,
     /// The host belongs to another Machine, or to the same one in another epoch.
     NotOwner,
-    /// It has components of ours: remove them first.
+    /// The host still has components of ours: remove them first.
     InUse,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }

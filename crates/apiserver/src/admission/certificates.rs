@@ -1,4 +1,4 @@
-//! Who may approve and sign certificate requests, and which requests are out of the question.
+//! Checks who may approve and sign certificate requests, and refuses some requests for every approver.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ use crate::write::WriteRequest;
 
 const API_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 
-/// Nobody becomes an unlimited administrator by a request that an approver may wave through.
+/// Refuses requests for `system:masters`, so that an inattentive approver cannot create an unlimited administrator.
 pub(super) fn create(op: &WriteRequest<'_>, request: &Value) -> Result<(), ApiError> {
     if request["spec"]["signerName"] != API_CLIENT {
         return Ok(());
@@ -54,7 +54,7 @@ pub(super) fn approve(op: &WriteRequest<'_>, old: &Value) -> Result<(), ApiError
     may(op, old, "approve")
 }
 
-/// Signing needs the right to sign for the signer of the request; a status that says nothing new does not.
+/// Signing needs the right to sign for the signer of the request; a status update without a change does not.
 pub(super) fn sign(op: &WriteRequest<'_>, old: &Value, new: &Value) -> Result<(), ApiError> {
     let same = |field: &str| old["status"][field] == new["status"][field];
     if same("certificate") && same("conditions") { Ok(()) } else { may(op, old, "sign") }

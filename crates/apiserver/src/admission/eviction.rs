@@ -1,4 +1,4 @@
-//! `pods/eviction`: a deletion that asks the disruption budgets first.
+//! `pods/eviction`: a deletion that the disruption budgets must allow.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ use crate::write::options::{DeleteOptions, WriteOptions};
 use crate::write::update::{Changed, change};
 use crate::write::{Outcome, WriteRequest, meta_text, metadata};
 
-/// How often an eviction that meets other writers is tried again.
+/// The number of attempts of an eviction that conflicts with other writers.
 const ATTEMPTS: usize = 20;
-/// More evictions than these that no controller has confirmed are too many.
+/// The limit of evictions that the budget's controller has not confirmed.
 const MAX_DISRUPTED: usize = 2000;
 const REFUSED: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
@@ -55,7 +55,7 @@ pub(crate) fn evict(call: &Call, resource: &Arc<Resource>) -> Result<Response<Bo
         let mut options = options.clone();
         let pinned = options.resource_version.is_some();
         if !is_over(&pod) && !pinned {
-            // A pod that starts between the look and the deletion must be looked at again.
+            // The precondition forces a new check for a pod that starts between the check and the deletion.
             options.resource_version = Some(meta_text(&pod, "resourceVersion").to_owned());
         }
         match finish(&op, name, &options) {
@@ -97,7 +97,7 @@ pub(crate) fn evict(call: &Call, resource: &Arc<Resource>) -> Result<Response<Bo
     }
 }
 
-/// A pod that does not run, or is ending, disrupts nothing by going.
+/// Whether the deletion of the pod is no disruption, because it does not run or is terminating.
 fn skips_budgets(pod: &Value) -> bool {
     is_over(pod) || pod["status"]["phase"] == "Pending"
 }
@@ -114,12 +114,12 @@ fn is_ready(pod: &Value) -> bool {
 
 fn guards(budget: &Value, pod: &Value) -> bool {
     let selector = budget["spec"].get("selector").filter(|selector| !selector.is_null());
-    // A budget without a selector guards nothing, one with an empty selector guards all.
+    // A budget without a selector selects no pod, one with an empty selector selects all.
     selector.is_some() && meta::selector_matches(selector, pod["metadata"].get("labels"))
 }
 
-/// Takes one disruption from the budget. True when the pod was not healthy, did not need one, and must not have become
-/// healthy when it is deleted.
+/// Takes one disruption from the budget. True when the pod was not healthy, needed no disruption, and must still be unhealthy
+/// at its deletion.
 fn ask(op: &WriteRequest<'_>, budget: &Value, pod: &Value, dry_run: bool) -> Result<bool, ApiError> {
     if !is_ready(pod) {
         let status = &budget["status"];
@@ -208,7 +208,7 @@ fn check(budget: &Value) -> Result<(), ApiError> {
     Err(ApiError::new(429, "TooManyRequests", REFUSED).with_causes(cause(told)))
 }
 
-/// Counts one disruption, and tells the budget's controller which pod it is for.
+/// Counts one disruption, and records the pod for the budget's controller.
 fn take(budget: &mut Value, pod: &str, now: &str) {
     let left = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) - 1;
     budget["status"]["disruptionsAllowed"] = left.into();
@@ -235,7 +235,7 @@ fn take(budget: &mut Value, pod: &str, now: &str) {
     budget["status"]["disruptedPods"][pod] = now.into();
 }
 
-/// Says why the pod goes, and deletes it.
+/// Sets the DisruptionTarget condition on the pod, and deletes it.
 fn finish(op: &WriteRequest<'_>, name: &str, options: &DeleteOptions) -> Result<(), ApiError> {
     let mut options = options.clone();
     if !options.dry_run {
@@ -248,9 +248,9 @@ fn finish(op: &WriteRequest<'_>, name: &str, options: &DeleteOptions) -> Result<
                 "message": "Eviction API: evicting",
             });
             set_condition(&mut object, condition, &op.server.timestamp());
-            // Without a version the write is tried again when another one comes first.
+            // Without a version the write is retried after a conflict.
             metadata(&mut object).remove("resourceVersion");
-            // As in the real server this is no write of a client's fields: managedFields stay as they are.
+            // As in the real server, managedFields are not changed, since this is not a client's write.
             Ok(Changed { object, owned: true })
         })?;
         if options.resource_version.is_some()

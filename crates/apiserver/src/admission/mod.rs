@@ -1,5 +1,5 @@
-//! Admission: what a write must satisfy beyond its own object, and what the server adds to it. These are the plugins
-//! that kube-apiserver runs by default, in its order, plus what its storage layer does around a write: cluster IPs,
+//! Admission: checks of a write beyond its own object, and fields that the server adds. These are the plugins
+//! that kube-apiserver runs by default, in its order, plus the work of its storage layer around a write: cluster IPs,
 //! escalation checks, the requestor of a certificate.
 
 mod certificates;
@@ -45,7 +45,7 @@ impl Inner {
         self.check_escalation(op, None, object)
     }
 
-    /// Nothing new comes into a custom resource whose definition is being deleted.
+    /// Refuses a new custom resource whose definition is being deleted.
     fn definition_stays(&self, resource: &Resource, object: &Value) -> Result<(), ApiError> {
         let Some(definitions) = self.registry.by_plural("apiextensions.k8s.io", "customresourcedefinitions") else {
             return Ok(());
@@ -71,7 +71,7 @@ impl Inner {
         }
     }
 
-    /// What the server itself writes into a new object after its strategy has prepared it.
+    /// Adds the server's own fields to a new object after its strategy has prepared it.
     pub(crate) fn complete_create(&self, op: &WriteRequest<'_>, object: &mut Value) {
         if op.resource.is("certificates.k8s.io", "certificatesigningrequests") {
             let extra = serde_json::to_value(&op.user.extra).unwrap_or_default();
@@ -124,7 +124,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Cluster IPs and node ports for a service that is about to be stored. They are held until the answer is dropped,
+    /// Allocates cluster IPs and node ports for a service before its commit. The guard holds the lock,
     /// so that it must live until the commit is over.
     pub(crate) fn allocate<'a>(
         &'a self,
@@ -138,7 +138,7 @@ impl Inner {
         Ok(None)
     }
 
-    /// Whether an object without finalizers may go at the end of an update: a namespace has finalizers in its spec too.
+    /// Whether an object without finalizers may be deleted at the end of an update: a namespace has finalizers in its spec too.
     pub(crate) fn may_go(&self, resource: &Arc<Resource>, object: &Value) -> bool {
         !resource.is("", "namespaces") || !self.namespace_has_work(object)
     }
@@ -172,7 +172,7 @@ impl Inner {
     }
 }
 
-/// The name by which an error calls an object that may not have one yet.
+/// The name of an object in errors; it may not have one yet.
 fn shown_name(object: &Value) -> &str {
     match (meta_text(object, "name"), meta_text(object, "generateName")) {
         ("", "") => "Unknown",
@@ -181,12 +181,12 @@ fn shown_name(object: &Value) -> &str {
     }
 }
 
-/// 403 for the object of a write.
+/// A 403 error for the object of a write.
 fn forbidden(op: &WriteRequest<'_>, object: &Value, why: impl std::fmt::Display) -> ApiError {
     ApiError::forbidden(&op.resource.group, &op.resource.plural, shown_name(object), why)
 }
 
-/// The list at a field; made when it is missing or not a list.
+/// The list at a field; created when it is missing or not a list.
 fn list_mut<'a>(object: &'a mut Value, field: &str) -> &'a mut Vec<Value> {
     if !object.is_object() {
         *object = Value::Object(Default::default());
@@ -197,7 +197,7 @@ fn list_mut<'a>(object: &'a mut Value, field: &str) -> &'a mut Vec<Value> {
     }
     match slot {
         Value::Array(list) => list,
-        // Just made an array.
+        // The lines above made it an array.
         _ => unreachable!("the field was made an array"),
     }
 }

@@ -1,4 +1,4 @@
-//! Namespaces that are missing, ending, or not to be deleted.
+//! Checks for namespaces that are missing, terminating, or protected from deletion.
 
 use crate::error::{ApiError, Cause};
 use crate::registry::Resource;
@@ -6,7 +6,7 @@ use crate::server::Inner;
 use crate::store::Key;
 use crate::write::WriteRequest;
 
-/// A cluster without these cannot work.
+/// The namespaces that a cluster needs to work.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 impl Inner {
@@ -31,7 +31,7 @@ impl Inner {
     }
 }
 
-/// Refuses to delete what nobody can do without.
+/// Refuses to delete a namespace that the cluster needs.
 pub(super) fn may_be_deleted(op: &WriteRequest<'_>, name: &str) -> Result<(), ApiError> {
     if IMMORTAL.contains(&name) {
         let why = "this namespace may not be deleted";

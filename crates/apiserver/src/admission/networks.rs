@@ -1,5 +1,5 @@
-//! Cluster IPs and node ports of services. What is taken is derived from the services in the store, by their events; a
-//! lock that is held from the choice to the commit keeps two services from taking the same.
+//! Cluster IPs and node ports of services. The allocations are derived from the services in the store, by their events; a
+//! lock from the choice to the commit keeps two services from getting the same value.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,14 +17,14 @@ use crate::write::{WriteRequest, meta_text};
 
 const NODE_PORTS: RangeInclusive<u32> = 30000..=32767;
 
-/// The addresses that services get.
+/// The address range of services.
 pub(crate) struct ServiceNetwork {
     first: u32,
     last: u32,
     taken: Mutex<Allocations>,
 }
 
-/// What services have, as of the cursor.
+/// The allocations of services, as of the cursor.
 #[derive(Default)]
 struct Allocations {
     cursor: Option<Cursor>,
@@ -32,7 +32,7 @@ struct Allocations {
     ports: HashMap<u32, usize>,
 }
 
-/// Nobody else allocates while this lives.
+/// Holds the lock on allocations while it lives.
 pub(crate) struct AllocationGuard<'a>(#[expect(dead_code, reason = "held for its drop")] MutexGuard<'a, Allocations>);
 
 impl ServiceNetwork {
@@ -55,7 +55,7 @@ impl ServiceNetwork {
         IpAddr::V4(self.first.into())
     }
 
-    /// Fills in what a service lacks, and refuses what another has.
+    /// Allocates the missing values of a service, and refuses values of another service.
     pub(super) fn allocate(
         &self,
         store: &Store,
@@ -75,7 +75,7 @@ impl ServiceNetwork {
 }
 
 impl Allocations {
-    /// Takes in what changed since the last look.
+    /// Applies the changes since the last call.
     fn follow(&mut self, store: &Store, services: &str) {
         loop {
             let batch = self.cursor.as_mut().and_then(|cursor| cursor.poll_changes().ok());
@@ -127,7 +127,7 @@ fn port_number(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|port| u32::try_from(port).ok())
 }
 
-/// Lets the singular and the plural field for cluster IPs say the same, whichever a client knows.
+/// Makes the singular and the plural field for cluster IPs equal, so that clients may use either.
 pub(super) fn normalize(old: Option<&Value>, service: &mut Value) {
     let one = |service: &Value| service["spec"]["clusterIP"].as_str().unwrap_or_default().to_owned();
     let many = |service: &Value| service["spec"]["clusterIPs"].as_array().cloned().unwrap_or_default();
@@ -167,7 +167,7 @@ impl Allocation<'_> {
         self.op.resource.invalid(meta_text(service, "name"), errors)
     }
 
-    /// This is a cluster of one family, IPv4.
+    /// Checks the IP families: this is a single-stack IPv4 cluster.
     fn families(&self, service: &mut Value) -> Result<(), ApiError> {
         let spec = &service["spec"];
         if spec["type"] == "ExternalName" {
@@ -254,7 +254,7 @@ impl Allocation<'_> {
             service["spec"]["clusterIP"] = text.into();
             return Ok(());
         };
-        // Validation says what is wrong with an address that cannot be read.
+        // Validation reports an address that does not parse.
         let Ok(address) = given.parse::<Ipv4Addr>().map(u32::from) else { return Ok(()) };
         if self.old.is_some_and(|old| cluster_ips(old).contains(&address)) {
             return Ok(());
@@ -352,8 +352,8 @@ impl Allocation<'_> {
         self.pick(NODE_PORTS, 86, free)
     }
 
-    /// A free value, anywhere in the upper part of a range; in the lower one, which is meant for people who choose for
-    /// themselves, only when the upper part is full.
+    /// A free value from the upper part of a range; from the lower part, which is meant for static choices by
+    /// people, only when the upper part is full.
     fn pick(&self, range: RangeInclusive<u32>, reserved: u32, free: impl Fn(u32) -> bool) -> Option<u32> {
         let (first, last) = (*range.start(), *range.end());
         let split = first.saturating_add(reserved).min(last);

@@ -1,4 +1,4 @@
-//! What a node may write: its own Node and Lease, the status of its own pods, and requests for its own certificates. As the plugin
+//! The writes that a node may make: its own Node and Lease, the status of its own pods, and requests for its own certificates. Like the plugin
 //! NodeRestriction of kube-apiserver.
 
 use serde_json::Value;
@@ -27,7 +27,7 @@ const LABELS: [&str; 13] = [
     "node.kubernetes.io/",
 ];
 
-/// Refuses a write of a node that is about another. `old` is none for a create.
+/// Refuses a node's write to objects of other nodes. `old` is none for a create.
 pub(super) fn write(op: &WriteRequest<'_>, old: Option<&Value>, new: &Value) -> Result<(), ApiError> {
     let Some(node) = node_of(op.user) else { return Ok(()) };
     let name = meta_text(new, "name");
@@ -82,7 +82,7 @@ pub(super) fn write(op: &WriteRequest<'_>, old: Option<&Value>, new: &Value) -> 
     }
 }
 
-/// Refuses that a node deletes a pod of another.
+/// Refuses that a node deletes a pod of another node.
 pub(super) fn delete(op: &WriteRequest<'_>, old: &Value) -> Result<(), ApiError> {
     let Some(node) = node_of(op.user) else { return Ok(()) };
     if op.resource.is("", "pods") && old["spec"]["nodeName"] != node {

@@ -1,5 +1,5 @@
-//! What pods and nodes get when they are created: service account and token, priority, tolerations, topology labels,
-//! and the taint of a node that has not reported yet.
+//! Defaults of new pods and nodes: service account and token, priority, tolerations, topology labels,
+//! and the taint of a node that has not reported its status.
 
 use fleetwright_builtins::meta;
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ use crate::write::{WriteRequest, meta_text};
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const TOKEN_VOLUME: &str = "kube-api-access-";
-/// An hour and the seven seconds by which the real server tells its own tokens from others.
+/// An hour, and the seven seconds by which the real server recognizes its own tokens.
 const TOKEN_SECONDS: i64 = 3607;
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
@@ -37,7 +37,7 @@ pub(super) fn create(op: &WriteRequest<'_>, pod: &mut Value) -> Result<(), ApiEr
     Ok(())
 }
 
-/// What a client did not know of a pod's priority stays as it was.
+/// Keeps the priority fields that an older client omits.
 pub(super) fn update(old: &Value, pod: &mut Value) {
     for field in ["priority", "preemptionPolicy"] {
         if pod["spec"][field].is_null() && !old["spec"][field].is_null() {
@@ -47,7 +47,7 @@ pub(super) fn update(old: &Value, pod: &mut Value) {
     tolerations(pod);
 }
 
-/// A new node takes no pods before it says that it is ready.
+/// A new node gets the taint not-ready until it reports that it is ready.
 pub(super) fn taint_new_node(node: &mut Value) {
     if !node["spec"].is_object() {
         node["spec"] = json!({});
@@ -62,7 +62,7 @@ fn items<'a>(object: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> 
     object[field].as_array().into_iter().flatten()
 }
 
-/// The kubelet's picture of a static pod has none of the cluster's secrets.
+/// A mirror pod of a static pod must not refer to secrets of the cluster.
 fn mirror(op: &WriteRequest<'_>, pod: &Value) -> Result<(), ApiError> {
     let spec = &pod["spec"];
     if !spec["serviceAccountName"].as_str().unwrap_or_default().is_empty() {
@@ -93,7 +93,7 @@ fn service_account(op: &WriteRequest<'_>, pod: &mut Value) -> Result<(), ApiErro
     }
     let find = || op.server.lookup("", "serviceaccounts", op.namespace, &name);
     let found = find().or_else(|| {
-        // The controller is about to make it; the client should not have to wait and try again.
+        // The controller is about to create the account; the client should not have to wait and retry.
         (name == "default").then(|| crate::controllers::accounts::ensure_account(op.server, op.namespace))?;
         find()
     });
@@ -151,7 +151,7 @@ fn mount_token(op: &WriteRequest<'_>, pod: &mut Value) {
     }
 }
 
-/// A service account may say that its pods use only the secrets that it lists.
+/// A service account may limit its pods to the secrets that it lists.
 fn limit_secrets(op: &WriteRequest<'_>, account: &Value, pod: &Value) -> Result<(), ApiError> {
     let enforced = &account["metadata"]["annotations"]["kubernetes.io/enforce-mountable-secrets"];
     if !matches!(enforced.as_str(), Some("true" | "True" | "TRUE" | "t" | "T" | "1")) {
@@ -247,13 +247,13 @@ fn priority(op: &WriteRequest<'_>, pod: &mut Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The class of pods that name none: of several, the least urgent.
+/// The default class of pods without one: of several, the least urgent.
 fn default_priority_class(op: &WriteRequest<'_>) -> Option<Value> {
     let classes = op.server.lookup_all("scheduling.k8s.io", "priorityclasses", None);
     classes.into_iter().filter(|class| class["globalDefault"] == true).min_by_key(|class| class["value"].as_i64())
 }
 
-/// Two default priority classes would leave pods with none to count on.
+/// Refuses a second default priority class, since the default would be ambiguous.
 pub(super) fn one_default_class(op: &WriteRequest<'_>, old: Option<&Value>, class: &Value) -> Result<(), ApiError> {
     if class["globalDefault"] != true {
         return Ok(());
@@ -268,7 +268,7 @@ pub(super) fn one_default_class(op: &WriteRequest<'_>, old: Option<&Value>, clas
     }
 }
 
-/// Pods stay five minutes on a node that is lost, unless they say otherwise.
+/// Pods stay five minutes on a node that is not ready or unreachable, unless they have other tolerations.
 fn tolerations(pod: &mut Value) {
     if !pod["spec"].is_object() {
         return;
@@ -285,7 +285,7 @@ fn tolerations(pod: &mut Value) {
     }
 }
 
-/// No runtime class is served here, so that a pod that names one cannot run.
+/// This server has no runtime classes, so that a pod with one cannot run.
 fn runtime_class(op: &WriteRequest<'_>, pod: &Value) -> Result<(), ApiError> {
     if let Some(class) = pod["spec"]["runtimeClassName"].as_str() {
         return Err(forbidden(op, pod, format!("pod rejected: RuntimeClass {class:?} not found")));
@@ -297,7 +297,7 @@ fn runtime_class(op: &WriteRequest<'_>, pod: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The labels that say where a node stands; its pods carry them too.
+/// The topology labels of a node, which its pods get, too.
 pub(super) fn topology(op: &WriteRequest<'_>, node: &str) -> Map<String, Value> {
     if node.is_empty() {
         return Map::new();
@@ -307,7 +307,7 @@ pub(super) fn topology(op: &WriteRequest<'_>, node: &str) -> Map<String, Value> 
     labels.filter(|(key, _)| TOPOLOGY.contains(&key.as_str())).map(|(k, v)| (k.clone(), v.clone())).collect()
 }
 
-/// Lays entries over a map; it is made when it is missing.
+/// Merges entries into a map, which is created when it is missing.
 pub(super) fn merge(map: &mut Value, entries: impl IntoIterator<Item = (String, Value)>) {
     if !map.is_object() {
         *map = json!({});

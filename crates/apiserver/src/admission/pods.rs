@@ -1,4 +1,4 @@
-//! `pods/binding`: a scheduler gives a pod to a node.
+//! `pods/binding`: binds a pod to a node.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::write::{WriteRequest, decode, meta_text};
 
 pub(crate) use super::eviction::evict;
 
-/// What binding and eviction answer when all is well.
+/// The answer to a successful binding or eviction.
 pub(super) fn created() -> Response<Body> {
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
     body::json(201, &status)
 }
 
-/// The body of a subresource that speaks a kind of its own.
+/// The body of a subresource with its own kind.
 pub(super) fn subresource_body(call: &Call, kind: &str) -> Result<Value, ApiError> {
     let (object, _) = decode::body(&call.headers, &call.body)?.map_err(|error| {
         ApiError::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {error}"))
@@ -70,7 +70,7 @@ fn assign(call: &Call, resource: &Arc<Resource>, name: &str, binding: &Value) ->
         if op.options.dry_run {
             return Ok(created());
         }
-        // As in the real server this is no write of a client's fields: managedFields stay as they are.
+        // As in the real server, managedFields are not changed, since this is not a client's write.
         let change = Change::Put(op.draft(pod));
         match op.server.store.commit(&resource.storage, &key, Precondition::Revision(live.revision), change) {
             Ok(_) => return Ok(created()),

@@ -1,5 +1,6 @@
-//! ResourceQuotas limit how many objects a namespace has. Amounts (CPU, memory, storage) and scopes are not counted here, so that a quota which asks for them is
-//! refused instead of being ignored.
+//! ResourceQuotas limit the number of objects in a namespace. Amounts (CPU, memory, storage) and scopes are not counted here, so that a quota
+//! with them is
+//! refused instead of ignored.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +13,10 @@ use crate::server::Inner;
 use crate::write::WriteRequest;
 
 const PLURAL: &str = "resourcequotas";
-/// Resources that have a name of their own in quotas, besides `count/PLURAL.GROUP`.
+/// Resources with their own name in quotas, besides `count/PLURAL.GROUP`.
 const NAMED: [&str; 6] = ["pods", "services", "secrets", "configmaps", "persistentvolumeclaims", PLURAL];
 
-/// Refuses a quota that asks for more than is counted.
+/// Refuses a quota on things that this server does not count.
 pub(super) fn write(op: &WriteRequest<'_>, quota: &Value) -> Result<(), ApiError> {
     let spec = &quota["spec"];
     let hard = spec["hard"].as_object().into_iter().flatten();
@@ -33,7 +34,7 @@ pub(super) fn write(op: &WriteRequest<'_>, quota: &Value) -> Result<(), ApiError
     Ok(())
 }
 
-/// Refuses an object for which there is no room.
+/// Refuses an object that exceeds a quota.
 pub(super) fn create(op: &WriteRequest<'_>, object: &Value) -> Result<(), ApiError> {
     let names = names(&op.resource.group, &op.resource.plural);
     let Some(quotas) = op.server.registry.by_plural("", PLURAL) else { return Ok(()) };
@@ -70,12 +71,12 @@ fn limit(value: &Value) -> Option<i64> {
 }
 
 impl Inner {
-    /// How many there are of what a quota counts under this name.
+    /// The present count of what a quota limits under this name.
     fn count(&self, name: &str, namespace: &str) -> i64 {
         let counted = name.strip_prefix("count/").unwrap_or(name);
         let (plural, group) = counted.split_once('.').unwrap_or((counted, ""));
         let Some(resource) = self.registry.by_plural(group, plural) else { return 0 };
-        // A pod that has ended takes no room, unless objects as such are counted.
+        // A finished pod does not count, except in a quota on objects as such.
         let room = |phase: &str| name != "pods" || !matches!(phase, "Succeeded" | "Failed");
         let page = self.store.page(&resource.storage, Some(namespace), None, None, 0, |object| {
             let phase = object.fields.iter().find(|(field, _)| &**field == "status.phase");
@@ -84,7 +85,7 @@ impl Inner {
         i64::try_from(page.map(|page| page.objects.len()).unwrap_or_default()).unwrap_or(i64::MAX)
     }
 
-    /// What the status of a quota should say is used.
+    /// The value of `status.used` of a quota.
     pub(crate) fn quota_used(&self, namespace: &str, hard: &Value) -> Value {
         let names = hard.as_object().into_iter().flatten().map(|(name, _)| name);
         let used: BTreeMap<&String, i64> = names.map(|name| (name, self.count(name, namespace))).collect();

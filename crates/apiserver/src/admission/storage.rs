@@ -7,9 +7,9 @@ use super::{forbidden, list_mut};
 use crate::error::ApiError;
 use crate::write::{WriteRequest, meta_text};
 
-/// Keeps a volume until no claim is bound to it.
+/// The finalizer of a volume while a claim is bound to it.
 pub(crate) const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";
-/// Keeps a claim until no pod uses it.
+/// The finalizer of a claim while a pod uses it.
 pub(crate) const CLAIM_PROTECTION: &str = "kubernetes.io/pvc-protection";
 
 const DEFAULT_STORAGE: [&str; 2] =
@@ -47,7 +47,7 @@ pub(super) fn default_ingress_class(op: &WriteRequest<'_>, object: &mut Value) {
     }
 }
 
-/// The newest class that says it is the default; of those of one second, the first by name.
+/// The newest class that is marked as default; for equal creation times, the first by name.
 fn default_class(op: &WriteRequest<'_>, group: &str, plural: &str, annotations: &[&str]) -> Option<String> {
     let is_default = |class: &Value| annotations.iter().any(|name| class["metadata"]["annotations"][*name] == "true");
     let mut classes: Vec<Value> = op.server.lookup_all(group, plural, None);
@@ -59,7 +59,7 @@ fn default_class(op: &WriteRequest<'_>, group: &str, plural: &str, annotations: 
     classes.first().map(|class| meta_text(class, "name").to_owned())
 }
 
-/// A claim grows only when it is bound and its class allows it.
+/// A claim may grow only when it is bound and its class allows it.
 pub(super) fn resize(op: &WriteRequest<'_>, old: &Value, new: &Value) -> Result<(), ApiError> {
     let size =
         |claim: &Value| Quantity::parse(claim["spec"]["resources"]["requests"]["storage"].as_str().unwrap_or("0")).ok();

@@ -1,4 +1,4 @@
-//! Who sent the request.
+//! Authentication of requests.
 
 use fleetwright_rbac::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED, User};
 use http::HeaderMap;
@@ -8,12 +8,12 @@ use jiff::Timestamp;
 use super::{ClientCertificate, Objects, TokenIssuer, bootstrap_token};
 use crate::error::ApiError;
 
-/// Finds out who sent a request: by client certificate, else by bearer token, else nobody in particular.
+/// Authenticates a request: by client certificate, else by bearer token, else as anonymous.
 #[derive(Clone, Copy, Debug)]
 pub struct Authenticator<'a> {
     /// Verifies tokens.
     pub issuer: &'a TokenIssuer,
-    /// What tokens are bound to.
+    /// The objects to which tokens are bound.
     pub objects: &'a dyn Objects,
 }
 
@@ -24,7 +24,7 @@ impl std::fmt::Debug for dyn Objects + '_ {
 }
 
 impl Authenticator<'_> {
-    /// The sender. Credentials that are not good give a 401; no credentials give the anonymous user.
+    /// The user of the request. Invalid credentials give a 401; missing credentials give the anonymous user.
     pub fn authenticate(
         &self,
         certificate: Option<&ClientCertificate>,
@@ -47,7 +47,7 @@ impl Authenticator<'_> {
     }
 }
 
-/// The user as a member of the authenticated, unless they are said to be otherwise.
+/// Adds the group of authenticated users, unless the user is anonymous.
 pub fn authenticated(mut user: User) -> User {
     if user.name != ANONYMOUS && !user.is_in(UNAUTHENTICATED) {
         user.ensure_group(AUTHENTICATED);
@@ -55,7 +55,7 @@ pub fn authenticated(mut user: User) -> User {
     user
 }
 
-/// The token of an `Authorization: Bearer` header; other schemes are passed over, as is an empty token.
+/// The token of an `Authorization: Bearer` header; other schemes and empty tokens are ignored.
 fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let header = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
     let mut parts = header.splitn(3, ' ');

@@ -1,4 +1,4 @@
-//! The policy of one server, compiled when it is first needed and again when roles or bindings changed.
+//! The RBAC policy of one server, compiled on first use and again after roles or bindings changed.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::error::{ApiError, Details};
 
-/// Keeps the compiled policy of the newest revision that was asked for.
+/// Caches the compiled policy of the newest requested revision.
 #[derive(Debug, Default)]
 pub struct Authorizer {
     compiled: RwLock<Option<(u64, Arc<Policy>)>>,
@@ -24,7 +24,7 @@ impl Authorizer {
         }
         let policy = Arc::new(Policy::from_objects(&objects()));
         let mut compiled = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
-        // A slower thread must not put an older policy over a newer one.
+        // A slower thread must not replace a newer policy by an older one.
         if compiled.as_ref().is_none_or(|(at, _)| *at < revision) {
             *compiled = Some((revision, policy.clone()));
         }
@@ -32,13 +32,13 @@ impl Authorizer {
     }
 }
 
-/// Lets the request through, or refuses it with the 403 that kube-apiserver answers.
+/// Allows the request, or refuses it with the 403 of kube-apiserver.
 pub fn authorize(policy: &Policy, attributes: &Attributes<'_>) -> Result<(), ApiError> {
     let decision = policy.authorize(attributes);
     if decision.allowed { Ok(()) } else { Err(forbidden(attributes, &decision.reason)) }
 }
 
-/// The 403 for a request that nobody allowed.
+/// The 403 for a request that no rule allows.
 pub(super) fn forbidden(attributes: &Attributes<'_>, reason: &str) -> ApiError {
     let details = Details {
         name: attributes.name.into(),

@@ -1,5 +1,5 @@
-//! Bootstrap tokens: Secrets in kube-system with which machines that nobody knows yet ask for their first certificate, as kube-apiserver
-//! takes them with `--enable-bootstrap-token-auth`.
+//! Bootstrap tokens: Secrets in kube-system with which new machines request their first certificate, as kube-apiserver
+//! accepts them with `--enable-bootstrap-token-auth`.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::Engine;
@@ -14,7 +14,7 @@ const NAMESPACE: &str = "kube-system";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 const BOOTSTRAPPERS: &str = "system:bootstrappers";
 
-/// The user of a token that is good now; none for what is no bootstrap token, or none that counts.
+/// The user of a valid bootstrap token; none for other tokens, and for expired or disabled ones.
 pub(super) fn user(token: &str, objects: &dyn Objects, now: Timestamp) -> Option<User> {
     let (id, secret) = token.split_once('.')?;
     if !(is_part(id, 6) && is_part(secret, 16)) {
@@ -24,7 +24,7 @@ pub(super) fn user(token: &str, objects: &dyn Objects, now: Timestamp) -> Option
     let data = |key: &str| decoded(&object, key);
     let good = text(&object, "/type") == TYPE
         && text(&object, "/metadata/deletionTimestamp").is_empty()
-        // In constant time: how long it takes must not tell how much of a guess is right.
+        // In constant time: the duration must not reveal how much of a guess is right.
         && verify_slices_are_equal(data("token-secret").as_bytes(), secret.as_bytes()).is_ok()
         && data("token-id") == id
         && !is_expired(&data("expiration"), now)
@@ -33,7 +33,7 @@ pub(super) fn user(token: &str, objects: &dyn Objects, now: Timestamp) -> Option
     good.then(|| User::new(format!("system:bootstrap:{id}"), groups))
 }
 
-/// Whether a Secret is a token whose time is over; those are removed.
+/// Whether a Secret is an expired bootstrap token; expired ones are removed.
 pub(crate) fn is_over(object: &Value, now: Timestamp) -> bool {
     text(object, "/type") == TYPE && is_expired(&decoded(object, "expiration"), now)
 }
@@ -47,12 +47,12 @@ fn is_part(text: &str, length: usize) -> bool {
     text.len() == length && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
 }
 
-/// Nothing said is for ever; what nobody understands is over.
+/// No expiry: never expires; unparsable: expired.
 fn is_expired(expiration: &str, now: Timestamp) -> bool {
     !expiration.is_empty() && expiration.parse::<Timestamp>().map_or(true, |until| until <= now)
 }
 
-/// The groups, which are only ever those of bootstrappers; none if one is not.
+/// The extra groups, which must be bootstrapper groups; none if one is not.
 fn groups(extra: &str) -> Option<Vec<String>> {
     let mut groups: Vec<String> = extra.split(',').filter(|group| !group.is_empty()).map(str::to_owned).collect();
     groups.push(BOOTSTRAPPERS.to_owned());

@@ -1,4 +1,4 @@
-//! Identity from a client certificate.
+//! Authentication by client certificate.
 
 use aws_lc_rs::digest;
 use fleetwright_rbac::User;
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-/// Where a certificate's subject carries the user's uid.
+/// The OID of the user's uid in a certificate's subject.
 const UID: &str = "1.3.6.1.4.1.57683.2";
 
 /// A client certificate whose chain the TLS layer has verified, read once per connection.
@@ -29,8 +29,8 @@ impl ClientCertificate {
         })
     }
 
-    /// Who it is: nobody when the subject has no common name. A connection may outlive its certificate, so every
-    /// request asks again.
+    /// The user of the certificate; none when the subject has no common name. A connection may outlive its certificate, so every
+    /// request checks the validity again.
     pub fn user(&self, now: Timestamp) -> Result<Option<User>, String> {
         if now.as_second() < self.not_before || now.as_second() > self.not_after {
             return Err("x509: certificate has expired or is not yet valid".to_owned());

@@ -1,7 +1,7 @@
-//! Acting as somebody else.
+//! User impersonation.
 //!
-//! There are the old way, one `impersonate` check per name, group, uid and extra value, and the constrained ways, which
-//! also ask whether the sender may do this very request as somebody else (`impersonate-on:MODE:VERB`). All ways that fit
+//! There are the classic mode, one `impersonate` check per name, group, uid and extra value, and the constrained modes, which
+//! also check whether the sender may make this request as another user (`impersonate-on:MODE:VERB`). All matching modes
 //! are tried; when none allows it, the first refusal is the answer.
 
 use std::collections::BTreeMap;
@@ -18,10 +18,10 @@ const UID: &str = "impersonate-uid";
 const GROUP: &str = "impersonate-group";
 const EXTRA: &str = "impersonate-extra-";
 const AUTHENTICATION: &str = "authentication.k8s.io";
-/// From so many checks on, a constrained mode first asks for all at once.
+/// From this number of checks on, a constrained mode first checks all at once.
 const MANY: usize = 4;
 
-/// Whom the sender wants to be for this request; `None` when the headers ask for nobody else.
+/// The impersonated user of this request; `None` without impersonation headers.
 pub fn impersonate(policy: &Policy, request: &Attributes<'_>, headers: &HeaderMap) -> Result<Option<User>, ApiError> {
     let Some(wanted) = wanted(headers)? else { return Ok(None) };
     let mut refusal = None;
@@ -56,7 +56,7 @@ fn wanted(headers: &HeaderMap) -> Result<Option<User>, ApiError> {
     }
 }
 
-/// Undoes percent-encoding in a header name; one that is broken is taken as it is.
+/// Decodes percent escapes in a header name; an invalid one is taken literally.
 fn unescape(key: &str) -> String {
     let mut bytes = Vec::with_capacity(key.len());
     let mut rest = key.as_bytes();
@@ -76,7 +76,7 @@ fn unescape(key: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The user as the real server's error prints it, a Go value.
+/// The user in the notation of the real server's error, a Go value.
 fn go_syntax(user: &User) -> String {
     let list = |items: &[String]| items.iter().map(|item| quote(item)).collect::<Vec<_>>().join(", ");
     let slice = |items: &[String]| {
@@ -97,11 +97,11 @@ fn only_a_name(user: &User) -> bool {
     user.uid.is_empty() && user.groups.is_empty() && user.extra.is_empty()
 }
 
-/// One way of acting as somebody else.
+/// A mode of impersonation.
 struct Mode {
-    /// The name of a constrained mode; `None` is the old way.
+    /// The name of a constrained mode; `None` is the classic mode.
     name: Option<&'static str>,
-    /// Whether this way is for this wish of this sender.
+    /// Whether this mode applies to this sender and this impersonated user.
     fits: fn(&User, &User) -> bool,
 }
 
@@ -140,7 +140,7 @@ impl Mode {
             version: "v1",
             ..Attributes::resource(request.user, &verb, AUTHENTICATION, resource)
         };
-        // The old way has names and groups in the core group.
+        // The classic mode has names and groups in the core group.
         let group = if self.name.is_some() { AUTHENTICATION } else { "" };
         let mut user = wanted.clone();
         let mut name = Attributes { group, ..identity("users").named(&wanted.name) };
@@ -204,7 +204,7 @@ impl Mode {
     }
 }
 
-/// What the constrained modes demand of extra keys and values.
+/// Checks the form of extra keys and values in constrained modes.
 fn check_extra_form(extra: &BTreeMap<String, Vec<String>>) -> Result<(), String> {
     for (key, values) in extra {
         if key.is_empty() {

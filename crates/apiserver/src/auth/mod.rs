@@ -1,8 +1,8 @@
-//! Who asks, and whether they may.
+//! Authentication and authorization.
 //!
-//! A request passes through [`Authenticator`] (who is it?), [`impersonate`] (who do they want to be?) and
-//! [`Authorizer`] (may they?). The rest are the endpoints that answer the same questions to clients: token requests and
-//! the reviews. Nothing here holds objects: what is stored is asked for through [`Objects`].
+//! A request passes through [`Authenticator`] (authentication), [`impersonate`] (impersonation) and
+//! [`Authorizer`] (authorization). The rest are the endpoints with the same functions for clients: token requests and
+//! the reviews. This module stores no objects: it reads them through [`Objects`].
 
 mod authenticate;
 mod authorizer;
@@ -31,9 +31,9 @@ pub use token_request::token_request;
 
 use serde_json::Value;
 
-/// The stored objects of the core group, as far as identity depends on them.
+/// The stored objects of the core group that authentication depends on.
 pub trait Objects {
-    /// The object now, by plural resource, namespace (empty for none) and name.
+    /// The present object, by plural resource, namespace (empty for none) and name.
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value>;
 }
 
@@ -43,7 +43,7 @@ impl<F: Fn(&str, &str, &str) -> Option<Value>> Objects for F {
     }
 }
 
-/// The string at a pointer; empty when there is none.
+/// The string at a pointer; empty when it does not exist.
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! User names that mean something: service accounts and nodes.
+//! User names with a structure: service accounts and nodes.
 
 /// Whether the text is a DNS label of RFC 1123.
 fn is_label(text: &str) -> bool {

@@ -1,5 +1,5 @@
-//! What a node may do: what its kubelet needs, for its own Node, its own pods and what those refer to. As the authorization mode Node of
-//! kube-apiserver, without the resources of storage drivers and devices that it follows as well.
+//! The node authorizer: a kubelet's rights on its own Node, its own pods and the objects that those refer to. Like the authorization mode Node of
+//! kube-apiserver, without the resources of storage drivers and devices that it supports as well.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use super::text;
 
 const NODES: &str = "system:nodes";
 
-/// The rules of the role `system:node`, for all nodes. The role's own binding has no subjects: what is said here narrows it.
+/// The rules of the role `system:node`, for all nodes. The role's own binding has no subjects: the node authorizer narrows the rules.
 static RULES: LazyLock<Policy> = LazyLock::new(|| {
     let role = bootstrap::objects()
         .into_iter()
@@ -28,7 +28,7 @@ pub fn node_of(user: &User) -> Option<&str> {
     user.name.strip_prefix("system:node:").filter(|name| !name.is_empty() && user.is_in(NODES))
 }
 
-/// What the node authorizer looks at besides the request.
+/// The objects that the node authorizer reads.
 pub trait Graph {
     /// The pods that are bound to a node.
     fn pods_on(&self, node: &str) -> Vec<Value>;
@@ -38,7 +38,7 @@ pub trait Graph {
     fn claim(&self, namespace: &str, name: &str) -> Option<Value>;
 }
 
-/// Whether a node may do this by what it is. `selected_node` is what the request's field selector says of `spec.nodeName`.
+/// Whether the node authorizer allows the request. `selected_node` is `spec.nodeName` in the request's field selector.
 pub fn node_may(attributes: &Attributes<'_>, selected_node: &str, graph: &dyn Graph) -> bool {
     let Some(node) = node_of(attributes.user) else { return false };
     if !attributes.resource_request || !RULES.authorize(attributes).allowed {
@@ -52,7 +52,7 @@ pub fn node_may(attributes: &Attributes<'_>, selected_node: &str, graph: &dyn Gr
     };
     match (attributes.group, attributes.resource, attributes.subresource, attributes.verb) {
         ("", "nodes", _, "create") => true,
-        // Admission says why another node's object is not to be written.
+        // Admission refuses writes to another node's object with a better message.
         ("", "nodes", _, "update" | "patch") => true,
         ("", "nodes", ..) => own,
         ("", "pods", "", "get") => graph.pod(namespace, name).is_some_and(|pod| text(&pod, "/spec/nodeName") == node),
@@ -70,13 +70,13 @@ pub fn node_may(attributes: &Attributes<'_>, selected_node: &str, graph: &dyn Gr
         }),
         ("coordination.k8s.io", "leases", _, verb) => namespace == "kube-node-lease" && (own || verb == "create"),
         ("storage.k8s.io", "csinodes", _, verb) => own || verb == "create",
-        // Nothing here knows whose they are.
+        // The node of these objects is not known here.
         ("storage.k8s.io", "volumeattachments", ..) | ("resource.k8s.io", ..) => false,
         _ => true,
     }
 }
 
-/// What a pod refers to that a node could read by making the pod itself; none if it is nothing.
+/// An object that a pod refers to and that a node could read by creating the pod itself; none without references.
 pub fn reference_of(pod: &Value) -> Option<&'static str> {
     let account = text(pod, "/spec/serviceAccountName");
     let kinds = [
@@ -102,7 +102,7 @@ fn claims(pod: &Value) -> impl Iterator<Item = &str> {
         .filter(|name| !name.is_empty())
 }
 
-/// The names of one kind that a pod refers to: from its environment, its volumes, and volumes that are made of several.
+/// The names of one kind that a pod refers to: from its environment, its volumes, and projected volumes.
 fn referred<'a>(pod: &'a Value, kind: [&'static str; 4]) -> impl Iterator<Item = &'a str> + use<'a> {
     let [env_from, env, volume, projected] = kind;
     let environment = containers(pod).flat_map(move |container| {

@@ -1,4 +1,4 @@
-//! The endpoints behind `kubectl auth can-i` and `whoami`, and those that other servers ask.
+//! The endpoints of `kubectl auth can-i` and `whoami`, and the reviews for other servers.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::selectors::{FieldSelector, LabelSelector};
 const AUTHORIZATION: &str = "authorization.k8s.io";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
-/// Answers a SubjectAccessReview: may this other user do that?
+/// Answers a SubjectAccessReview: the rights of another user.
 pub fn subject_access_review(policy: &Policy, body: Value) -> Result<Value, ApiError> {
     let mut errors = attribute_errors(&body);
     errors.extend(subject_errors(&body));
@@ -64,7 +64,7 @@ pub fn local_subject_access_review(policy: &Policy, namespace: &str, mut body: V
     Ok(decide(policy, &reviewed_user(&body), body))
 }
 
-/// Answers a SelfSubjectAccessReview: may I do that?
+/// Answers a SelfSubjectAccessReview: a right of the sender.
 pub fn self_subject_access_review(policy: &Policy, user: &User, body: Value) -> Result<Value, ApiError> {
     let mut errors = attribute_errors(&body);
     errors.extend(selector_errors(&body));
@@ -75,7 +75,7 @@ pub fn self_subject_access_review(policy: &Policy, user: &User, body: Value) -> 
     Ok(decide(policy, user, body))
 }
 
-/// Answers a SelfSubjectRulesReview: what may I do in this namespace?
+/// Answers a SelfSubjectRulesReview: the sender's rights in a namespace.
 pub fn self_subject_rules_review(policy: &Policy, user: &User, body: &Value) -> Result<Value, ApiError> {
     let namespace = text(body, "/spec/namespace");
     if namespace.is_empty() {
@@ -106,7 +106,7 @@ pub fn self_subject_rules_review(policy: &Policy, user: &User, body: &Value) -> 
     }))
 }
 
-/// Answers a SelfSubjectReview: who am I?
+/// Answers a SelfSubjectReview: the sender's identity.
 pub fn self_subject_review(user: &User, now: Timestamp) -> Value {
     json!({
         "kind": "SelfSubjectReview",
@@ -116,14 +116,14 @@ pub fn self_subject_review(user: &User, now: Timestamp) -> Value {
     })
 }
 
-/// Answers a TokenReview: whose token is this?
+/// Answers a TokenReview: the user of a token.
 pub fn token_review(
     issuer: &TokenIssuer,
     objects: &dyn Objects,
     mut body: Value,
     now: Timestamp,
 ) -> Result<Value, ApiError> {
-    // What follows a space is not part of the token, as in a request's header.
+    // Text after a space is not part of the token, as in a request's header.
     let token = text(&body, "/spec/token").trim().split(' ').next().unwrap_or_default();
     if text(&body, "/spec/token").is_empty() {
         return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
@@ -147,7 +147,7 @@ pub fn token_review(
     Ok(body)
 }
 
-/// A user as the API shows it; what is empty is left out.
+/// A user in the form of the API; empty fields are left out.
 fn user_info(user: &User) -> Value {
     let mut info = Map::new();
     for (key, value) in [("username", &user.name), ("uid", &user.uid)] {
@@ -168,7 +168,7 @@ fn metadata(body: &Value) -> Value {
     body.get("metadata").filter(|metadata| metadata.is_object()).cloned().unwrap_or_else(|| json!({}))
 }
 
-/// Whether the metadata says nothing, apart from what the server wrote and the fields named.
+/// Whether the metadata is empty, apart from server-side fields and the named ones.
 fn is_empty(body: &Value, but: &[&str]) -> bool {
     let says = |value: &Value| match value {
         Value::Null => false,
@@ -210,7 +210,7 @@ fn subject_errors(body: &Value) -> Vec<FieldError> {
     }
 }
 
-/// The mistakes in the selectors that narrow a review.
+/// The errors in the selectors that narrow a review.
 fn selector_errors(body: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     for kind in ["fieldSelector", "labelSelector"] {
@@ -255,7 +255,7 @@ fn selector_errors(body: &Value) -> Vec<FieldError> {
 }
 
 fn valid(errors: &[FieldError]) -> Result<(), ApiError> {
-    // The real server words these without a kind.
+    // The real server's text for these has no kind.
     if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(AUTHORIZATION, "", "", errors)) }
 }
 
@@ -299,7 +299,7 @@ fn decide(policy: &Policy, user: &User, mut body: Value) -> Value {
     body
 }
 
-/// What is said about selectors that could not be read: they are left out of the decision, which can only widen it.
+/// The warnings about invalid selectors: they are left out of the decision, which can only widen it.
 fn ignored_selectors(body: &Value) -> Vec<String> {
     let mut ignored = Vec::new();
     for kind in ["fieldSelector", "labelSelector"] {

@@ -22,9 +22,9 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::{Objects, text};
 
-/// How far clocks may be apart.
+/// The tolerated clock skew in seconds.
 const LEEWAY: i64 = 60;
-/// How many verified signatures are remembered. Objects are looked up every time; only the arithmetic is saved.
+/// The number of cached signature checks. Objects are looked up every time; only the signature check is saved.
 const REMEMBERED: usize = 256;
 
 /// Signs tokens with the server's key and verifies them.
@@ -33,12 +33,12 @@ pub struct TokenIssuer {
     audiences: Vec<String>,
     key: EcdsaKeyPair,
     key_id: String,
-    /// Keys whose tokens are accepted: first its own.
+    /// Keys whose tokens are accepted: first the issuer's own.
     keys: Vec<PublicKey>,
     verified: Mutex<HashMap<[u8; 32], Arc<Claims>>>,
 }
 
-/// A key that tokens are verified with.
+/// A public key that verifies tokens.
 struct PublicKey {
     id: String,
     /// An uncompressed point of P-256: 4, then both coordinates.
@@ -68,24 +68,24 @@ impl PublicKey {
     }
 }
 
-/// What a token is to be good for.
+/// The claims of a token to issue.
 #[derive(Clone, Debug, Default)]
 pub struct Grant {
     /// The service account's namespace.
     pub namespace: String,
     /// The service account.
     pub service_account: Bound,
-    /// Who may accept the token.
+    /// The audiences of the token.
     pub audiences: Vec<String>,
-    /// For how many seconds.
+    /// The validity in seconds.
     pub seconds: i64,
-    /// After how many seconds its use is worth a warning; 0 for never.
+    /// The time in seconds after which its use gets a warning; 0 for never.
     pub warn_after: i64,
-    /// The pod it dies with.
+    /// The pod that the token is bound to.
     pub pod: Option<Bound>,
-    /// The secret it dies with.
+    /// The secret that the token is bound to.
     pub secret: Option<Bound>,
-    /// The node it dies with, or, next to a pod, the node the pod runs on.
+    /// The node that the token is bound to, or, beside a pod, the node of the pod.
     pub node: Option<Bound>,
 }
 
@@ -115,21 +115,21 @@ pub struct Issued {
     pub token: String,
 }
 
-/// A token that was found good.
+/// A valid token.
 #[derive(Clone, Debug)]
 pub struct Verified {
-    /// Who it stands for, without the group of the authenticated.
+    /// The user of the token, without the group of authenticated users.
     pub user: User,
-    /// The audiences that were asked for and that it is good for.
+    /// The requested audiences that the token is valid for.
     pub audiences: Vec<String>,
 }
 
-/// Why a token is not good.
+/// The reason why a token is not valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenError {
-    /// It is no token of this issuer.
+    /// The token is not of this issuer.
     Foreign,
-    /// It is, and it is not valid.
+    /// The token is of this issuer and not valid.
     Invalid(String),
 }
 
@@ -222,7 +222,7 @@ impl TokenIssuer {
         Ok(Self { issuer, audiences, key, key_id: own.id.clone(), keys: vec![own], verified: Mutex::default() })
     }
 
-    /// The same issuer, which accepts what these keys signed as well.
+    /// The same issuer, which also accepts tokens that these keys signed.
     pub fn accepting(mut self, pems: &[String]) -> Result<Self, String> {
         for pem in pems {
             let key = PublicKey::from_pem(pem)?;
@@ -268,8 +268,8 @@ impl TokenIssuer {
         Ok(Issued { token: format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)) })
     }
 
-    /// Checks a token: signature, time, audience (the server's own when none is asked for), and that the account and
-    /// whatever it is bound to still exist.
+    /// Checks a token: signature, time, audience (the server's own when none is requested), and that the account and
+    /// the objects that it is bound to still exist.
     pub fn verify(
         &self,
         token: &str,
@@ -293,7 +293,7 @@ impl TokenIssuer {
         Ok(Verified { user: check_objects(&claims, objects, now)?, audiences: shared })
     }
 
-    /// The claims of a token whose signature is ours.
+    /// The claims of a token with a valid signature.
     fn claims(&self, token: &str) -> Result<Arc<Claims>, TokenError> {
         let mut fingerprint = [0; 32];
         fingerprint.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
@@ -333,7 +333,7 @@ impl TokenIssuer {
             let key = UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, &key.point);
             key.verify(signed.as_bytes(), &signature).is_ok()
         };
-        // The algorithm is ours to choose, never the token's.
+        // The server chooses the algorithm, never the token.
         if head.alg != "ES256" || !keys.any(good) {
             return Err(invalid("go-jose/go-jose: error in cryptographic primitive"));
         }
@@ -390,7 +390,7 @@ fn check_time(claims: &Claims, now: Timestamp) -> Result<(), TokenError> {
     Ok(())
 }
 
-/// Whether an object was deleted longer ago than clocks may be apart.
+/// Whether an object was deleted longer ago than the tolerated clock skew.
 fn is_gone(object: &Value, now: Timestamp) -> bool {
     let deleted = text(object, "/metadata/deletionTimestamp").parse::<Timestamp>();
     deleted.is_ok_and(|deleted| deleted.as_second() < now.as_second().saturating_sub(LEEWAY))
@@ -408,7 +408,7 @@ fn check_objects(claims: &Claims, objects: &dyn Objects, now: Timestamp) -> Resu
     if is_gone(&account, now) {
         return Err(invalid(format!("service account {namespace}/{} has been deleted", serviceaccount.name)));
     }
-    // A pod's node is a fact about the pod; only a node by itself must still be there.
+    // A pod's node is only a claim about the pod; a node without a pod must still exist.
     let lone_node = node.as_ref().filter(|_| pod.is_none());
     let ties = [
         ("secrets", "secret", namespace.as_str(), secret.as_ref()),

@@ -13,7 +13,7 @@ const KIND: &str = "TokenRequest";
 const SHORTEST: i64 = 600;
 const LONGEST: i64 = 1 << 32;
 const DEFAULT: i64 = 3600;
-/// What pods ask for when they do not rotate their token. Old clients that never read it again keep working for a year.
+/// The expiry that pods without token rotation request. For old clients that never reload it, the token is valid for a year.
 const UNROTATED: i64 = 3607;
 const YEAR: i64 = 365 * 24 * 3600;
 
@@ -89,7 +89,7 @@ pub fn token_request(
     }))
 }
 
-/// A time as objects show it.
+/// A time in whole seconds, as in objects.
 pub(super) fn seconds_only(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }
@@ -112,7 +112,7 @@ fn validate(seconds: i64, body: &Value) -> Result<(), ApiError> {
     if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(GROUP, KIND, "", &errors)) }
 }
 
-/// Binds the token to the object that the request refers to.
+/// Binds the token to the referenced object.
 fn bind(grant: &mut Grant, reference: &Value, objects: &dyn Objects) -> Result<(), ApiError> {
     let (name, kind) = (text(reference, "/name"), text(reference, "/kind"));
     let (group, version) = match text(reference, "/apiVersion").split_once('/') {

@@ -1,4 +1,4 @@
-//! Every active namespace has a service account `default` and a ConfigMap with the certificate that clients trust.
+//! Creates the service account `default` and the ConfigMap with the CA certificate in every active namespace.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const ROOT_CA: &str = "kube-root-ca.crt";
 const DESCRIPTION: &str = "kubernetes.io/description";
 const ABOUT: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
 
-/// The namespaces to look at.
+/// The namespaces to reconcile.
 #[derive(Default)]
 pub(super) struct Accounts {
     due: BTreeSet<Arc<str>>,
@@ -40,7 +40,7 @@ impl Accounts {
     }
 }
 
-/// Looks at every namespace.
+/// Reconciles every namespace.
 pub(super) fn settle(inner: &Arc<Inner>) {
     let Some(namespaces) = inner.registry.by_plural("", "namespaces") else { return };
     for object in super::all(inner, &namespaces.storage) {
@@ -57,7 +57,7 @@ fn ensure(inner: &Arc<Inner>, namespace: &str) {
     }
 }
 
-/// Creates the default service account of a namespace unless it is there.
+/// Creates the default service account of a namespace unless it exists.
 pub(crate) fn ensure_account(inner: &Arc<Inner>, namespace: &str) {
     let Some(accounts) = inner.registry.by_plural("", "serviceaccounts") else { return };
     if inner.store.get(&accounts.storage, &Key::new(namespace, ACCOUNT)).is_some() {

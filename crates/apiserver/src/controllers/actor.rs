@@ -1,4 +1,4 @@
-//! How controllers write: through the same path as every client, each under its own name.
+//! The client of the controllers: they write through the same path as every client, each under its own name.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::write::patch::{PatchKind, patch};
 use crate::write::update::{Changed, change};
 use crate::write::{Outcome, Warnings, WriteRequest, create, decode, metadata};
 
-/// How often an edit is made again when others write to the same object.
+/// The number of attempts of an edit after conflicts.
 const ATTEMPTS: usize = 16;
 
-/// One controller at work on one server.
+/// A controller's identity on one server.
 pub(super) struct Actor<'a> {
     pub(super) inner: &'a Arc<Inner>,
     user: User,
@@ -56,7 +56,7 @@ impl<'a> Actor<'a> {
         }
     }
 
-    /// Creates an object, given as a client would write it.
+    /// Creates an object, in the form in which a client would send it.
     pub(super) fn create(
         &self,
         resource: &Arc<Resource>,
@@ -67,8 +67,8 @@ impl<'a> Actor<'a> {
         create::create(&self.operation(resource, namespace, ""), object, false)
     }
 
-    /// Changes an object with this uid; nothing is written when nothing changes. The edit is made again on the newer
-    /// object when another write came first.
+    /// Changes the object with this uid; a change without a difference is not written. After a conflict the edit is repeated on the newer
+    /// object.
     pub(super) fn change(
         &self,
         resource: &Arc<Resource>,
@@ -95,7 +95,7 @@ impl<'a> Actor<'a> {
         }
     }
 
-    /// Takes a finalizer from an object.
+    /// Removes a finalizer from an object.
     pub(super) fn drop_finalizer(
         &self,
         resource: &Arc<Resource>,
@@ -123,7 +123,7 @@ impl<'a> Actor<'a> {
         delete(&self.operation(resource, &object.key.namespace, ""), &object.key.name, &options)
     }
 
-    /// Applies a configuration, taking its fields from whoever has them.
+    /// Applies a configuration with force: it takes over fields of other managers.
     pub(super) fn apply(&self, resource: &Arc<Resource>, name: &str, object: &Value) -> Result<(), ApiError> {
         let mut op = self.operation(resource, "", "");
         op.options.force = true;
@@ -131,7 +131,7 @@ impl<'a> Actor<'a> {
     }
 }
 
-/// Logs what did not work. A write that was overtaken, or whose object went, is seen again by its event.
+/// Logs a failed write. A conflict or a deleted object needs no log, since its event requeues the object.
 pub(super) fn log<T>(controller: &str, done: Result<T, ApiError>) -> Option<T> {
     match done {
         Ok(value) => Some(value),

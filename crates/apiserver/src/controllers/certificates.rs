@@ -1,5 +1,6 @@
-//! Approved certificate requests are signed by the server's own authority or that of its manager, as kube-controller-manager does with that of a cluster; old
-//! requests and bootstrap tokens that ended go.
+//! Signs approved certificate requests with the server's own authority or its manager's, as kube-controller-manager does with the authority of a
+//! cluster;
+//! removes old requests and expired bootstrap tokens.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,13 +22,13 @@ use crate::write::options::DeleteOptions;
 
 const GROUP: &str = "certificates.k8s.io";
 const PLURAL: &str = "certificatesigningrequests";
-/// The longest that a certificate is signed for, and the time when a request asks for none.
+/// The longest validity of a certificate, and the default of requests without one.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
-/// How long requests are kept: answered ones, and those that nobody answers.
+/// The retention of requests: answered ones, and pending ones.
 const ANSWERED: SignedDuration = SignedDuration::from_hours(1);
 const PENDING: SignedDuration = SignedDuration::from_hours(24);
 
-/// The requests to look at.
+/// The requests to reconcile.
 #[derive(Default)]
 pub(super) struct Certificates {
     requests: BTreeSet<Key>,
@@ -42,7 +43,7 @@ impl Certificates {
         }
     }
 
-    /// A manager signs in place of the server's own authorities.
+    /// A manager's authorities replace the server's own.
     pub(super) fn reconcile(&mut self, inner: &Arc<Inner>, manager: Option<&ControllerManager>) {
         let requests = std::mem::take(&mut self.requests);
         let Some(resource) = inner.registry.by_plural(GROUP, PLURAL) else { return };
@@ -85,7 +86,7 @@ fn settle(inner: &Arc<Inner>, manager: Option<&ControllerManager>, resource: &Ar
     log("certificates", done);
 }
 
-/// The signers that a server has of its own.
+/// The built-in signers of a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Signer {
     Client,
@@ -103,7 +104,7 @@ impl Signer {
         }
     }
 
-    /// Who signs: serving certificates of kubelets come from an authority of their own.
+    /// The authority of the signer: serving certificates of kubelets have a separate one.
     fn authority(self, inner: &Inner, manager: Option<&ControllerManager>) -> Option<Arc<Authority>> {
         match self {
             Self::Client | Self::KubeletClient => {
@@ -127,7 +128,7 @@ impl Signer {
         authority.sign(&asked, &[usage], lifetime).map_err(|error| error.to_string())
     }
 
-    /// What each signer asks for, whoever approved.
+    /// Checks the request against the signer's rules, independent of the approval.
     fn check(self, asked: &Request, usages: &BTreeSet<&str>) -> Result<(), String> {
         let own = if self == Self::KubeletServing { "server auth" } else { "client auth" };
         if !usages.contains(own)
@@ -158,7 +159,7 @@ impl Signer {
     }
 }
 
-/// Removes requests that are old and bootstrap tokens whose time is over.
+/// Removes old requests and expired bootstrap tokens.
 pub(super) fn sweep(inner: &Arc<Inner>) {
     let now = inner.now();
     let actor = Actor::manager(inner, "certificate-controller");

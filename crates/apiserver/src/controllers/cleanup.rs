@@ -1,4 +1,4 @@
-//! Custom resource definitions that are deleted: their instances go first.
+//! Deletes the instances of custom resource definitions that are terminating.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::write::options::DeleteOptions;
 const GROUP: &str = "apiextensions.k8s.io";
 const PLURAL: &str = "customresourcedefinitions";
 
-/// The definitions that end, by name, and those of them to look at.
+/// The terminating definitions by name, and those to reconcile.
 #[derive(Default)]
 pub(super) struct Cleanup {
     ending: BTreeSet<Arc<str>>,

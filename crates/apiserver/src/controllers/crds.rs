@@ -1,4 +1,4 @@
-//! Custom resource definitions become resources: names are accepted, conditions are set, the registry follows.
+//! Turns custom resource definitions into resources: accepts names, sets conditions, updates the registry.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,17 +16,17 @@ use crate::write::update::{Changed, change};
 use crate::write::{Warnings, WriteRequest};
 
 const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
-/// Keeps a definition until its instances are gone.
+/// The finalizer of a definition while it has instances.
 pub(super) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// A definition as it was last seen. Kept between rounds, so that a round costs what changed and not what is there.
+/// The last state of a definition. Cached between rounds, so that the cost of a round depends on the changes and not on the number of definitions.
 struct Definition {
     object: Arc<Object>,
-    /// With the status that it should have.
+    /// The definition with its target status.
     crd: Value,
-    /// The status that is stored.
+    /// The stored status.
     status: Value,
-    /// Tells one spec from another.
+    /// The hash of the spec.
     spec: u64,
 }
 
@@ -37,7 +37,7 @@ impl Definition {
     }
 }
 
-/// Follows the definitions for as long as the server runs.
+/// Follows the definitions while the server runs.
 pub(crate) async fn run(inner: Arc<Inner>) {
     let mut known = Vec::new();
     loop {
@@ -50,7 +50,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     }
 }
 
-/// Brings statuses and the registry to what the definitions say now. Writes nothing when nothing changed.
+/// Updates statuses and the registry for the present definitions. Writes nothing when nothing changed.
 fn settle(inner: &Arc<Inner>, known: &mut Vec<Definition>) {
     let Some(resource) = inner.registry.find("apiextensions.k8s.io", "v1", "customresourcedefinitions") else { return };
     let mut before: HashMap<u64, Definition> = known.drain(..).map(|d| (d.object.revision, d)).collect();
@@ -59,7 +59,7 @@ fn settle(inner: &Arc<Inner>, known: &mut Vec<Definition>) {
         known.push(same.unwrap_or_else(|| Definition::read(object, &resource)));
     }
     for at in 0..known.len() {
-        // Those before already hold their new names: of two that want one name, the first gets it.
+        // Earlier definitions already hold their new names: of two that want one name, the first gets it.
         let others = known.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, other)| &other.crd);
         let status = crd::status(&known[at].crd, others, inner.now());
         known[at].crd["status"] = status;
@@ -116,7 +116,7 @@ fn serve(inner: &Arc<Inner>, definitions: &[Definition]) {
             if !established || version["served"] != true {
                 continue;
             }
-            // Changes whenever the version would be served differently.
+            // Changes with every property of the version's service.
             let stamp = hash(&(name, *spec, crd["status"]["acceptedNames"].to_string())).max(1);
             let group = crd["spec"]["group"].as_str().unwrap_or_default();
             let plural = crd["status"]["acceptedNames"]["plural"].as_str().unwrap_or_default();
@@ -140,7 +140,7 @@ fn serve(inner: &Arc<Inner>, definitions: &[Definition]) {
     if changed || all.len() != present.len() {
         inner.registry.set_customs(all);
     }
-    // The store forgets a resource with its definition, which goes only after its instances.
+    // The store drops a resource with its definition, which is deleted only after its instances.
     for gone in present.iter().filter(|r| !definitions.iter().any(|definition| defines(&definition.crd, r))) {
         inner.store.drop_resource(&gone.storage);
     }
@@ -150,7 +150,7 @@ fn defines(crd: &Value, resource: &Resource) -> bool {
     crd["spec"]["group"] == *resource.group && crd["status"]["acceptedNames"]["plural"] == *resource.plural
 }
 
-/// What the first delete of a definition leaves on it.
+/// The changes by the first delete of a definition.
 pub(crate) fn mark_for_deletion(crd: &mut Value, now: &str) {
     let map = crate::write::metadata(crd);
     map.insert("deletionTimestamp".into(), now.into());

@@ -1,4 +1,4 @@
-//! Events are news: after an hour they go.
+//! Removes Events after an hour.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::store::{Change, Draft, Precondition};
 
 const KEPT: SignedDuration = SignedDuration::from_hours(1);
 
-/// Removes events that nobody touched for an hour.
+/// Removes Events that were not updated for an hour.
 pub(super) fn sweep(inner: &Arc<Inner>) {
     let Some(resource) = inner.registry.by_plural("", "events") else { return };
     if inner.store.is_empty(&resource.storage) {
@@ -30,7 +30,7 @@ pub(super) fn sweep(inner: &Arc<Inner>) {
             continue;
         }
         let gone = Change::Delete(Draft::of(&object));
-        // One that was touched since is looked at again a minute later.
+        // An Event with a newer update is checked again a minute later.
         let _ = inner.store.commit(&resource.storage, &object.key, Precondition::Revision(object.revision), gone);
     }
 }

@@ -1,6 +1,6 @@
 //! Garbage collection by owner references: in the background, in the foreground, or not at all.
 //!
-//! An index from owners to dependents is fed by events. Whether an owner lives is asked of the store at the moment it
+//! An index from owners to dependents is fed by events. The store is asked whether an owner exists at the moment when it
 //! matters, by the coordinates in the reference and its uid, so that no index of all objects is needed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -17,12 +17,12 @@ use crate::write::options::{DeleteOptions, Propagation};
 
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 pub(super) const ORPHAN: &str = "orphan";
-/// After so many steps others get a turn.
+/// The number of steps after which other tasks get a turn.
 const STEPS: usize = 128;
-/// How often a deletion that lost a race is tried again before the next event.
+/// The number of attempts of a deletion after conflicts, before the next event.
 const ATTEMPTS: usize = 5;
 
-/// Where an object is.
+/// The coordinates of an object.
 #[derive(Clone)]
 struct ObjectRef {
     resource: Arc<Resource>,
@@ -56,31 +56,31 @@ impl ObjectRef {
 }
 
 enum Task {
-    /// See whether an object has lost its owners.
+    /// Checks whether an object has lost its owners.
     AttemptToDelete { object_ref: ObjectRef, cause: Trigger },
-    /// An object is going, and its dependents matter to it.
+    /// Handles a terminating object whose finalizers concern its dependents.
     ProcessDeleting(ObjectRef),
 }
 
-/// Why an object is judged.
+/// The reason of a check.
 enum Trigger {
-    /// Its references are new, and may never have been right.
+    /// The references are new, and may have been wrong from the start.
     Fresh,
-    /// The owner with this uid is gone, perhaps with its whole resource.
+    /// The owner with this uid was deleted, perhaps with its whole resource.
     Lost(String),
-    /// An owner wants to go and waits.
+    /// An owner in foreground deletion waits for its dependents.
     Asked,
 }
 
-/// How an owner stands.
+/// The state of an owner.
 enum OwnerState {
     Lives,
     Gone,
-    /// It waits for its dependents to go.
+    /// The owner waits for the deletion of its dependents.
     Waits,
 }
 
-/// What the collector knows.
+/// The state of the collector.
 #[derive(Default)]
 pub(super) struct Garbage {
     dependents: HashMap<String, HashSet<ObjectRef>>,
@@ -91,7 +91,7 @@ pub(super) struct Garbage {
 
 impl Garbage {
     pub(super) fn changed(&mut self, resource: &Arc<Resource>, prev: Option<&Arc<Object>>, now: Option<&Arc<Object>>) {
-        // An object that was replaced by another of the same name is gone.
+        // An object that was replaced by another of the same name counts as deleted.
         let (prev_uid, now_uid) = (prev.map(|o| o.uid.as_str()), now.map(|o| o.uid.as_str()));
         if let Some(before) = prev {
             let kept = if prev_uid == now_uid { now.map(|o| o.owners.as_slice()).unwrap_or_default() } else { &[] };
@@ -101,7 +101,7 @@ impl Garbage {
             if prev_uid != now_uid {
                 self.waiting.remove(&before.uid);
                 for object_ref in self.dependents.get(&before.uid).into_iter().flatten() {
-                    // A dependent that could not follow its reference before cannot do so now.
+                    // A dependent that could not reach its owner before the change cannot do so now.
                     let reaches = before.key.namespace.is_empty() || before.key.namespace == object_ref.key.namespace;
                     let cause = if reaches { Trigger::Lost(before.uid.clone()) } else { Trigger::Asked };
                     self.tasks.push_back(Task::AttemptToDelete { object_ref: object_ref.clone(), cause });
@@ -117,7 +117,7 @@ impl Garbage {
             }
             self.tasks.push_back(Task::AttemptToDelete { object_ref, cause: Trigger::Fresh });
         } else if !object.owners.is_empty() {
-            // A change of blockOwnerDeletion may be what an owner waits for.
+            // An owner may wait for a change of blockOwnerDeletion.
             self.wake_waiting(&object.owners);
         }
         if object.deleting {
@@ -156,7 +156,7 @@ impl Garbage {
         }
     }
 
-    /// Deletes an object without living owners; takes dead references from one that has a living owner too.
+    /// Deletes an object without existing owners; removes dangling references from one that also has an existing owner.
     fn attempt_to_delete(&mut self, actor: &Actor<'_>, object_ref: &ObjectRef, cause: &Trigger) {
         for _ in 0..ATTEMPTS {
             let Some(live) = object_ref.live(actor.inner) else { return };
@@ -178,7 +178,7 @@ impl Garbage {
                 let policy = self.policy(actor, object_ref, &live, &value, !waiting.is_empty());
                 let options = DeleteOptions {
                     propagation: Some(policy),
-                    // References that changed since must be judged again.
+                    // The precondition: changed references must be checked again.
                     resource_version: actor
                         .inner
                         .store
@@ -210,7 +210,7 @@ impl Garbage {
         if owner_waits && dependents.is_some_and(|places| !places.is_empty()) {
             let cycle = dependents.into_iter().flatten().any(|object_ref| self.waiting.contains_key(&object_ref.uid));
             if cycle {
-                // Objects that own each other would wait for each other.
+                // Objects that own each other would block each other's deletion.
                 let unblocked = actor.change(&object_ref.resource, live, "", |object| {
                     for reference in object["metadata"]["ownerReferences"].as_array_mut().into_iter().flatten() {
                         reference["blockOwnerDeletion"] = false.into();
@@ -229,7 +229,7 @@ impl Garbage {
         }
     }
 
-    /// Does for an object that is going what its finalizers ask for.
+    /// Handles the garbage collection finalizers of a terminating object.
     fn process_deleting(&mut self, actor: &Actor<'_>, object_ref: &ObjectRef) {
         let Some(live) = object_ref.live(actor.inner) else { return };
         let value = live.value();
@@ -261,7 +261,7 @@ impl Garbage {
         let mut blocked = false;
         for dependent in self.dependents_of(object_ref) {
             let Some(object) = dependent.live(actor.inner) else { continue };
-            // Objects that wait for each other would wait for ever.
+            // Objects that block each other's deletion would never be deleted.
             let blocks = blocks(&object.value(), &object_ref.uid) && !self.is_cyclic(&dependent.uid, &object_ref.uid);
             blocked |= blocks;
             if (first || blocks) && !object.deleting {
@@ -274,7 +274,7 @@ impl Garbage {
         }
     }
 
-    /// Whether an owner is, through others that wait, a dependent of its own dependent.
+    /// Whether a waiting owner is, through other waiting owners, a dependent of its own dependent.
     fn is_cyclic(&self, from: &str, to: &str) -> bool {
         let (mut seen, mut next) = (HashSet::new(), vec![from]);
         while let Some(uid) = next.pop() {
@@ -293,8 +293,8 @@ impl Garbage {
     }
 }
 
-/// How many owners live, and the uids of those that are gone and of those that wait for their dependents. None when it
-/// cannot be told.
+/// The number of existing owners, and the uids of deleted ones and of those that wait for their dependents. None when it
+/// cannot be determined.
 fn classify(
     actor: &Actor<'_>,
     object_ref: &ObjectRef,
@@ -335,12 +335,12 @@ fn drop_owners(object: &mut Value, uids: &[&str]) {
     }
 }
 
-/// How the owner of a reference stands; none for a reference that nobody can follow, which keeps its object.
+/// The state of a reference's owner; none for a reference that cannot be resolved, which keeps its object.
 fn owner(actor: &Actor<'_>, dependent: &ObjectRef, reference: &Value, fresh: bool) -> Option<OwnerState> {
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
     let resource = actor.inner.registry.by_kind(text("apiVersion"), text("kind"))?;
     if resource.namespaced && dependent.key.namespace.is_empty() {
-        // A cluster-scoped object cannot say in which namespace its owner is.
+        // A cluster-scoped object cannot refer to an owner in a namespace.
         if fresh && elsewhere(actor, &resource, text("uid")) {
             report(actor, dependent, reference);
         }
@@ -360,18 +360,18 @@ fn owner(actor: &Actor<'_>, dependent: &ObjectRef, reference: &Value, fresh: boo
     }
 }
 
-/// Whether the owner lives in another namespace.
+/// Whether the owner exists in another namespace.
 fn elsewhere(actor: &Actor<'_>, resource: &Arc<Resource>, uid: &str) -> bool {
     let page = actor.inner.store.page(&resource.storage, None, None, None, 1, |object| object.uid == uid);
     page.is_ok_and(|page| !page.objects.is_empty())
 }
 
-/// Tells by an event that an owner is in another namespace.
+/// Reports by an Event that the owner is in another namespace.
 fn report(actor: &Actor<'_>, dependent: &ObjectRef, reference: &Value) {
     let Some(events) = actor.inner.registry.by_plural("", "events") else { return };
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
     let own_namespace: &str = &dependent.key.namespace;
-    // Events about cluster-scoped objects live in the default namespace.
+    // Events about cluster-scoped objects are in the default namespace.
     let namespace = if own_namespace.is_empty() { "default" } else { own_namespace };
     let identity = format!(
         "[{}/{}, namespace: {own_namespace}, name: {}, uid: {}]",

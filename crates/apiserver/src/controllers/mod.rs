@@ -1,12 +1,14 @@
-//! What keeps a server's own objects in order, as kube-controller-manager does for a real one: custom resource
+//! The server's own controllers, with the functions of kube-controller-manager that a server needs: custom resource
 //! definitions, namespaces, garbage, service accounts, aggregated roles, volumes in use, certificates, quotas.
 //!
-//! One task follows everything that changes and hands each change to those whom it concerns; they note what to do and do
-//! it after the batch. Nobody polls, and a server in which nothing happens does nothing. Of servers that share their objects one does all of it, and another
-//! when that one stops; only custom resources are each server's own business.
+//! One task follows all changes and dispatches each to the controllers that it concerns; they queue work and do
+//! it after the batch. There is no polling, and an idle server uses no CPU time. Of several servers that share their objects, one runs the
+//! controllers, and another
+//! one takes over when it stops; only custom resource definitions are followed by each server.
 //!
-//! A panic of one controller stops neither the others nor itself for good: it is counted and logged, the others go on, and after a backoff all of them
-//! start again from the stored objects.
+//! A panic of one controller stops neither the others nor itself permanently: it is counted and logged, the others continue, and after a backoff
+//! all controllers
+//! restart from the stored objects.
 
 pub(crate) mod accounts;
 mod actor;
@@ -35,20 +37,20 @@ use crate::server::Inner;
 use crate::storage::ControllerManager;
 use crate::store::{Event, Object};
 
-/// How often the store forgets what is older than its limits.
+/// The interval at which the store trims its history.
 const TRIM: Duration = Duration::from_secs(60);
 
-/// After that many batches of changes, others on the same thread get a turn.
+/// The number of batches of changes after which other tasks on the same thread get a turn.
 const YIELD_EVERY: u32 = 32;
 
-/// The number of custom resources that are remembered after their definition is gone.
+/// The number of custom resources that are cached after their definition is deleted.
 const MOST_GONE: usize = 64;
 
-/// How long controllers wait after a panic before they start again: the first time, and at most.
+/// The backoff of controllers after a panic: the first one, and the longest.
 const BACKOFF: Duration = Duration::from_secs(1);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 
-/// Starts the controllers of a server; they end when it stops. What the first client counts on is there when this
+/// Starts the controllers of a server; they end when it stops. The objects that the first client needs exist when this
 /// returns.
 pub(crate) fn spawn(inner: &Arc<Inner>) -> JoinSet<()> {
     let settled = roles::settle(inner);
@@ -68,7 +70,7 @@ pub(crate) fn spawn(inner: &Arc<Inner>) -> JoinSet<()> {
     tasks
 }
 
-/// Runs a task, and starts it again when it panics.
+/// Runs a task, and restarts it after a panic.
 async fn supervise<W: Future<Output = ()> + Send>(inner: Arc<Inner>, name: &'static str, start: impl Fn() -> W + Send) {
     let mut failures = 0;
     loop {
@@ -81,7 +83,7 @@ async fn supervise<W: Future<Output = ()> + Send>(inner: Arc<Inner>, name: &'sta
     }
 }
 
-/// Does a controller's work; false if it panicked, which is counted and logged.
+/// Runs a controller's work; false after a panic, which is counted and logged.
 async fn catch_panic(inner: &Inner, name: &'static str, work: impl Future<Output = ()> + Send) -> bool {
     let done = AssertUnwindSafe(work).catch_unwind().await;
     if done.is_err() {
@@ -106,12 +108,12 @@ async fn until_stop(inner: Arc<Inner>, work: impl Future<Output = ()> + Send) {
     }
 }
 
-/// Every object of a resource, as it is now.
+/// All present objects of a resource.
 fn all(inner: &Inner, storage: &str) -> Vec<Arc<Object>> {
     inner.store.page(storage, None, None, None, 0, |_| true).map(|page| page.objects).unwrap_or_default()
 }
 
-/// All that the controllers remember.
+/// The state of all controllers.
 #[derive(Default)]
 struct Controllers {
     kinds: ResourceLookup,
@@ -125,7 +127,7 @@ struct Controllers {
     certificates: certificates::Certificates,
     quotas: quotas::Quotas,
     manager: Option<Arc<ControllerManager>>,
-    /// Whether a controller panicked, so that what it knew may be wrong.
+    /// Whether a controller panicked, so that its state may be wrong.
     restart: bool,
 }
 
@@ -134,7 +136,7 @@ async fn run_controllers(inner: Arc<Inner>, settled: u64) {
     let mut trim = tokio::time::interval_at(tokio::time::Instant::now() + TRIM, TRIM);
     trim.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut managers = inner.storage.manager();
-    // Panics since all was well.
+    // The number of panics since the last success.
     let mut failures = 0;
     let mut batches = 0_u32;
     loop {
@@ -152,7 +154,7 @@ async fn run_controllers(inner: Arc<Inner>, settled: u64) {
         loop {
             tokio::select! {
                 batch = cursor.next() => {
-                    // A follower that lost its place looks at everything again.
+                    // A follower that fell behind the history resyncs everything.
                     let Ok(batch) = batch else { break };
                     for event in &batch.events {
                         state.observe_event(&inner, event);
@@ -178,8 +180,9 @@ async fn run_controllers(inner: Arc<Inner>, settled: u64) {
                 failures += 1;
                 restart = Some(Instant::now() + backoff(failures));
             }
-            // Changes may come without an end, also from the controllers themselves. A stop, and everybody else on this thread, must come between. Not after
-            // every batch: what is collected needs the kinds that a deleted definition still has in the registry.
+            // Changes may come without an end, also from the controllers themselves. The stop signal, and other tasks on this thread, must get a
+            // turn. Not after
+            // every batch: garbage collection needs the kinds that a deleted definition still has in the registry.
             batches = batches.wrapping_add(1);
             if batches.is_multiple_of(YIELD_EVERY) {
                 tokio::task::yield_now().await;
@@ -197,7 +200,7 @@ impl Controllers {
         }
     }
 
-    /// Looks again at all objects of these resources.
+    /// Queues all objects of these resources.
     fn resync(&mut self, inner: &Arc<Inner>, resources: &[(&str, &str)]) {
         for resource in resources.iter().filter_map(|(group, plural)| inner.registry.by_plural(group, plural)) {
             for object in all(inner, &resource.storage) {
@@ -212,7 +215,7 @@ impl Controllers {
         self.dispatch_change(inner, &resource, event.prev.as_ref(), event.now.as_ref());
     }
 
-    /// Lets the controllers note a change.
+    /// Dispatches a change to the controllers.
     fn dispatch_change(
         &mut self,
         inner: &Inner,
@@ -242,7 +245,7 @@ impl Controllers {
 
     async fn reconcile(&mut self, inner: &Arc<Inner>) {
         let manager = self.manager.as_deref();
-        // A server with an authority of its own is all of a control plane that there is.
+        // A server with its own authority has no separate controller-manager.
         let fills_quotas = inner.authority.is_some() || manager.is_some_and(|manager| manager.quotas);
         let mut sound = catch_panic(inner, "accounts", async { self.accounts.reconcile(inner) }).await;
         sound &= catch_panic(inner, "tokens", async { self.tokens.reconcile(inner) }).await;
@@ -257,12 +260,12 @@ impl Controllers {
     }
 }
 
-/// Finds the resource of a stored object by what the object says of itself.
+/// Finds the resource of a stored object by its apiVersion and kind.
 #[derive(Default)]
 struct ResourceLookup {
     generation: Option<u64>,
     by_kind: HashMap<Box<str>, Vec<Arc<Resource>>>,
-    /// Custom resources that are served no more, the last ones only: events of their last instances may come after their definition is gone.
+    /// The last custom resources that are no longer served: events of their last instances may come after their definition is deleted.
     gone: VecDeque<Arc<Resource>>,
 }
 
@@ -301,7 +304,7 @@ impl ResourceLookup {
     }
 }
 
-/// The kind, which stands first in the stored JSON.
+/// The kind, which comes first in the stored JSON.
 fn kind_of(object: &Object) -> Option<&str> {
     let rest = object.json.strip_prefix(b"{\"kind\":\"")?;
     let end = rest.iter().position(|byte| *byte == b'"')?;

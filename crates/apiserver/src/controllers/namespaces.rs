@@ -1,4 +1,4 @@
-//! Namespaces that end: all that is in them goes, then they go.
+//! Deletes the content of terminating namespaces, then the namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::write::{has_finalizers, meta_text};
 
 const FINALIZER: &str = "kubernetes";
 
-/// Type, reason and message of each condition while nothing is wrong.
+/// Type, reason and message of each condition without a problem.
 const CONDITIONS: [[&str; 3]; 5] = [
     ["NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"],
     ["NamespaceDeletionGroupVersionParsingFailure", "ParsedGroupVersions", "All legacy kube types successfully parsed"],
@@ -29,14 +29,14 @@ const CONDITIONS: [[&str; 3]; 5] = [
     ["NamespaceFinalizersRemaining", "ContentHasNoFinalizers", "All content-preserving finalizers finished"],
 ];
 
-/// The namespaces that end, and those of them in which something happened.
+/// The terminating namespaces, and those with changes.
 #[derive(Default)]
 pub(super) struct Namespaces {
     ending: BTreeSet<Arc<str>>,
     due: BTreeSet<Arc<str>>,
 }
 
-/// What is left of a namespace, and what went wrong.
+/// The remaining content of a namespace, and the errors.
 #[derive(Default)]
 struct RemainingContent {
     by_resource: BTreeMap<String, usize>,
@@ -81,7 +81,7 @@ async fn end(inner: &Arc<Inner>, name: &str) {
         None => false,
     };
     if pods_remain {
-        // Other content may be needed by pods that still run; the real server does not count it before they are gone.
+        // Running pods may need other content; the real server does not count it before the pods are deleted.
         rest.by_resource.clear();
         rest.by_finalizer.clear();
         report(&actor, &resource, &live, &rest);
@@ -104,10 +104,10 @@ async fn end(inner: &Arc<Inner>, name: &str) {
     }
 }
 
-/// Deletes what a resource has in a namespace. True when something stays for now.
+/// Deletes the objects of a resource in a namespace. True when an object remains for now.
 ///
-/// An object that waits for its dependents, after a deletion in the foreground, is deleted once more and waits no longer: its dependents go in
-/// any case, and one of them that a foreign finalizer holds must not hold all of its owners, too. The real server does so.
+/// An object in foreground deletion is deleted once more without waiting for its dependents: those are deleted in
+/// any case, and one of them with a foreign finalizer must not block all of its owners, too. The real server does so.
 async fn empty(actor: &Actor<'_>, resource: &Arc<Resource>, namespace: &str, rest: &mut RemainingContent) -> bool {
     let list = || {
         let page = actor.inner.store.page(&resource.storage, Some(namespace), None, None, 0, |_| true);
@@ -144,7 +144,7 @@ fn waits_for_dependents(object: &Object) -> bool {
     [FOREGROUND, ORPHAN].iter().any(|finalizer| has_finalizer(&value, finalizer))
 }
 
-/// Writes the conditions, if they say something new.
+/// Writes the conditions, if they changed.
 fn report(actor: &Actor<'_>, resource: &Arc<Resource>, live: &Object, rest: &RemainingContent) {
     let conditions = conditions(rest);
     let now = actor.inner.timestamp();

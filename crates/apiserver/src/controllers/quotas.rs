@@ -1,4 +1,4 @@
-//! ResourceQuotas get their status: what they limit, and what of it is used.
+//! Writes the status of ResourceQuotas: limits and usage.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::registry::Resource;
 use crate::server::Inner;
 use crate::store::{Key, Object};
 
-/// The namespaces with quotas, and those of them to look at.
+/// The namespaces with quotas, and those to reconcile.
 #[derive(Default)]
 pub(super) struct Quotas {
     limited: HashSet<Arc<str>>,
@@ -24,14 +24,14 @@ impl Quotas {
         if quota && now.is_some() {
             self.limited.insert(namespace.clone());
         }
-        // Numbers change with what comes and goes, and with pods that end.
+        // Counts change when objects are created or deleted, and when pods end.
         let counts = quota || prev.is_none() || now.is_none() || resource.is("", "pods");
         if counts && self.limited.contains(namespace) {
             self.due.insert(namespace.clone());
         }
     }
 
-    /// Somebody has to look after quotas; where nobody does, they stay as they are.
+    /// Writes the status only where a controller-manager is responsible for quotas; elsewhere it stays unchanged.
     pub(super) fn reconcile(&mut self, inner: &Arc<Inner>, managed: bool) {
         let due = std::mem::take(&mut self.due);
         let Some(resource) = inner.registry.by_plural("", "resourcequotas").filter(|_| managed) else { return };

@@ -1,4 +1,4 @@
-//! Cluster roles that gather the rules of others.
+//! Aggregates cluster roles.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use crate::registry::Resource;
 use crate::server::Inner;
 
 const GROUP: &str = fleetwright_rbac::GROUP;
-/// One round writes, the next one finds nothing left to do unless a client wrote in between; that client's event starts the next look.
+/// One round writes, the next one finds nothing to do unless a client wrote in between; that client's event starts the next reconcile.
 const ROUNDS: usize = 3;
 
 /// Whether a cluster role changed.
 #[derive(Default)]
 pub(super) struct Roles {
     due: bool,
-    /// The last change of cluster roles after which all was in order.
+    /// The last change of cluster roles after which all rules were up to date.
     settled: u64,
 }
 
 impl Roles {
-    /// As [`settle`] left them.
+    /// The state that [`settle`] returned.
     pub(super) fn settled(settled: u64) -> Self {
         Self { due: false, settled }
     }
@@ -43,7 +43,7 @@ fn revision(inner: &Inner) -> Option<u64> {
     inner.registry.by_plural(GROUP, "clusterroles").map(|resource| inner.store.resource_revision(&resource.storage))
 }
 
-/// Brings the rules of aggregated roles up to date. Writes nothing when they are. Returns the change of cluster roles after
+/// Updates the rules of aggregated roles. Writes nothing when they are up to date. Returns the change of cluster roles after
 /// which nothing was left to do, or 0.
 pub(super) fn settle(inner: &Arc<Inner>) -> u64 {
     let Some(resource) = inner.registry.by_plural(GROUP, "clusterroles") else { return 0 };

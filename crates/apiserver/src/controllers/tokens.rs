@@ -1,4 +1,4 @@
-//! Secrets of type `kubernetes.io/service-account-token` get a token of their account, and go with it.
+//! Issues tokens for Secrets of type `kubernetes.io/service-account-token`, and deletes the Secrets with their account.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::write::options::DeleteOptions;
 const TYPE: &str = "kubernetes.io/service-account-token";
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
-/// Such a token ends with its secret or its account, not with time.
+/// Such a token is valid as long as its secret and its account exist.
 const FOR_EVER: i64 = 100 * 365 * 24 * 60 * 60;
 
-/// The secrets, and the namespaces with fewer accounts than before, to look at.
+/// The secrets, and the namespaces with deleted accounts, to reconcile.
 #[derive(Default)]
 pub(super) struct Tokens {
     secrets: BTreeSet<Key>,

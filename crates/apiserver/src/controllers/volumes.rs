@@ -1,4 +1,4 @@
-//! Claims and volumes stay as long as they are used.
+//! Keeps claims and volumes while they are in use.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::server::Inner;
 use crate::store::{Key, Object};
 use crate::write::meta_text;
 
-/// Claims and volumes that are deleted and wait.
+/// Terminating claims and volumes that are still in use.
 #[derive(Default)]
 pub(super) struct Volumes {
     claims: BTreeSet<Key>,

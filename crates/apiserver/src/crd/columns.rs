@@ -16,7 +16,7 @@ const CREATED: &str = "CreationTimestamp is a timestamp representing the server 
 pub(super) struct Columns(Vec<(Column, JsonPath)>);
 
 impl Columns {
-    /// Reads `additionalPrinterColumns`; without any, there is the age.
+    /// Reads `additionalPrinterColumns`; the default is the age.
     pub fn read(definitions: &Value) -> Result<Self, String> {
         let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
         let mut columns = Vec::new();
@@ -88,7 +88,7 @@ fn cell(ty: &str, value: Option<&Value>, now: Timestamp) -> Value {
     }
 }
 
-/// How long ago it was, as kubectl shows it.
+/// The age in the notation of kubectl.
 fn age(time: &str, now: Timestamp) -> String {
     if time.is_empty() {
         return "<unknown>".to_owned();

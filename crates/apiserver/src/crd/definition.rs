@@ -44,7 +44,7 @@ pub fn default(crd: &mut Value) {
     }
 }
 
-/// Drops what a schema cannot have from every version's schema and returns the paths, as the typed decoder reports them.
+/// Removes fields that a schema cannot have from every version's schema and returns their paths, as the typed decoder reports them.
 pub fn prune(crd: &mut Value) -> Vec<String> {
     let mut dropped = Vec::new();
     let versions = crd.pointer_mut("/spec/versions").and_then(Value::as_array_mut);
@@ -57,7 +57,7 @@ pub fn prune(crd: &mut Value) -> Vec<String> {
     dropped
 }
 
-/// Before a CRD is created: the status is the server's, and the generation starts at one.
+/// Before a create: removes the client's status and sets the generation to 1.
 pub fn prepare_create(crd: &mut Value) {
     let stored: Vec<Value> = storage_version(crd).map(Value::from).into_iter().collect();
     if let Some(object) = crd.as_object_mut() {
@@ -92,7 +92,7 @@ pub(super) fn set_generation(object: &mut Map<String, Value>, generation: i64) {
     }
 }
 
-/// Puts a field back to what it was.
+/// Restores the old value of a field.
 pub(super) fn keep(old: &Value, new: &mut Map<String, Value>, field: &str) {
     match old.get(field) {
         Some(value) => new.insert(field.into(), value.clone()),
@@ -100,7 +100,7 @@ pub(super) fn keep(old: &Value, new: &mut Map<String, Value>, field: &str) {
     };
 }
 
-/// What a client should know about a CRD that is otherwise fine; on update only what is new.
+/// Warnings about a valid CRD; on update only new ones.
 pub fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
     let before = old.map(found_warnings).unwrap_or_default();
     found_warnings(new).into_iter().filter(|warning| !before.contains(warning)).collect()

@@ -42,7 +42,7 @@ enum Operand {
     Literal(Value),
 }
 
-/// Longest path that is read, and most results that a path gives: columns show one value.
+/// The limits of a path's length and of its number of results: columns show one value.
 const MAX_LENGTH: usize = 4096;
 const MAX_RESULTS: usize = 10_000;
 
@@ -59,7 +59,7 @@ impl JsonPath {
         if parser.rest.is_empty() { Ok(path) } else { Err(format!("unrecognized character in path: {}", parser.rest)) }
     }
 
-    /// What the path leads to; nothing where fields are missing.
+    /// All values at the path; empty where fields are missing.
     pub fn find<'a>(&self, root: &'a Value) -> Vec<&'a Value> {
         let mut found = vec![root];
         for step in &self.0 {
@@ -73,7 +73,7 @@ impl JsonPath {
         found
     }
 
-    /// The first of what the path leads to.
+    /// The first value at the path.
     pub fn first<'a>(&self, root: &'a Value) -> Option<&'a Value> {
         self.find(root).first().copied()
     }

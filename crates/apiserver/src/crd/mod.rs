@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions: what may be in one, what it makes of the server, and how its objects are treated.
+//! CustomResourceDefinitions: their validation, the resources that they define, and the handling of their objects.
 //!
 //! Everything here is a function of JSON values; nothing reads or writes the store.
 

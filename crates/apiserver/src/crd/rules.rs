@@ -10,9 +10,9 @@ use fleetwright_cel::{
 };
 use fleetwright_schema::{Correlation, ErrorType, FieldError, ListType, Rule, Schema, field_path, text};
 
-/// Longest message that a message expression may give.
+/// The length limit of a message from a message expression.
 const MAX_MESSAGE: usize = 5 * 1024;
-/// How many of the costliest rules are named when all together cost too much.
+/// The number of the most expensive rules named when the total cost is too high.
 const MOST_EXPENSIVE: usize = 4;
 
 /// A rule's programs.
@@ -25,7 +25,7 @@ struct CompiledRule {
     field: Option<String>,
 }
 
-/// Compiles the rules of one node. None when rules cannot see values of its schema.
+/// Compiles the rules of one node. None when rules cannot access values of its schema.
 fn compile(raw: &Value, schema: &Schema, is_resource: bool) -> Option<(Arc<Decl>, Vec<CompiledRule>)> {
     let decl = Decl::from_schema(raw, is_resource)?;
     let env = Env::new().var("self", decl.clone());
@@ -47,8 +47,8 @@ fn compile(raw: &Value, schema: &Schema, is_resource: bool) -> Option<(Arc<Decl>
     Some((decl.clone(), schema.rules.iter().map(compile_rule).collect()))
 }
 
-/// Everything that is wrong with the rules of a schema: they do not compile, cost too much, or look at an old value that
-/// cannot be told.
+/// All errors in the rules of a schema: they do not compile, cost too much, or use an old value that
+/// cannot be correlated.
 pub(super) fn check(schema: &Value, path: &str) -> Vec<FieldError> {
     let Ok(root) = Schema::from_openapi(schema) else { return Vec::new() };
     let mut checker = Checker { errors: Vec::new(), total: 0, costs: Vec::new() };
@@ -70,7 +70,7 @@ pub(super) fn check(schema: &Value, path: &str) -> Vec<FieldError> {
     checker.errors
 }
 
-/// Defaults must keep to the rules of their own schema, both as a new value and as one that stays.
+/// Defaults must satisfy the rules of their own schema, both as a new value and as an unchanged one.
 fn check_defaults(raw: &Value, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
     if let Some(default) = &schema.default
         && let Some(rules) = Rules::node(raw, &Arc::new(schema.clone()), schema.embedded_resource)
@@ -78,7 +78,7 @@ fn check_defaults(raw: &Value, schema: &Schema, path: &str, errors: &mut Vec<Fie
         let at = text::child(path, "default");
         let runs = [Some(default), None].map(|old| {
             let mut run = RuleEvaluation::default();
-            // Running out of budget is among the errors.
+            // An exhausted budget is one of the errors.
             let _ = run.visit(&rules, default, old, &at, Ratchet { current: None, parent: None });
             run.errors
         });
@@ -107,12 +107,12 @@ fn too_costly(what: &str, cost: u64, limit: u64) -> String {
     )
 }
 
-/// Where a node stands in the schema.
+/// The context of a node in the schema.
 struct NodeContext {
     path: String,
-    /// How often the node can occur in one object; none without a bound.
+    /// The maximal number of occurrences of the node in one object; none without a bound.
     cardinality: Option<u64>,
-    /// The list above the node whose items cannot be found again in an old object.
+    /// The list above the node whose items cannot be correlated with those of an old object.
     uncorrelatable: Option<String>,
     is_resource: bool,
 }
@@ -213,14 +213,14 @@ impl Checker {
 
     fn observe(&mut self, path: String, cost: u64) {
         self.total = self.total.saturating_add(cost);
-        // A rule that takes less than a hundredth of the limit is not to blame.
+        // A rule with less than a hundredth of the limit is not reported.
         if cost >= STATIC_CRD_LIMIT / 100 {
             self.costs.push((cost, path));
         }
     }
 }
 
-/// A rule that does not compile, shown whole as the real server shows it.
+/// The error of a rule that does not compile, with the whole rule as in the real server.
 fn bad_rule(at: String, rule: &Rule, why: &str) -> FieldError {
     let quote = |text: &str| text::value(&serde_json::json!([text])).trim_matches(['[', ']']).to_owned();
     let text_of = |text: &Option<String>| quote(text.as_deref().unwrap_or(""));
@@ -236,7 +236,7 @@ fn bad_rule(at: String, rule: &Rule, why: &str) -> FieldError {
     FieldError { ty: ErrorType::Invalid, field: at, value: None, detail: format!("{shown}: {why}") }
 }
 
-/// The rules of a schema, node by node; nodes without rules in or below them are left out.
+/// The rules of a schema by node; nodes without rules in or below them are left out.
 pub(super) struct Rules {
     schema: Arc<Schema>,
     compiled: Vec<CompiledRule>,
@@ -246,7 +246,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Compiles the rules of a version's schema, given as JSON and as it was read. None without any.
+    /// Compiles the rules of a version's schema, given as JSON and as parsed. None without rules.
     pub fn build(raw: &Value, schema: &Schema) -> Option<Self> {
         Self::node(raw, &Arc::new(schema.clone()), true)
     }
@@ -271,18 +271,18 @@ impl Rules {
         Some(Self { schema: schema.clone(), compiled, items, additional, properties })
     }
 
-    /// Runs the rules on an object. Rules that fail on a part that did not change are forgiven, unless they look at the
-    /// old value themselves; what was forgiven comes second.
+    /// Runs the rules on an object. Failures in an unchanged part are ratcheted (tolerated), unless the rule uses the
+    /// old value itself; the second result lists them.
     pub fn check(&self, new: &Value, old: Option<&Value>) -> (Vec<FieldError>, Vec<String>) {
         let mut run = RuleEvaluation::default();
         let current = old.map(|old| Correlation { schema: &self.schema, new, old });
-        // Running out of budget ends the run; what was found until then stands.
+        // An exhausted budget ends the run; the errors found before it are kept.
         let _ = run.visit(self, new, old, "", Ratchet { current, parent: None });
         (run.errors, run.forgiven)
     }
 }
 
-/// What an error is compared with to see whether it is new.
+/// The old values that decide whether an error is new.
 #[derive(Clone, Copy)]
 struct Ratchet<'a> {
     current: Option<Correlation<'a>>,
@@ -310,12 +310,12 @@ impl<'a> Ratchet<'a> {
     }
 }
 
-/// No rule may run any more.
+/// The cost budget is exhausted.
 struct Exhausted;
 
 struct RuleEvaluation {
     errors: Vec<FieldError>,
-    /// What would be an error if it were new, as texts for warnings.
+    /// Tolerated errors in unchanged parts, as texts for warnings.
     forgiven: Vec<String>,
     budget: u64,
 }
@@ -432,7 +432,7 @@ impl RuleEvaluation {
         self.failed(compiled, &activation, (ty, new, path), !compiled.uses_old_self && ratchet.forgives())
     }
 
-    /// Reports a rule that does not hold.
+    /// Reports a failed rule.
     fn failed(
         &mut self,
         compiled: &CompiledRule,
@@ -467,7 +467,7 @@ impl RuleEvaluation {
                     "no further validation rules will be run due to call cost exceeds limit for messageExpression: {}",
                     text::quote(rule.message_expression.as_deref().unwrap_or(""))
                 )),
-                // A message that cannot be made is replaced by the plain one.
+                // If the message expression fails, the plain message is used.
                 Ok(_) | Err(_) => None,
             };
             if let Some(why) = stop {

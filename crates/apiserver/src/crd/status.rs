@@ -1,4 +1,4 @@
-//! The status of a CustomResourceDefinition: which names it holds, and whether it is served.
+//! The status of a CustomResourceDefinition: its accepted names, and whether it is served.
 
 use std::collections::HashSet;
 
@@ -9,14 +9,14 @@ use fleetwright_schema::text::quote;
 
 use super::definition::storage_version;
 
-/// What a CRD's names are worth next to the other CRDs of its group.
+/// The name conditions of a CRD in comparison with the other CRDs of its group.
 struct Naming {
     accepted: Value,
     reason: &'static str,
     message: String,
 }
 
-/// The status that a CRD should have, given the other CRDs; equal to the present status when nothing changes.
+/// The target status of a CRD, given the other CRDs; equal to the present status when nothing changes.
 pub fn status<'a>(crd: &Value, others: impl Iterator<Item = &'a Value>, now: Timestamp) -> Value {
     let mut status = match &crd["status"] {
         Value::Object(status) => status.clone(),
@@ -83,7 +83,7 @@ fn accept<'a>(crd: &Value, others: impl Iterator<Item = &'a Value>) -> Naming {
         Some(categories) => accepted.insert("categories".into(), categories.clone()),
         None => accepted.remove("categories"),
     };
-    // These two are never left out, even while they are not accepted.
+    // These two are always included, even while they are not accepted.
     for field in ["plural", "kind"] {
         accepted.entry(field).or_insert_with(|| "".into());
     }
@@ -91,7 +91,7 @@ fn accept<'a>(crd: &Value, others: impl Iterator<Item = &'a Value>) -> Naming {
     naming
 }
 
-/// Which of the wanted names (one, or a list) are neither held already nor free.
+/// The wanted names (one, or a list) that are neither held already nor free.
 fn conflicts<'a>(wanted: &'a Value, held: &Value, used: &HashSet<&str>) -> Vec<&'a str> {
     let is_held = |name: &str| match held {
         Value::Array(names) => names.iter().any(|held| held == name),
@@ -104,7 +104,7 @@ fn conflicts<'a>(wanted: &'a Value, held: &Value, used: &HashSet<&str>) -> Vec<&
     names.into_iter().filter(|name| used.contains(name) && !is_held(name)).collect()
 }
 
-/// Whether a CRD in one of Kubernetes' own groups says who approved it.
+/// Whether a CRD in a protected group of Kubernetes has an approval annotation.
 fn approval(crd: &Value) -> Option<(bool, &'static str, String)> {
     let group = crd["spec"]["group"].as_str().unwrap_or("");
     if !super::validation::is_protected(group) {

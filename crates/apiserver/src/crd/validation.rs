@@ -1,7 +1,7 @@
-//! What the API server refuses in a CustomResourceDefinition.
+//! Validation of CustomResourceDefinitions.
 //!
-//! Settings that all versions share are reported at the top of the spec (`spec.validation…`), as the real server does,
-//! which keeps them there internally.
+//! Errors in settings that all versions share are reported at the top of the spec (`spec.validation…`), like in the real server,
+//! which stores them there internally.
 
 use serde_json::Value;
 
@@ -12,15 +12,14 @@ use fleetwright_schema::{ErrorType, FieldError, Schema, Type, field_path, format
 use super::definition::versions;
 use super::rules;
 
-/// The annotation by which CRDs in Kubernetes' own groups say who approved them.
+/// The approval annotation of CRDs in protected groups.
 pub(super) const APPROVED: &str = "api-approved.kubernetes.io";
 
 const COLUMN_TYPES: &[&str] = &["boolean", "date", "integer", "number", "string"];
 const COLUMN_FORMATS: &[&str] = &["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
 const MAX_SELECTABLE_FIELDS: usize = 8;
 
-/// Everything that is wrong with a CRD (object metadata of a create included; metadata of updates is checked by the
-/// caller).
+/// All errors of a CRD, including its metadata on create; the caller checks the metadata of updates.
 pub fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if old.is_none() {
@@ -141,7 +140,7 @@ fn check_versions(crd: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>
     }
 }
 
-/// The versions as the real server shows them, with what all share left out. Schemas that differ are shown as written.
+/// The versions in the form of the real server, without the shared settings. Schemas that differ are shown as written.
 fn shown_versions(versions: &[&Value], shared: [bool; 4]) -> String {
     let show = |version: &&Value| {
         let fields = ["schema", "subresources", "additionalPrinterColumns", "selectableFields"];
@@ -170,7 +169,7 @@ fn check_schema(version: &Value, old: Option<&Value>, path: &str, status: bool, 
     if schema.is_null() {
         return;
     }
-    // What was accepted once stays acceptable: only a schema that changed is looked at.
+    // A schema that was accepted once stays valid: only a changed one is checked.
     let same_version = |old: &Value| versions(old).find(|v| v["name"] == version["name"]).cloned();
     let before = old.and_then(same_version);
     let unchanged = before
@@ -262,7 +261,7 @@ fn check_selectable(version: &Value, path: &str, errors: &mut Vec<FieldError>) {
     if fields.is_empty() || version["schema"]["openAPIV3Schema"].is_null() {
         return;
     }
-    // What is wrong with the schema itself is told elsewhere.
+    // Errors of the schema itself are reported elsewhere.
     let Ok(schema) = Schema::from_openapi(&version["schema"]["openAPIV3Schema"]) else { return };
     let mut seen = Vec::new();
     for (n, field) in fields.iter().enumerate() {
@@ -396,7 +395,7 @@ pub(super) fn is_protected(group: &str) -> bool {
     ["k8s.io", "kubernetes.io"].iter().any(|own| group == *own || group.ends_with(&format!(".{own}")))
 }
 
-/// What the approval annotation says, with the server's words about it.
+/// The state of the approval annotation, with the server's message.
 #[derive(PartialEq)]
 pub(super) enum Approval {
     Missing(String),

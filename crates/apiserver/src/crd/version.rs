@@ -14,7 +14,7 @@ use super::json_path::JsonPath;
 use super::rules::Rules;
 use crate::registry::Column;
 
-/// Where the scale subresource finds its values.
+/// The paths of the scale subresource.
 struct Scale {
     spec: String,
     status: String,
@@ -23,11 +23,11 @@ struct Scale {
 
 /// One version of a custom resource.
 pub struct CustomVersion {
-    /// The schema as the CRD gives it, which validates, defaults and prunes.
+    /// The schema of the CRD, for validation, defaults and pruning.
     own: Schema,
     /// The schemas of the other versions, in which objects may be stored.
     others: Vec<(String, Schema)>,
-    /// The same with the metadata that every object has.
+    /// The same schema with the metadata of every object.
     whole: Arc<Schema>,
     rules: Option<Rules>,
     columns: Columns,
@@ -42,7 +42,7 @@ impl CustomVersion {
     /// Reads one version of a CRD.
     ///
     /// # Errors
-    /// When the version does not exist or has no usable schema. A CRD that was validated has neither problem.
+    /// When the version does not exist or has no usable schema. A validated CRD has neither problem.
     pub fn build(crd: &Value, version: &str) -> Result<Self, String> {
         let definition = versions(crd)
             .find(|found| found["name"] == version)
@@ -95,7 +95,7 @@ impl CustomVersion {
         self.deprecation.clone()
     }
 
-    /// Status dropped if it is a subresource; generation 1.
+    /// Prepares a create: drops the status if it is a subresource, and sets generation 1.
     pub fn prepare_create(&self, object: &mut Value) {
         let Some(fields) = object.as_object_mut() else { return };
         if self.has_status {
@@ -104,7 +104,7 @@ impl CustomVersion {
         set_generation(fields, 1);
     }
 
-    /// Status kept or only status taken; generation bumped when the rest changed.
+    /// Prepares an update: keeps the old status, or takes only the new one; increments the generation when the rest changed.
     pub fn prepare_update(&self, subresource: Option<&str>, old: &Value, new: &mut Value) {
         let Some(fields) = new.as_object_mut() else { return };
         if subresource == Some("status") {
@@ -121,8 +121,8 @@ impl CustomVersion {
         }
     }
 
-    /// Everything that is wrong with an object: schema, scale paths, embedded resources, list types and rules. What was
-    /// wrong before and did not change is forgiven; rules that it breaks are told as texts for warnings.
+    /// All errors of an object: schema, scale paths, embedded resources, list types and rules. Unchanged old errors are
+    /// tolerated; tolerated rule failures are returned as texts for warnings.
     pub fn validate_object(&self, new: &Value, old: Option<&Value>) -> (Vec<FieldError>, Vec<String>) {
         let mut errors = match old {
             Some(old) => validate_update(&self.own, new, old, ""),
@@ -155,14 +155,14 @@ impl CustomVersion {
         (errors, forgiven)
     }
 
-    /// Defaults and prunes a whole object (its own metadata is typed by the caller); returns the paths of unknown fields.
-    /// Mistakes in embedded metadata wait for the validation.
+    /// Defaults and prunes a whole object (the caller decodes its own metadata); returns the paths of unknown fields.
+    /// Errors in embedded metadata are reported by the validation.
     pub fn default_and_prune(&self, value: &mut Value) -> Vec<String> {
         self.decode(value).unwrap_or_else(|_| prune(&self.own, value, true))
     }
 
-    /// An object as it was stored becomes one of this version: what the stored version does not know is not there, and
-    /// its defaults are set.
+    /// Converts a stored object to this version: fields that the stored version does not have are absent, and
+    /// this version's defaults are set.
     pub fn convert_stored(&self, value: &mut Value, api_version: &str) {
         let stored = self.other(value["apiVersion"].as_str().unwrap_or_default());
         value["apiVersion"] = api_version.into();
@@ -282,7 +282,7 @@ impl CustomVersion {
     }
 }
 
-/// A write to the status subresource changes the status and managedFields, nothing else.
+/// Restricts a write to the status subresource to the status and managedFields.
 fn only_status(old: &Value, new: &mut Map<String, Value>) {
     let status = new.remove("status");
     let metadata = new.remove("metadata").unwrap_or_default();
@@ -369,7 +369,7 @@ fn go_type(value: &Value) -> &'static str {
     }
 }
 
-/// What clients of a deprecated version are told.
+/// The warning of a deprecated version.
 fn deprecation(crd: &Value, definition: &Value) -> Option<String> {
     if definition["deprecated"] != true {
         return None;
@@ -392,7 +392,7 @@ fn deprecation(crd: &Value, definition: &Value) -> Option<String> {
     Some(warning)
 }
 
-/// The order of versions: GA over beta over alpha, then by number; anything else comes last, by name.
+/// The sort key of versions: GA over beta over alpha, then by number; other names come last, by name.
 fn rank(name: &str) -> (u8, u64, u64, std::cmp::Reverse<String>) {
     let odd = (0, 0, 0, std::cmp::Reverse(name.to_owned()));
     let Some(rest) = name.strip_prefix('v') else { return odd };

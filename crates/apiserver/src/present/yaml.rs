@@ -17,7 +17,7 @@ pub(super) fn to_string(value: &Value) -> String {
     out
 }
 
-/// Writes the lines of a map or a list; `open` tells whether the first line is already begun.
+/// Writes the lines of a map or a list; `open` means that the first line is started already.
 fn write(value: &Value, indent: usize, mut open: bool, out: &mut String) {
     match value {
         Value::Object(fields) => {
@@ -76,7 +76,7 @@ fn inline(value: &Value, indent: usize, out: &mut String) {
     }
 }
 
-/// Whether a text of several lines can be shown line by line.
+/// Whether a text of several lines can be written as a block scalar.
 fn is_block(string: &str) -> bool {
     string.contains('\n')
         && !string.starts_with([' ', '\n', '\t'])
@@ -107,7 +107,7 @@ fn text(string: &str, out: &mut String) {
     if is_plain(string) {
         out.push_str(string);
     } else if means_something_else(string) || string.chars().any(|c| c.is_control() || !c.is_ascii()) {
-        // JSON's escapes are YAML's too.
+        // JSON's escapes are valid in YAML.
         out.push_str(&Value::from(string).to_string());
     } else {
         out.push('\'');
@@ -126,7 +126,7 @@ fn is_plain(string: &str) -> bool {
         && !means_something_else(string)
 }
 
-/// Whether a reader would take the bare text for a null, a boolean, a number or a time.
+/// Whether a parser would take the plain text for a null, a boolean, a number or a time.
 fn means_something_else(string: &str) -> bool {
     let words = [
         "", "~", "null", "true", "false", "yes", "no", "on", "off", "y", "n", ".nan", ".inf", "-.inf", "+.inf", "<<",

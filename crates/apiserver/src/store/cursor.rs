@@ -1,4 +1,4 @@
-//! Following what changes, from a revision on.
+//! Follows changes from a revision on.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::history::History;
 use super::{Compacted, Event, Inner, Store};
 
-/// The most changes that one look returns, so that a watcher far behind does not hold the lock for long.
+/// The most changes that one poll returns, so that a slow watcher does not hold the lock for long.
 const BATCH: usize = 512;
 
 /// Changes in the order in which they happened.
@@ -16,14 +16,14 @@ const BATCH: usize = 512;
 pub struct Batch {
     /// The changes.
     pub events: Vec<Arc<Event>>,
-    /// The revision up to which the follower now knows everything.
+    /// The revision up to which the follower has seen everything.
     pub progress: u64,
 }
 
-/// Why a cursor has nothing more to say.
+/// The reason why a cursor ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
-    /// The follower was too slow: changes that it has not seen are forgotten.
+    /// The follower was too slow: changes that it has not seen were compacted.
     #[error(transparent)]
     Compacted(#[from] Compacted),
     /// The resource was dropped.
@@ -31,7 +31,7 @@ pub enum WatchError {
     Ended,
 }
 
-/// A place in the history of one resource, or of all.
+/// A position in the history of one resource, or of all.
 #[derive(Debug)]
 pub struct Cursor {
     inner: Arc<Inner>,
@@ -39,7 +39,7 @@ pub struct Cursor {
     incarnation: u64,
     seen: u64,
     wake: watch::Receiver<u64>,
-    /// What is left of a resource that was dropped.
+    /// The final history of a resource that was dropped.
     last: Arc<OnceLock<History>>,
 }
 
@@ -60,8 +60,8 @@ impl Store {
         })
     }
 
-    /// Follows every resource from the first change after a revision, in one order. It loses its place when any
-    /// resource forgets a change that it has not seen; a resource that is dropped just falls silent.
+    /// Follows every resource from the first change after a revision, in one order. It fails with `Compacted` when any
+    /// resource drops a change that it has not seen; a dropped resource just has no more changes.
     pub fn watch_all(&self, from_revision: u64) -> Result<Cursor, Compacted> {
         let state = self.inner.read();
         for table in state.tables.values() {
@@ -72,7 +72,7 @@ impl Store {
         Ok(Cursor { inner, resource: None, incarnation: 0, seen: from_revision, wake, last })
     }
 
-    /// Waits until the store has come to a revision. When that takes too long, the error is the present revision.
+    /// Waits until the store reaches a revision. After a timeout, the error is the present revision.
     pub async fn reach(&self, revision: u64, patience: Duration) -> Result<(), u64> {
         if self.revision() >= revision {
             return Ok(());
@@ -84,7 +84,7 @@ impl Store {
 }
 
 impl Cursor {
-    /// What changed since the last look; nothing is an answer too.
+    /// The changes since the last call; an empty batch is valid.
     pub fn poll_changes(&mut self) -> Result<Batch, WatchError> {
         self.wake.borrow_and_update();
         let state = self.inner.read();
@@ -106,7 +106,7 @@ impl Cursor {
                 events.truncate(BATCH);
             }
         }
-        // A full batch may have left changes behind, so only what it holds is known.
+        // A full batch may have left changes behind, so progress is limited to its content.
         let progress = match events.last() {
             Some(last) if events.len() == BATCH => last.revision,
             _ => state.revision,
@@ -115,7 +115,7 @@ impl Cursor {
         Ok(Batch { events, progress: self.seen })
     }
 
-    /// Waits until something changes. Dropping the future loses nothing.
+    /// Waits until something changes. Dropping the future loses no change.
     pub async fn next(&mut self) -> Result<Batch, WatchError> {
         loop {
             let batch = self.poll_changes()?;

@@ -1,4 +1,4 @@
-//! The recent past of one resource: its changes in order, as far back as the limits allow.
+//! The history of one resource: its changes in order, as far back as the limits allow.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -8,32 +8,32 @@ use bytes::Bytes;
 
 use super::{Compacted, Key, Object};
 
-/// How much of the past a store keeps, for each resource. Whatever limit is reached first counts.
+/// The limits of the history of each resource. The first limit that is reached counts.
 #[derive(Clone, Debug)]
 pub struct HistoryLimits {
-    /// The most changes.
+    /// The maximal number of changes.
     pub history_events: usize,
-    /// The oldest change.
+    /// The maximal age of a change.
     pub history_age: Duration,
-    /// The most bytes of JSON that only the past still needs.
+    /// The maximal size in bytes of JSON that only the history needs.
     pub history_bytes: usize,
 }
 
 impl Default for HistoryLimits {
-    /// etcd's five minutes, unless ten thousand changes or 32 MiB come sooner.
+    /// etcd's five minutes, unless ten thousand changes or 32 MiB are reached earlier.
     fn default() -> Self {
         Self { history_events: 10_000, history_age: Duration::from_secs(300), history_bytes: 32 << 20 }
     }
 }
 
-/// How a watcher sees a change.
+/// The type of a change for a watcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchEventType {
     /// The object is new to the watcher.
     Added,
     /// The watcher knew an older version.
     Modified,
-    /// The object is gone, or left the watcher's selector.
+    /// The object was deleted, or left the watcher's selector.
     Deleted,
 }
 
@@ -71,7 +71,7 @@ impl Event {
         self.now.as_ref().or(self.prev.as_ref()).map(|object| &object.key)
     }
 
-    /// How a watcher with this filter sees the change; none when it is none of its business.
+    /// The type of the change for a watcher with this filter; none when it does not concern the watcher.
     pub fn event_type_for(&self, mut filter: impl FnMut(&Object) -> bool) -> Option<WatchEventType> {
         let before = self.prev.as_deref().is_some_and(&mut filter);
         let after = self.now.as_deref().is_some_and(filter);
@@ -83,7 +83,7 @@ impl Event {
         }
     }
 
-    /// The version of the object that a watcher is shown: the one after the change or, when the object is gone or left
+    /// The version of the object for a watcher: the one after the change or, when the object was deleted or left
     /// the selector, the last stored one.
     pub fn stored_object(&self, event_type: WatchEventType) -> Option<&Arc<Object>> {
         match event_type {
@@ -92,12 +92,12 @@ impl Event {
         }
     }
 
-    /// What a watcher is shown, always with the resourceVersion of this change.
+    /// The object for a watcher, always with the resourceVersion of this change.
     pub fn object_to_send(&self, event_type: WatchEventType) -> Option<Arc<Object>> {
         self.stored_object(event_type).map(|object| object.at(self.revision))
     }
 
-    /// The watch event in the stored version, a line of JSON. Made once, however many watch.
+    /// The watch event in the stored version, a line of JSON. Encoded once for all watchers.
     pub fn frame(&self, event_type: WatchEventType) -> Option<Bytes> {
         let slot = self.frames.get(event_type as usize)?;
         if let Some(frame) = slot.get() {
@@ -107,7 +107,7 @@ impl Event {
         Some(slot.get_or_init(|| frame(event_type.as_str(), &object.json)).clone())
     }
 
-    /// The bytes that would be free if this event was.
+    /// The bytes that dropping this event would free.
     fn retained_bytes(&self) -> usize {
         let size = |object: &Option<Arc<Object>>| object.as_ref().map_or(0, |o| o.json.len());
         size(&self.prev) + size(&self.now)
@@ -130,7 +130,7 @@ pub fn frame(kind: &str, object: &[u8]) -> Bytes {
 pub(super) struct History {
     events: VecDeque<Arc<Event>>,
     bytes: usize,
-    /// Everything up to here is forgotten; what comes after is complete.
+    /// Changes up to this revision are dropped; the later ones are complete.
     floor: u64,
 }
 
@@ -145,7 +145,7 @@ impl History {
         self.trim(limits);
     }
 
-    /// Forgets what the limits do not cover.
+    /// Drops changes beyond the limits.
     pub(super) fn trim(&mut self, limits: &HistoryLimits) {
         while let Some(oldest) = self.events.front() {
             let over = self.events.len() > limits.history_events || self.bytes > limits.history_bytes;
@@ -159,7 +159,7 @@ impl History {
         }
     }
 
-    /// Forgets everything up to a revision.
+    /// Drops all changes up to a revision.
     pub(super) fn compact(&mut self, revision: u64) {
         while self.events.front().is_some_and(|oldest| oldest.revision <= revision) {
             self.forget_oldest();

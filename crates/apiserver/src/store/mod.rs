@@ -1,9 +1,9 @@
-//! The objects of one server, their recent past, and who follows it.
+//! The objects of one server, their history, and its followers.
 //!
-//! Objects are kept as the JSON that clients get, so that reading and watching copy no structure. One revision counts
-//! all writes of a server, as etcd's does; it is the resourceVersion of what it wrote. Watchers hold no queue: each has
-//! a [`Cursor`] into the shared history of its resource, so a slow one costs nothing and harms nobody, and one that
-//! falls behind the history is told so.
+//! Objects are stored as the JSON that clients get, so that reads and watches copy no structure. One revision counts
+//! all writes of a server, as etcd's does; it is the resourceVersion of the written object. Watchers have no queue: each has
+//! a [`Cursor`] into the shared history of its resource, so a slow one costs nothing and delays no other, and one that
+//! falls behind the history gets an error.
 
 mod cursor;
 mod history;
@@ -22,12 +22,12 @@ use tokio::sync::watch;
 
 use history::History;
 
-/// What must hold for a write to happen.
+/// The precondition of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precondition {
     /// No object has the key.
     Absent,
-    /// The object is there, at this revision.
+    /// The object exists, at this revision.
     Revision(u64),
 }
 
@@ -37,14 +37,14 @@ pub enum Change {
     /// Create or replace.
     Put(Draft),
     /// Remove. The draft is the last state, which the writer gets back; watchers see the last stored one, as from etcd:
-    /// still with the finalizer that the last update took away.
+    /// still with the finalizer that the last update removed.
     Delete(Draft),
 }
 
-/// Why a write did not happen.
+/// The reason why a write failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// An object with the key is there.
+    /// An object with the key exists.
     #[error("{} exists", .0.key)]
     Exists(Arc<Object>),
     /// No object has the key.
@@ -55,13 +55,13 @@ pub enum CommitError {
     Conflict(Arc<Object>),
 }
 
-/// A revision that the store has forgotten.
+/// A revision that is no longer in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too old resource version: {requested} ({oldest})")]
 pub struct Compacted {
-    /// The revision asked for.
+    /// The requested revision.
     pub requested: u64,
-    /// The oldest that is left.
+    /// The oldest available revision.
     pub oldest: u64,
 }
 
@@ -83,7 +83,7 @@ struct State {
     revision: u64,
     compacted: u64,
     tables: HashMap<Arc<str>, Table>,
-    /// The revision at which a resource was dropped: who watched the old one must not go on with a new one.
+    /// The revision at which a resource was dropped: a watch of the old one must not continue with a new one.
     dropped: HashMap<Arc<str>, u64>,
     incarnations: u64,
 }
@@ -94,10 +94,10 @@ struct Table {
     history: History,
     /// The revision of the last change.
     changed: u64,
-    /// Tells a resource from an earlier one of the same name.
+    /// Distinguishes a resource from an earlier one of the same name.
     incarnation: u64,
     wake: watch::Sender<u64>,
-    /// What it leaves to its followers when it is dropped.
+    /// The history for its followers when it is dropped.
     last: Arc<OnceLock<History>>,
 }
 
@@ -115,7 +115,7 @@ impl Store {
         Self { inner: Arc::new(Inner { limits, state: RwLock::new(state), wake: watch::Sender::new(1) }) }
     }
 
-    /// An empty store that goes on after a revision, of whose past it knows nothing.
+    /// An empty store that continues after a revision, without a history.
     pub fn starting_at(limits: HistoryLimits, revision: u64) -> Self {
         let store = Self::new(limits);
         {
@@ -127,7 +127,7 @@ impl Store {
         store
     }
 
-    /// A store that holds these objects of other stores, of whose past it knows nothing. They are shared, not copied.
+    /// A store with these objects of other stores, without a history. The objects are shared, not copied.
     pub fn holding(limits: HistoryLimits, objects: &[(Arc<str>, Arc<Object>)]) -> Self {
         let newest = objects.iter().map(|(_, object)| object.revision).max().unwrap_or_default();
         let store = Self::starting_at(limits, newest);
@@ -156,7 +156,7 @@ impl Store {
         self.inner.read().tables.get(resource)?.objects.get(key).cloned()
     }
 
-    /// How many objects a resource has.
+    /// The number of objects of a resource.
     pub fn len(&self, resource: &str) -> usize {
         self.inner.read().tables.get(resource).map_or(0, |table| table.objects.len())
     }
@@ -175,10 +175,10 @@ impl Store {
         names
     }
 
-    /// Writes one object, if what is expected holds, and moves the revision by one.
+    /// Writes one object, if the precondition holds, and increments the revision.
     ///
     /// This is the only place where objects change. A log on disk belongs here, between the check and the change,
-    /// under the lock: what it holds is then always a prefix of what clients saw.
+    /// under the lock: its content is then always a prefix of what clients saw.
     pub fn commit(
         &self,
         resource: &str,
@@ -216,18 +216,18 @@ impl Store {
         Ok(object)
     }
 
-    /// Forgets a resource: its objects, its past and, when they have heard of its last changes, its watchers. Its instances should have been deleted before.
+    /// Drops a resource: its objects, its history and, after they got its last changes, its watchers. Its instances should have been deleted before.
     pub fn drop_resource(&self, resource: &str) {
         let mut state = self.inner.write();
         let revision = state.revision;
         if let Some((name, table)) = state.tables.remove_entry(resource) {
-            // Who follows it and has not looked since still hears of its last changes.
+            // Followers that have not polled since then still get its last changes.
             let _ = table.last.set(table.history);
             state.dropped.insert(name, revision);
         }
     }
 
-    /// Forgets the past up to a revision, as etcd's compaction does.
+    /// Drops the history up to a revision, as etcd's compaction does.
     pub fn compact(&self, revision: u64) {
         let mut state = self.inner.write();
         let revision = revision.min(state.revision);
@@ -237,7 +237,7 @@ impl Store {
         }
     }
 
-    /// Forgets what is older than the limits in resources that nobody writes to any more. To be called now and then.
+    /// Drops expired history of resources without writes. To be called periodically.
     pub fn trim(&self) {
         for table in self.inner.write().tables.values_mut() {
             table.history.trim(&self.inner.limits);
@@ -279,7 +279,7 @@ impl State {
 }
 
 impl Table {
-    /// The key and the apiVersion, sharing their text with a neighbour where one has the same.
+    /// The key and the apiVersion, which share their text with an equal neighbour.
     fn interned(&self, key: &Key, version: &Arc<str>) -> (Key, Arc<str>) {
         let same_key = self.objects.get_key_value(key).map(|(known, _)| known.clone());
         let neighbour = self.objects.range(Key { namespace: key.namespace.clone(), name: "".into() }..).next();

@@ -1,4 +1,4 @@
-//! What the store keeps of one object: its JSON, and the little that selectors and controllers ask without parsing it.
+//! The stored form of an object: its JSON, and the fields that selectors and controllers need without parsing it.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 
-/// Where an object lives inside its resource. Cluster-scoped objects have an empty namespace.
+/// The key of an object within its resource. Cluster-scoped objects have an empty namespace.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The namespace, or the empty string.
@@ -76,14 +76,14 @@ impl Labels {
     }
 }
 
-/// One version of one object. It never changes: a write makes another one.
+/// One version of one object. It is immutable: a write creates a new one.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// Where it lives.
+    /// The key of the object.
     pub key: Key,
     /// metadata.uid.
     pub uid: String,
-    /// The store's revision that wrote it, which is its resourceVersion.
+    /// The store's revision of its write, which is its resourceVersion.
     pub revision: u64,
     /// The whole object as JSON, resourceVersion included.
     pub json: Bytes,
@@ -99,9 +99,9 @@ pub struct Object {
     pub deleting: bool,
     /// The uids of the owners.
     pub owners: Vec<String>,
-    /// Where the digits of the resourceVersion are in the JSON.
+    /// The position of the resourceVersion's digits in the JSON.
     splice: usize,
-    /// Where the JSON goes on after kind and apiVersion.
+    /// The position in the JSON after kind and apiVersion.
     body: usize,
 }
 
@@ -122,7 +122,7 @@ impl Object {
         self.labels.get(name)
     }
 
-    /// The value of a selectable field; `metadata.name` and `metadata.namespace` always are.
+    /// The value of a selectable field; `metadata.name` and `metadata.namespace` are always available.
     pub fn field(&self, path: &str) -> Option<&str> {
         match path {
             "metadata.name" => Some(&self.key.name),
@@ -131,7 +131,7 @@ impl Object {
         }
     }
 
-    /// The same object with another resourceVersion: what a watcher sees of one that left its selector.
+    /// The same object with another resourceVersion: for a watcher whose selector it left.
     pub fn at(self: &Arc<Self>, revision: u64) -> Arc<Self> {
         if revision == self.revision {
             return self.clone();
@@ -141,7 +141,7 @@ impl Object {
     }
 }
 
-/// An object on its way into the store: everything that needs no lock is done.
+/// An object before its commit: everything that needs no lock is done.
 #[derive(Clone, Debug)]
 pub struct Draft {
     head: Bytes,
@@ -158,7 +158,7 @@ pub struct Draft {
 
 impl Draft {
     /// Serialises a whole object. `fields` are its selectable fields besides name and namespace; `stamp` is the schema
-    /// epoch that it was checked under. The resourceVersion in `value`, if any, is not looked at.
+    /// epoch of its validation. The resourceVersion in `value`, if any, is ignored.
     pub fn new(value: &Value, fields: Vec<(Arc<str>, String)>, stamp: u64) -> Self {
         let metadata = value.get("metadata");
         let text = |path: &str| metadata.and_then(|m| m.get(path)).and_then(Value::as_str);
@@ -182,7 +182,7 @@ impl Draft {
         }
     }
 
-    /// An object as it is, to be written once more or to be deleted.
+    /// The draft of an unchanged object, to be rewritten or deleted.
     pub fn of(object: &Object) -> Self {
         let at = object.splice.min(object.json.len());
         let digits = object.json.iter().skip(at).take_while(|b| b.is_ascii_digit()).count();
@@ -200,7 +200,7 @@ impl Draft {
         }
     }
 
-    /// The object that this draft becomes at a revision, with its key and apiVersion as the store shares them.
+    /// The object of this draft at a revision, with its key and apiVersion as the store shares them.
     pub(super) fn seal(self, key: Key, revision: u64, api_version: Arc<str>) -> Object {
         let digits = revision.to_string();
         let mut json = Vec::with_capacity(self.head.len() + digits.len() + self.tail.len());
@@ -228,7 +228,7 @@ impl Draft {
     }
 }
 
-/// The JSON before and after the digits of metadata.resourceVersion, and where it goes on after kind and apiVersion.
+/// The JSON before and after the digits of metadata.resourceVersion, and the position after kind and apiVersion.
 /// As in the real server's answers, these two and the metadata come first.
 fn halves(value: &Value) -> (Vec<u8>, Vec<u8>, usize) {
     let nothing = serde_json::Map::new();
@@ -267,7 +267,7 @@ fn halves(value: &Value) -> (Vec<u8>, Vec<u8>, usize) {
 }
 
 fn field(out: &mut Vec<u8>, name: &str, value: &Value) {
-    // Writing a `Value` into memory has no way to fail: its keys are strings and its numbers finite.
+    // Serializing into memory cannot fail: keys are strings and numbers finite.
     let _ = serde_json::to_writer(&mut *out, name);
     out.push(b':');
     let _ = serde_json::to_writer(out, value);

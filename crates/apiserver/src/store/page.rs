@@ -1,4 +1,4 @@
-//! Lists of the present, and of any moment that the history still reaches.
+//! Lists of the present, and of any revision in the history.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -11,11 +11,11 @@ use super::{Compacted, Key, Object, Store};
 pub struct Page {
     /// The objects, in the order of their keys.
     pub objects: Vec<Arc<Object>>,
-    /// The moment that the list shows.
+    /// The revision of the list.
     pub revision: u64,
-    /// The last key of this page, when objects come after it: where the next page goes on.
+    /// The last key of this page, when objects come after it: the start of the next page.
     pub next: Option<Key>,
-    /// How many objects come after this page, whether or not they pass the filter; none when nothing does.
+    /// The number of objects after this page, whether or not they pass the filter; none for the last page.
     pub remaining: Option<usize>,
 }
 
@@ -71,7 +71,7 @@ impl Store {
     }
 }
 
-/// The present with the past laid over it.
+/// The present objects with the history applied over them.
 struct Merged<'a> {
     present: std::iter::Peekable<std::collections::btree_map::Range<'a, Key, Arc<Object>>>,
     past: std::iter::Peekable<std::collections::btree_map::Range<'a, Key, Option<Arc<Object>>>>,

@@ -288,7 +288,7 @@ fn watchers_see_the_last_stored_state_of_what_a_writer_deletes() {
 fn every_moment_that_is_kept_lists_as_it_was_whole_and_in_pages() {
     let store = Store::default();
     let mut moments = vec![(1, Vec::new())];
-    // A fixed sequence that looks random: the same failure each time.
+    // A fixed pseudo-random sequence: the same failure each time.
     let mut seed = 7_u32;
     for i in 0..300 {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

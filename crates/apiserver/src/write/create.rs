@@ -9,10 +9,10 @@ use crate::error::ApiError;
 use crate::registry::Origin;
 use crate::store::{Change, CommitError, Precondition};
 
-/// How often a generated name is drawn again when it is taken.
+/// The number of attempts to generate a free name.
 const NAME_ATTEMPTS: usize = 8;
 
-/// Creates an object. `owned` says that managedFields are already set (server-side apply).
+/// Creates an object. `owned` means that managedFields are already set (server-side apply).
 pub(crate) fn create(op: &WriteRequest<'_>, mut object: Value, owned: bool) -> Result<Outcome, ApiError> {
     prepare_metadata(op, &mut object)?;
     super::update::dedup_owners(op, &mut object);
@@ -42,7 +42,7 @@ pub(crate) fn create(op: &WriteRequest<'_>, mut object: Value, owned: bool) -> R
     }
 }
 
-/// The server's own metadata is not the client's to set, and the namespace is the path's.
+/// Removes server-side metadata from the client's object, and sets the path's namespace.
 fn prepare_metadata(op: &WriteRequest<'_>, object: &mut Value) -> Result<(), ApiError> {
     let map = metadata(object);
     if map.get("resourceVersion").and_then(Value::as_str).is_some_and(|rv| !rv.is_empty() && rv != "0") {

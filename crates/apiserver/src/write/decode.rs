@@ -1,4 +1,4 @@
-//! From the bytes of a body to an object of a resource, with what a strict reader would object to.
+//! Decodes a body to an object of a resource, with the findings of strict decoding.
 
 use fleetwright_schema::{decode, json};
 use http::{HeaderMap, header};
@@ -8,7 +8,7 @@ use super::options::FieldValidation;
 use crate::error::ApiError;
 use crate::registry::{Origin, Resource};
 
-/// JSON nested deeper than this is refused: nobody writes it by hand, and every later walk over it recurses.
+/// The limit of JSON nesting: real objects are flatter, and every later walk over one recurses.
 pub(crate) const MAX_DEPTH: usize = 256;
 
 /// The formats in which objects are read.
@@ -20,7 +20,7 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub(crate) struct Decoded {
     /// The object, defaulted, without unknown fields.
     pub object: Value,
-    /// What strict reading found: `unknown field "spec.x"`, `duplicate field "spec.y"`.
+    /// The findings of strict decoding: `unknown field "spec.x"`, `duplicate field "spec.y"`.
     pub strict: Vec<String>,
 }
 
@@ -35,14 +35,14 @@ pub(crate) fn body(headers: &HeaderMap, bytes: &[u8]) -> Result<Result<(Value, V
     match media_type(headers) {
         "" | "application/json" => Ok(json::parse(bytes, MAX_DEPTH)),
         "application/yaml" => Ok(yaml(bytes)),
-        // kubectl's typed commands send it, whatever they are told about formats. Answers are JSON.
+        // kubectl's typed commands send it, whatever formats the server announces. Answers are JSON.
         PROTOBUF => Ok(fleetwright_builtins::protobuf::decode(bytes).map(|object| (object, Vec::new()))),
         _ => Err(ApiError::unsupported_media_type(FORMATS)),
     }
 }
 
-/// Reads YAML, of which JSON is a part. JSON is tried first: it is what almost every client sends, and only its reader
-/// can name duplicate fields.
+/// Parses YAML, which includes JSON. JSON is tried first: almost every client sends it, and only its parser
+/// reports duplicate fields.
 pub(crate) fn yaml(bytes: &[u8]) -> Result<(Value, Vec<String>), String> {
     if bytes.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{') {
         return json::parse(bytes, MAX_DEPTH);
@@ -75,7 +75,7 @@ pub(crate) fn in_version(resource: &Resource) -> String {
     format!("{} in version {:?}", resource.kind, resource.version)
 }
 
-/// Brings an object into the form that the schema asks for: types checked, unknown fields dropped (and returned),
+/// Decodes an object by its schema: types checked, unknown fields dropped (and returned),
 /// defaults set.
 pub(crate) fn typed(resource: &Resource, object: &mut Value) -> Result<Vec<String>, String> {
     match &resource.origin {
@@ -172,7 +172,7 @@ pub(crate) fn name_of(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or_default()
 }
 
-/// Turns the findings of strict reading into warnings or an error, as the client asked.
+/// Turns the findings of strict decoding into warnings or an error, as the client requested.
 pub(crate) fn apply_field_validation(
     found: Vec<String>,
     validation: FieldValidation,

@@ -16,21 +16,21 @@ const FOREGROUND: &str = "foregroundDeletion";
 const JOBS_KEEP_PODS: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background \
     to remove them or set propagationPolicy=Orphan to suppress this warning";
 
-/// What a delete answers.
+/// The result of a delete.
 pub(crate) enum DeleteOutcome {
-    /// The object is gone; some kinds answer with it, most with a `Status`.
+    /// The object is deleted; some kinds answer with it, most with a `Status`.
     Gone(Value),
     /// The object stays for now, with a deletion timestamp.
     Pending(Outcome),
 }
 
-/// What the next step of a deletion is.
+/// The next step of a deletion.
 enum Step {
-    /// Somebody deleted it before; nothing changes.
+    /// The object is terminating already; nothing changes.
     Pending,
-    /// The object is marked and waits for its grace period or its finalizers.
+    /// The object gets a deletionTimestamp and waits for its grace period or its finalizers.
     Mark(Value),
-    /// The object goes now.
+    /// The object is removed now.
     Remove(Value),
 }
 
@@ -135,7 +135,7 @@ fn decide(op: &WriteRequest<'_>, old: &Value, options: &DeleteOptions) -> Result
 }
 
 enum Grace {
-    /// The kind knows no grace.
+    /// The kind has no grace period.
     None,
     /// A deletion with at least as short a grace period is under way.
     Pending,
@@ -151,7 +151,7 @@ fn grace(op: &WriteRequest<'_>, old: &Value, options: &DeleteOptions, now: Times
     if !op.resource.is("", "pods") {
         return Grace::None;
     }
-    // A negative grace period is the shortest one there is.
+    // A negative grace period is the shortest one.
     let requested = options.grace_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds });
     let seconds = strategy::graceful_deletion(kind, old, requested);
     let Some(at) = old["metadata"]["deletionTimestamp"].as_str().and_then(|text| text.parse::<Timestamp>().ok()) else {
@@ -171,7 +171,8 @@ fn grace(op: &WriteRequest<'_>, old: &Value, options: &DeleteOptions, now: Times
     }
 }
 
-/// The time that many seconds later, for any number that a client sends. kube-apiserver does not limit grace periods and counts them in nanoseconds that wrap:
+/// The time after this number of seconds, for any number that a client sends. kube-apiserver does not limit grace periods and counts them in
+/// nanoseconds that wrap:
 /// 9223372036854775807 seconds are -1 second.
 fn later(at: Timestamp, seconds: i64) -> Timestamp {
     at.saturating_add(SignedDuration::from_nanos(seconds.wrapping_mul(1_000_000_000))).unwrap_or(at)
@@ -183,7 +184,7 @@ fn bump_generation(object: &mut Value) {
     }
 }
 
-/// Marks an object as going, for finalizers to see.
+/// Marks an object as terminating.
 fn mark(object: &mut Value, now: Timestamp) {
     let before = object["metadata"]["deletionTimestamp"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
     if before.is_none() {
@@ -196,12 +197,12 @@ fn mark(object: &mut Value, now: Timestamp) {
     map.insert("deletionGracePeriodSeconds".into(), 0.into());
 }
 
-/// A time as Kubernetes writes it: whole seconds, UTC.
+/// A time in the notation of Kubernetes: whole seconds, UTC.
 pub(crate) fn seconds_text(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Sets or clears the garbage collector's finalizers, as options, the object and the kind have it.
+/// Sets or clears the garbage collector's finalizers, according to the options, the object and the kind.
 fn set_propagation(op: &WriteRequest<'_>, object: &mut Value, options: &DeleteOptions) {
     if op.resource.is("", "events") || op.resource.is("events.k8s.io", "events") {
         return;
@@ -217,7 +218,7 @@ fn set_propagation(op: &WriteRequest<'_>, object: &mut Value, options: &DeleteOp
         (None, Some(Propagation::Foreground)) => (false, true),
         (None, Some(Propagation::Background)) => (false, false),
         (None, None) if had(ORPHAN) || had(FOREGROUND) => (had(ORPHAN), !had(ORPHAN)),
-        // Jobs keep their pods unless told otherwise, as they did before there was a garbage collector.
+        // Jobs orphan their pods by default, as they did before there was a garbage collector.
         (None, None) if op.resource.is("batch", "jobs") => {
             op.warnings.add(JOBS_KEEP_PODS);
             (true, false)
@@ -254,7 +255,7 @@ pub(crate) fn success(op: &WriteRequest<'_>, object: &Value) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 }
 
-/// Deletes every object that was listed; objects that went in between are no mistake.
+/// Deletes every listed object; objects that were deleted in between are not an error.
 pub(crate) fn delete_collection(
     op: &WriteRequest<'_>,
     objects: Vec<std::sync::Arc<Object>>,

@@ -1,6 +1,6 @@
 //! Writes: create, update, patch, apply and delete, the same way for every resource.
 //!
-//! Expected flow: decode → admit → own fields → prepare → validate → commit. A write that lost a race is decided again
+//! Expected flow: decode → admit → set managed fields → prepare → validate → commit. After a conflict a write is decided again
 //! from the newer object, unless the client named the version that it wanted to change.
 
 pub(crate) mod create;
@@ -21,7 +21,7 @@ use crate::server::Inner;
 use crate::store::{CommitError, Draft, Key, Object};
 use options::WriteOptions;
 
-/// What the client is told beside the answer.
+/// The warnings for the client beside the answer.
 #[derive(Debug, Default)]
 pub(crate) struct Warnings(Mutex<Vec<String>>);
 
@@ -39,23 +39,23 @@ impl Warnings {
     }
 }
 
-/// One write: who does what to which resource.
+/// A write: user, verb and resource.
 pub(crate) struct WriteRequest<'a> {
     pub server: &'a Arc<Inner>,
     pub resource: &'a Arc<Resource>,
     pub user: &'a User,
-    /// Empty for cluster-scoped resources.
+    /// The namespace; empty for cluster-scoped resources.
     pub namespace: &'a str,
-    /// Empty for the resource itself.
+    /// The subresource; empty for the resource itself.
     pub subresource: &'a str,
     pub options: WriteOptions,
     pub warnings: &'a Warnings,
 }
 
-/// What a write leaves behind.
+/// The result of a write.
 #[derive(Clone)]
 pub(crate) enum Outcome {
-    /// The object as it is stored now.
+    /// The stored object.
     Stored(Arc<Object>),
     /// An object that is not stored: a dry run's, or the last state of a deleted one.
     Transient(Value),
@@ -75,7 +75,7 @@ impl WriteRequest<'_> {
         let own = self.resource.storage_api_version == self.resource.api_version || self.resource.custom().is_some();
         let fields = if own { self.resource.selectable_fields(&object) } else { Vec::new() };
         let stored = self.resource.to_storage(object);
-        // Events are stored, and found, as core/v1, whichever of their two groups they were written through.
+        // Events are stored, and found, as core/v1, independent of the group of the request.
         let core = (!own).then(|| self.server.registry.find("", "v1", &self.resource.plural)).flatten();
         let fields = core.map_or(fields, |core| core.selectable_fields(&stored));
         Draft::new(&stored, fields, self.resource.stamp)
@@ -130,7 +130,7 @@ impl Resource {
     }
 }
 
-/// The object's metadata; made when it is missing or not an object.
+/// The object's metadata; created when it is missing or not an object.
 pub(crate) fn metadata(object: &mut Value) -> &mut Map<String, Value> {
     if !object.is_object() {
         *object = Value::Object(Map::new());
@@ -141,7 +141,7 @@ pub(crate) fn metadata(object: &mut Value) -> &mut Map<String, Value> {
     }
     match slot {
         Value::Object(map) => map,
-        // Just made an object.
+        // The lines above made it an object.
         _ => unreachable!("metadata was made an object"),
     }
 }

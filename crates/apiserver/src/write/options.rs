@@ -1,4 +1,4 @@
-//! The options of a write, from the query or a `DeleteOptions` body, checked as the real server checks them.
+//! The options of a write, from the query or a `DeleteOptions` body, validated as in the real server.
 
 use fleetwright_schema::{ErrorType, FieldError};
 use http::{HeaderMap, header};
@@ -7,10 +7,10 @@ use serde_json::Value;
 use crate::error::ApiError;
 use crate::request::Query;
 
-/// What happens to unknown and duplicate fields.
+/// The handling of unknown and duplicate fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FieldValidation {
-    /// They are dropped in silence.
+    /// They are dropped silently.
     Ignore,
     /// They are dropped with a warning. The default.
     #[default]
@@ -19,16 +19,16 @@ pub enum FieldValidation {
     Strict,
 }
 
-/// Options that every write knows.
+/// The options of every write.
 #[derive(Clone, Debug, Default)]
 pub struct WriteOptions {
-    /// Do everything but keep the result.
+    /// Whether the result is discarded.
     pub dry_run: bool,
-    /// Who owns the written fields.
+    /// The field manager of the written fields.
     pub manager: String,
-    /// What happens to unknown fields.
+    /// The handling of unknown fields.
     pub field_validation: FieldValidation,
-    /// Server-side apply: take fields from other managers.
+    /// Server-side apply: take over fields of other managers.
     pub force: bool,
 }
 
@@ -67,7 +67,7 @@ impl WriteOptions {
     }
 }
 
-/// The manager of a client that names none: the first part of its user agent.
+/// The default manager of a client: the first part of its user agent.
 fn manager_of(headers: &HeaderMap) -> String {
     let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     fleetwright_merge::manager_from_user_agent(agent)
@@ -99,31 +99,31 @@ fn check_manager(manager: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// How the dependents of a deleted object fare.
+/// The handling of a deleted object's dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// The object goes at once, the garbage collector follows.
+    /// The object is deleted at once, the garbage collector follows.
     Background,
-    /// The object stays until its dependents are gone.
+    /// The object stays until its dependents are deleted.
     Foreground,
-    /// Dependents lose their owner and stay.
+    /// Dependents stay without their owner.
     Orphan,
 }
 
 /// `DeleteOptions`.
 #[derive(Clone, Debug, Default)]
 pub struct DeleteOptions {
-    /// Do everything but keep the result.
+    /// Whether the result is discarded.
     pub dry_run: bool,
-    /// How long the object may take to end.
+    /// The grace period in seconds.
     pub grace_seconds: Option<i64>,
-    /// What happens to the dependents.
+    /// The handling of the dependents.
     pub propagation: Option<Propagation>,
     /// The deprecated predecessor of `propagation`.
     pub orphan_dependents: Option<bool>,
-    /// Only an object with this uid.
+    /// Delete only an object with this uid.
     pub uid: Option<String>,
-    /// Only this version of the object.
+    /// Delete only this version of the object.
     pub resource_version: Option<String>,
 }
 

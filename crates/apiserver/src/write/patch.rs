@@ -1,4 +1,4 @@
-//! Patches of all four kinds.
+//! Patches of all four types.
 
 use fleetwright_merge::{MergeError, PatchError};
 use fleetwright_schema::decode::go_kind;
@@ -21,7 +21,7 @@ pub(crate) enum PatchKind {
 }
 
 impl PatchKind {
-    /// The kind that a content type names, if the resource takes it.
+    /// The type of a content type, if the resource supports it.
     pub(crate) fn of(media_type: &str, resource: &Resource) -> Result<Self, ApiError> {
         let custom = resource.custom().is_some();
         match media_type {
@@ -70,13 +70,13 @@ pub(crate) fn patch(
         };
         let mut object = patched.map_err(patch_error)?;
         check_identity(op, live, &mut object)?;
-        // The real server merges strategic patches into the object itself and knows no patched text to show.
+        // The real server merges strategic patches into the object itself and has no patched text to show.
         let shown = match kind {
             PatchKind::Strategic => fleetwright_merge::go_text(&patch),
             _ => object.to_string(),
         };
         let invalid = |error: String| {
-            // Its reader of such objects has words of its own for a wrong type.
+            // The real server's decoder has different texts for a wrong type.
             let error = match (kind, error.rsplit_once(" of type ")) {
                 (PatchKind::Strategic, Some((_, ty))) => format!("unrecognized type: {ty}"),
                 _ => error,
@@ -97,7 +97,7 @@ pub(crate) fn patch(
     Ok((outcome, false))
 }
 
-/// A patch changes an object, not which object it is.
+/// Refuses a patch that changes the identity of an object.
 fn check_identity(op: &WriteRequest<'_>, live: &Value, object: &mut Value) -> Result<(), ApiError> {
     if !object.is_object() {
         return Err(ApiError::invalid(
@@ -150,7 +150,7 @@ fn apply(op: &WriteRequest<'_>, name: &str, bytes: &[u8]) -> Result<(Outcome, bo
     decode::apply_field_validation(found, op.options.field_validation, op.warnings, ApiError::bad_request)?;
     check_applied(op, name, &mut applied)?;
     let force = op.options.force;
-    // An apply that finds nothing creates, one that finds the object changes it; each may be overtaken by the other.
+    // An apply without an existing object creates it, one with an object patches it; each may conflict with the other.
     for _ in 0..8 {
         let exists = op.server.store.get(&op.resource.storage, &op.key(name)).is_some();
         if !exists {
@@ -190,7 +190,7 @@ fn apply(op: &WriteRequest<'_>, name: &str, bytes: &[u8]) -> Result<(Outcome, bo
     Err(op.resource.modified(name))
 }
 
-/// An applied object names its kind and itself, and only fields that the schema knows.
+/// An applied object must have its kind and name, and only fields of the schema.
 fn check_applied(op: &WriteRequest<'_>, name: &str, applied: &mut Value) -> Result<(), ApiError> {
     let Some(map) = applied.as_object() else {
         return Err(ApiError::bad_request("error decoding YAML: the applied configuration is not an object"));
@@ -228,7 +228,7 @@ fn check_applied(op: &WriteRequest<'_>, name: &str, applied: &mut Value) -> Resu
     Ok(())
 }
 
-/// An error of the merge library, as clients see it.
+/// The API error of a merge error.
 pub(crate) fn merge_error(error: MergeError) -> ApiError {
     let message = error.to_string();
     match error {
@@ -245,7 +245,7 @@ pub(crate) fn merge_error(error: MergeError) -> ApiError {
     }
 }
 
-/// An error of a patch, as clients see it.
+/// The API error of a patch error.
 pub(crate) fn patch_error(error: PatchError) -> ApiError {
     let message = error.to_string();
     match error {
@@ -253,7 +253,7 @@ pub(crate) fn patch_error(error: PatchError) -> ApiError {
         PatchError::TooLarge(_) => {
             ApiError::new(413, "RequestEntityTooLarge", format!("Request entity too large: {message}"))
         }
-        // The real server keeps to itself what did not fit.
+        // The real server does not report the mismatch.
         PatchError::Unprocessable(_) => {
             ApiError::new(422, "Invalid", "the server rejected our request due to an error in our request")
                 .with_causes(Vec::new())

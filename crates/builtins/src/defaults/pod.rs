@@ -32,7 +32,7 @@ pub(crate) fn pod(pod: &mut Value) {
     }
 }
 
-/// A container asks for what it is limited to when it does not say otherwise.
+/// The default request of a container is its limit.
 fn requests_from_limits(container: &mut Value) {
     let Some(limits) = get(container, "resources.limits").and_then(Value::as_object).cloned() else { return };
     if limits.is_empty() {
@@ -88,7 +88,7 @@ pub(crate) fn template(template: &mut Value) {
     }
 }
 
-/// Whether an image is pulled anew by default: no tag and no digest, or the tag `latest`.
+/// Whether the default pull policy is Always: no tag and no digest, or the tag `latest`.
 pub(crate) fn is_latest(image: &str) -> bool {
     let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
     let last = name.rsplit('/').next().unwrap_or_default();

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::schemas::{REF_PREFIX, definitions};
 use crate::table::{KINDS, Kind};
 
-/// What a document says about the objects of a resource.
+/// The description of a resource's objects in a document.
 #[derive(Clone, Copy, Debug)]
 pub enum Definition<'a> {
     /// A built-in type, by its OpenAPI name.
@@ -29,9 +29,9 @@ pub enum Definition<'a> {
 pub struct SubresourceDoc<'a> {
     /// The last segment of its path.
     pub name: &'a str,
-    /// Group, version and kind of the object it speaks.
+    /// Group, version and kind of its object.
     pub gvk: (&'a str, &'a str, &'a str),
-    /// The OpenAPI name of the type it speaks; none for the parent's.
+    /// The OpenAPI name of its type; none for the parent's.
     pub type_name: Option<&'a str>,
     /// Its verbs.
     pub verbs: Vec<&'a str>,
@@ -48,7 +48,7 @@ pub struct ResourceDoc<'a> {
     pub kind: &'a str,
     /// The kind of its lists.
     pub list_kind: &'a str,
-    /// The resource, as it stands in paths.
+    /// The plural, as in paths.
     pub plural: &'a str,
     /// Whether it lives in namespaces.
     pub namespaced: bool,
@@ -190,7 +190,7 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Adds the built-in definitions that are wanted, and those that they want.
+/// Adds the required built-in definitions, and those that they refer to.
 fn add_definitions(schemas: &mut BTreeMap<String, Value>, mut wanted: BTreeSet<String>, document: (&str, &str)) {
     while let Some(name) = wanted.pop_first() {
         let Some(definition) = definitions().get(&name).filter(|_| !schemas.contains_key(&name)) else { continue };

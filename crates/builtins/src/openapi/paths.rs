@@ -1,4 +1,4 @@
-//! The paths of a document: which operations a resource has, and what they take and return.
+//! The paths of a document: a resource's operations with their parameters and results.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

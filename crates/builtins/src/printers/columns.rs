@@ -1,4 +1,4 @@
-//! Which columns each kind has.
+//! The columns of each kind.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

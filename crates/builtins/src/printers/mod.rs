@@ -1,6 +1,6 @@
-//! What `kubectl get` shows: the columns of each kind and the cells of each object, as the server's Table answers.
+//! The output of `kubectl get`: the columns of each kind and the cells of each object, as the server's Table answers.
 //!
-//! The server always fills the wide columns too; their priority tells clients to hide them.
+//! The server always fills the wide columns too; their priority lets clients hide them.
 
 mod cells;
 mod cluster;
@@ -29,7 +29,7 @@ pub struct Column {
     pub ty: &'static str,
     /// The OpenAPI format of its cells; `name` marks the column that names the object.
     pub format: &'static str,
-    /// What the column means.
+    /// The description of the column.
     pub description: Cow<'static, str>,
     /// 0 is always shown, 1 only when asked for (`-o wide`).
     pub priority: i32,
@@ -96,7 +96,7 @@ pub fn default_of(kind: &Kind, objects: &[Value]) -> Option<usize> {
     if kind.kind == "StorageClass" { storage::default_class(objects) } else { None }
 }
 
-/// What a row says about its object beside the cells: a pod that has ended is `Completed`.
+/// The conditions of a row beside the cells: a finished pod is `Completed`.
 pub fn row_conditions(kind: &Kind, object: &Value) -> Vec<Value> {
     let message = match text(object, "status.phase") {
         "Succeeded" => "The pod has completed successfully.",

@@ -1,4 +1,4 @@
-//! Services and what stands behind and before them.
+//! Services, and the kinds around them.
 
 use std::collections::BTreeSet;
 

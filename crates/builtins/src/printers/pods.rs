@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::cells::{age, condition, is_deleting, name, since, text_or, time};
 use crate::access::{flag, get, int, list, text};
 
-/// What the containers of a pod add up to.
+/// The sum over the containers of a pod.
 #[derive(Default)]
 struct Summary {
     reason: String,
@@ -114,7 +114,7 @@ fn main_containers(pod: &Value, sum: &mut Summary) {
             sum.ready += 1;
         }
     }
-    // A container that has completed does not speak for others that still run or have failed.
+    // A completed container does not decide the status while others still run or have failed.
     if sum.reason == "Completed" {
         let ready =
             list(pod, "status.conditions").iter().any(|c| text(c, "type") == "Ready" && text(c, "status") == "True");

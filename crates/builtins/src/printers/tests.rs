@@ -1,4 +1,4 @@
-//! What people see.
+//! The printed cells.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What makes pods: deployments, sets, jobs and their histories.
+//! The kinds that create pods: deployments, sets, jobs and their histories.
 
 use jiff::Timestamp;
 use serde_json::Value;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::table::{Field, Message, Presence, Shape, Table, Type};
 use super::wire::{Reader, Slice, Wire};
 
-/// Only the schemas of custom resources nest without end; nobody nests them this deep.
+/// The nesting limit: only the schemas of custom resources are recursive, and real ones are flatter.
 const MAX_DEPTH: usize = 100;
 
 /// A message may take two bytes on the wire and a kilobyte in memory, so their number is bounded too.
@@ -132,7 +132,7 @@ impl<'t> Decoder<'t> {
     ) -> Result<Option<Value>, String> {
         Ok(Some(match (ty, wire) {
             (Type::Bool, Wire::Varint(number)) => Value::Bool(number != 0),
-            // Protobuf's int32 is the low half of the varint, whatever stands in the rest.
+            // Protobuf's int32 is the low half of the varint, whatever the other bits are.
             (Type::Int32, Wire::Varint(number)) => json!(number as i32),
             (Type::Int64, Wire::Varint(number)) => json!(number as i64),
             (Type::Float64, Wire::Fixed64(bits)) => json!(f64::from_bits(bits)),
@@ -216,7 +216,7 @@ fn push(object: &mut Map<String, Value>, name: &str, value: Value) {
     }
 }
 
-/// Of a message that stands for one of its fields, the field: the last one that is set.
+/// The field of a `oneof` message: the last one that is set.
 fn one_of(message: &Message, mut object: Map<String, Value>) -> Value {
     let names = message.fields.iter().rev().filter_map(|field| field.name);
     names.into_iter().find_map(|name| object.remove(name)).unwrap_or_default()

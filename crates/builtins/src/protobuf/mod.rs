@@ -15,10 +15,10 @@ use crate::KINDS;
 use message::Decoder;
 use wire::{Reader, Slice, Wire};
 
-/// What every body begins with.
+/// The prefix of every body.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// The name under which the real server knows its kinds, which its error message shows.
+/// The name of the real server's scheme, which its error message contains.
 const SCHEME: &str = "pkg/api/legacyscheme/scheme.go:30";
 
 /// The options of a delete, which clients send in whatever group and version they are talking to.
@@ -27,7 +27,7 @@ const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions
 /// Reads a protobuf body.
 ///
 /// # Errors
-/// What is wrong with the body and where, in the words of the real server when it has some.
+/// The error and its place, in the words of the real server where it has some.
 pub fn decode(bytes: &[u8]) -> Result<Value, String> {
     let envelope = Envelope::read(bytes)?;
     let name = message_name(&envelope.api_version, &envelope.kind)?;
@@ -98,7 +98,7 @@ fn go_bytes(bytes: &[u8]) -> String {
     format!("[{}]", numbers.join(" "))
 }
 
-/// The message of a kind: a built-in kind, what one of its subresources speaks, or the options of a delete.
+/// The message of a kind: a built-in kind, the kind of one of its subresources, or the options of a delete.
 fn message_name(api_version: &str, kind: &str) -> Result<&'static str, String> {
     if kind == "DeleteOptions" {
         return Ok(DELETE_OPTIONS);

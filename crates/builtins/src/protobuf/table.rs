@@ -14,12 +14,12 @@
 //! | `{}T`        | a map from strings                                                   |
 //! | `a.b.C`      | a message                                                            |
 //!
-//! A message marked `oneof` stands for whichever of its fields is set.
+//! A message marked `oneof` is encoded as whichever of its fields is set.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Type {
     Bool,
@@ -39,7 +39,7 @@ pub(super) enum Type {
     Message(&'static str),
 }
 
-/// How many of it there are.
+/// The cardinality of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     One,

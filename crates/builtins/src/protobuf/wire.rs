@@ -1,13 +1,13 @@
 //! Protobuf's wire format: keys, varints and lengths. Every read is checked, and every complaint names its offset.
 
-/// A stretch of a body, and where in the body it begins.
+/// A part of a body, and its offset in the body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slice<'a> {
     pub bytes: &'a [u8],
     pub at: usize,
 }
 
-/// One field's value as it stands on the wire.
+/// One field's encoded value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wire<'a> {
     Varint(u64),

@@ -1,4 +1,4 @@
-//! What is special about writing pods.
+//! The strategy of pods.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) fn create(pod: &mut Value) {
     set(pod, "status", status);
 }
 
-/// The class that decides who is evicted first: `Guaranteed`, `Burstable` or `BestEffort`.
+/// The QoS class for the order of eviction: `Guaranteed`, `Burstable` or `BestEffort`.
 pub fn quality_of_service(pod: &Value) -> &'static str {
     let Some(spec) = pod.get("spec") else { return "BestEffort" };
     if let Some(resources) = get(spec, "resources")

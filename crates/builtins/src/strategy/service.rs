@@ -1,4 +1,4 @@
-//! What is special about updating services: values that the server allocated survive a client that does not know them.
+//! The strategy of services: values that the server allocated survive updates by clients that omit them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

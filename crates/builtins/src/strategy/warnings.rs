@@ -1,4 +1,4 @@
-//! What is accepted, but told to the client as a mistake.
+//! Warnings about accepted objects.
 
 use std::collections::BTreeMap;
 

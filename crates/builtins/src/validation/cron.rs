@@ -8,7 +8,7 @@ const FIELDS: [(u32, u32, &[&str]); 5] = [
     (0, 6, &["sun", "mon", "tue", "wed", "thu", "fri", "sat"]),
 ];
 
-/// Says what is wrong with a schedule.
+/// The errors of a schedule.
 pub(super) fn parse(schedule: &str) -> Result<(), String> {
     let schedule = match schedule.strip_prefix("TZ=").or_else(|| schedule.strip_prefix("CRON_TZ=")) {
         Some(rest) => rest.split_once(' ').map_or("", |(_, rest)| rest).trim(),

@@ -240,7 +240,7 @@ pub(super) fn job_update(new: &Value, old: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// A job that is suspended and has not started may still be told where and with how much to run.
+/// The scheduling directives and resources of a suspended job that has not started may still change.
 fn job_template_update(new: &Value, old: &Value) -> Option<FieldError> {
     let paused = flag(old, "spec.suspend") && get(old, "status.startTime").is_none();
     if !paused {

@@ -273,7 +273,7 @@ pub(super) fn csr(request: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with the PEM block of a request. Its signature is checked by who signs it.
+/// The errors of a request's PEM block. The signer checks its signature.
 fn request_error(encoded: &str) -> Option<&'static str> {
     let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap_or_default();
     let pem = String::from_utf8_lossy(&bytes);

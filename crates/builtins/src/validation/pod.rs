@@ -11,7 +11,7 @@ use crate::validation::{container, difference, immutable, ip_errors, non_negativ
 
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
-/// Says what is wrong with a name.
+/// The errors of a name.
 type NameCheck = fn(&str) -> Vec<String>;
 
 /// Checks a pod; what only a new pod must obey is skipped when there is an old one.
@@ -40,7 +40,7 @@ pub(super) fn validate(pod: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// Checks a pod template that stands at a path.
+/// Checks a pod template at a path.
 pub(super) fn template(template: Option<&Value>, path: &str) -> Vec<FieldError> {
     let Some(template) = template.filter(|template| template.is_object()) else {
         return vec![FieldError::required(path, "")];

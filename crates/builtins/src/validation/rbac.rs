@@ -54,7 +54,7 @@ fn rules(role: &Value, namespaced: bool) -> Vec<FieldError> {
     errors
 }
 
-/// What is declared next to the type is checked last.
+/// Declarative rules are checked last.
 fn without_verbs(role: &Value) -> impl Iterator<Item = FieldError> {
     let rules = list(role, "rules").iter().enumerate().filter(|(_, rule)| is_empty(rule.get("verbs")));
     rules.map(|(index, _)| FieldError::required(format!("rules[{index}].verbs"), ""))
@@ -93,7 +93,7 @@ fn binding(binding: &Value, kinds: &[&str], namespaced: bool) -> Vec<FieldError>
     errors
 }
 
-/// A binding keeps its role: who could grant the old one need not be able to grant the new one.
+/// The role of a binding is immutable: a user who could grant the old one may lack the right to grant the new one.
 pub(super) fn role_ref_update(new: &Value, old: &Value) -> Vec<FieldError> {
     if get(new, "roleRef") == get(old, "roleRef") {
         return Vec::new();

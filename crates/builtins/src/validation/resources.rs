@@ -40,7 +40,7 @@ pub(super) fn amount(value: Option<&Value>) -> Option<Quantity> {
     }
 }
 
-/// What is wrong with an amount of a resource.
+/// The errors of a resource amount.
 pub(super) fn quantity_value(name: &str, value: &Value, path: &str) -> Vec<FieldError> {
     let Some(quantity) = amount(Some(value)) else {
         return vec![FieldError::invalid(path, value.clone(), "must be a valid resource quantity")];
@@ -55,7 +55,7 @@ pub(super) fn quantity_value(name: &str, value: &Value, path: &str) -> Vec<Field
     errors
 }
 
-/// Whether a resource comes in whole pieces: pods and the like, and everything that devices add.
+/// Whether a resource is counted in whole units: pods and the like, and all extended resources.
 fn is_counted(name: &str) -> bool {
     matches!(name, "pods" | "services" | "replicationcontrollers" | "resourcequotas" | "secrets" | "configmaps")
         || is_extended(name)
@@ -73,7 +73,7 @@ fn may_overcommit(name: &str) -> bool {
     is_native(name) && !name.starts_with("hugepages-")
 }
 
-/// What is wrong with the name of a resource that a container asks for.
+/// The errors of a resource name in a container's requests.
 fn container_resource(name: &str, path: &str) -> Vec<FieldError> {
     let mut errors: Vec<FieldError> = invalid_each(path, name, names::qualified_name(name)).collect();
     let huge = name.starts_with("hugepages-");
@@ -95,7 +95,7 @@ pub(super) fn quota(quota: &Value) -> Vec<FieldError> {
     quota_list(quota, "spec.hard")
 }
 
-/// Checks what is told of a quota.
+/// Checks the values of a quota.
 pub(super) fn quota_status(quota: &Value) -> Vec<FieldError> {
     [quota_list(quota, "status.hard"), quota_list(quota, "status.used")].concat()
 }
@@ -110,7 +110,7 @@ fn quota_list(quota: &Value, path: &str) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with the name of a resource that a quota limits.
+/// The errors of a resource name in a quota.
 fn quota_resource(name: &str, path: &str) -> Vec<FieldError> {
     let mut errors: Vec<FieldError> = invalid_each(path, name, names::qualified_name(name)).collect();
     if !name.contains('/') {

@@ -1,4 +1,4 @@
-//! Where a pod may run: affinity, tolerations, spreading and gates.
+//! Scheduling constraints of a pod: affinity, tolerations, spreading and gates.
 
 use fleetwright_schema::FieldError;
 use serde_json::Value;

@@ -278,7 +278,7 @@ fn storage_class(class: &Value) -> Vec<FieldError> {
     } else if !modes.contains(&mode) {
         errors.push(FieldError::not_supported("volumeBindingMode", mode, &modes));
     }
-    // What is declared next to the type is checked last.
+    // Declarative rules are checked last.
     if provisioner.is_empty() {
         errors.push(FieldError::required("provisioner", ""));
     }
@@ -361,7 +361,7 @@ fn volume_attachment(attachment: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// What an update of the storage group's kinds may not change.
+/// The immutable fields of the storage group's kinds.
 pub(super) fn update(kind: &str, new: &Value, old: &Value) -> Vec<FieldError> {
     let fields: &[&str] = match kind {
         "StorageClass" => &["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"],

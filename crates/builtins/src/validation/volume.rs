@@ -14,7 +14,7 @@ const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclu
 const DOWNWARD_FIELDS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 
-/// Checks the volumes of a pod spec, and says which of them a container can mount.
+/// Checks the volumes of a pod spec, and returns those that a container can mount.
 pub(super) fn validate(spec: &Value, path: &str) -> (BTreeSet<String>, Vec<FieldError>) {
     let mut errors = Vec::new();
     let mut usable = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! The kinds that make pods.
+//! The kinds that create pods.
 
 use fleetwright_schema::{ErrorType, FieldError};
 use serde_json::{Value, json};
@@ -37,10 +37,10 @@ fn controller_revision(revision: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Checks a selector, and that it selects what the template makes.
+/// Checks a selector, and that it selects the template's pods.
 fn selector(spec: &Value, kind: &str, required: bool) -> Vec<FieldError> {
     let Some(selector) = get(spec, "selector") else {
-        // No selector selects nothing, not even what the template makes.
+        // A missing selector selects nothing, not even the template's pods.
         let missing = required.then(|| FieldError::required("spec.selector", ""));
         return missing.into_iter().chain(matches_template(spec, &Value::Null)).collect();
     };
@@ -318,7 +318,7 @@ fn daemon_rolling(rolling: &Value, path: &str) -> Vec<FieldError> {
     errors
 }
 
-/// What an update of a workload may not change.
+/// The immutable fields of a workload.
 pub(super) fn update(kind: &str, new: &Value, old: &Value) -> Vec<FieldError> {
     let fields: &[&str] = match kind {
         "Deployment" | "ReplicaSet" | "DaemonSet" => &["spec.selector"],
@@ -332,7 +332,7 @@ pub(super) fn update(kind: &str, new: &Value, old: &Value) -> Vec<FieldError> {
     fields.iter().filter_map(|field| immutable(new, old, field)).collect()
 }
 
-/// What a status of a workload must obey.
+/// The rules for a workload's status.
 pub(super) fn status(kind: &str, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let numbers = [

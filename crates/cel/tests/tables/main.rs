@@ -1,4 +1,4 @@
-//! Expressions, and what the reference implementation makes of them.
+//! Expressions, and their results in the reference implementation.
 
 mod common;
 mod costs;

@@ -1,4 +1,4 @@
-//! What is wrong with an expression is said in the words and at the place of the reference implementation.
+//! Errors have the text and the position of the reference implementation.
 
 use crate::common::compile;
 

@@ -88,7 +88,7 @@ impl Fleet {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// Adds clusters until there are so many.
+    /// Adds clusters up to that number.
     pub(crate) async fn grow_to(&mut self, size: usize) -> Result<()> {
         let (clusters, package) = (&self.clusters(), self.package);
         futures::stream::iter(self.size..size)

@@ -1,7 +1,7 @@
 //! Thousands of clusters under one operator: all made and proven, one more, all brought to another version, nothing, all certificates issued again.
 //!
-//! Three processes: the meta cluster (an API server, and the simulated nodes whose pods really listen and answer), the operator, and the bench that asks for changes and
-//! watches. So the operator's CPU time and memory are its own and nobody else's.
+//! Three processes: the meta cluster (an API server, and the simulated nodes whose pods really listen and answer), the operator, and the bench that
+//! requests changes and watches. Therefore CPU time and memory of the operator's process are those of the operator alone.
 
 /// As the operators' own program has it.
 #[global_allocator]

@@ -149,7 +149,7 @@ fn least(call: &Call) -> usize {
         ("patch", "operations", "status") => 3 * OPERATIONS.len(),
         // Each takes a place.
         ("patch", "operationpolicies", "status") if call.name == "etcd-members" => OPERATIONS.len(),
-        // The change begins, and is over.
+        // The change starts, and ends.
         ("apply", "clusters", "status") => 2,
         ("delete", "persistentvolumeclaims" | "pods", "") => 1,
         _ => 0,

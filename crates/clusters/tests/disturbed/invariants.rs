@@ -153,7 +153,7 @@ impl Drop for DowntimeWatcher {
     }
 }
 
-/// A server that is gone answers at once, each time anew: who only asks again never comes to an end.
+/// A server that is gone answers with an error at once, every time: a loop without a wait would never end.
 async fn again() {
     tokio::time::sleep(Duration::from_millis(10)).await;
 }

@@ -32,13 +32,14 @@ pub struct LifecyclePhase {
 /// So many laps in which the operator is stopped at one call of each leg, whichever the seed says.
 const SINGLE: usize = 2;
 
-/// Holds every lap to what came of an undisturbed one.
+/// Compares the result of every lap with that of an undisturbed one.
 ///
-/// In one lap the operator is stopped dead before every call that the undisturbed one made and at every watch that it opens, each once: it is started again, and goes a call further. So what it finds when it
-/// begins anew is in turn everything that a stop at any call can leave behind. In another lap it is stopped after every call: that was done, and it never learns. Every write must have been such a call, but for
-/// events that are not published again, for counts of policies that exist before, and for writes to the same object that this lap needed fewer of.
+/// In one lap the operator is killed before every call of the undisturbed lap and at every watch that it opens, once each: it is restarted, and
+/// proceeds one call further. The restarted operator therefore finds every state that a stop at any call can leave behind. In another lap it is
+/// killed after every call: the call was done, but the operator does not get the answer. Every write must have been such a call, except events that
+/// are not published again, counts of policies that exist before, and writes to the same object that this lap needed fewer of.
 ///
-/// In a few more laps it is stopped once in each leg, at a call that the seed chooses, and left alone then: `RIG_SEED=n` chooses others.
+/// In a few more laps it is killed once in each leg, at a call that the seed chooses, and not disturbed after that: `RIG_SEED=n` chooses other calls.
 pub async fn at_every_call(harness: &Harness, legs: &[LifecyclePhase]) -> Result<()> {
     let mut laps = LifecycleRun { harness, legs, number: 0, stops: 0 };
     let expected = laps.lap(&|_, _, _| {}).await?;
@@ -161,7 +162,7 @@ fn named(mut call: Call, name: &str) -> Call {
     call
 }
 
-/// Which calls are the same one in all laps. Names of pods are made up anew each time.
+/// Identifies the same call in all laps. Names of pods are generated in each lap.
 pub fn word(name: &str) -> impl Fn(&Call) -> String + Send + Sync + use<> {
     let name = name.to_owned();
     move |call| {
@@ -178,13 +179,14 @@ fn opens(call: &Call) -> bool {
     call.verb == "watch"
 }
 
-/// What an operator opens when it begins, each once.
+/// Watches that an operator opens when it starts, once each.
 fn watches(harness: &Harness) -> Vec<Call> {
     let calls = harness.recorder().calls().into_iter().map(|record| record.call).filter(opens);
     calls.map(|call| (call.to_string(), call)).collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
-/// Whether it keeps the counts of a policy true that is there before the leg begins or is used in the one before alone: whether that is written in the leg depends on who comes first.
+/// Whether the call updates the count of a policy that exists before the leg or is used only in the leg before: whether the leg contains that write
+/// depends on timing.
 fn kept(call: &Call) -> bool {
     let early = ["releases", "extension-prune"].contains(&call.name.as_str());
     early && call.resource.starts_with("operationpolicies.") && call.subresource == "status"

@@ -14,7 +14,7 @@ const OWN: &str = "/fleet/shop/";
 /// Made, written to, upgraded and deleted there; what others keep in that etcd stays as it is, and so does what the cluster wrote.
 pub(super) async fn live_on(world: &MetaFixture) -> Result<()> {
     let etcd = Etcd::start(world.meta.site.network.address()).await?;
-    // Of a cluster whose name begins with that of this one, and of one that never heard of prefixes.
+    // Keys of a cluster whose name starts with that of this one, and of an API server with the default prefix.
     for key in ["/fleet/shopping/configmaps/default/theirs", "/fleet/shop", "/registry/configmaps/default/theirs"] {
         etcd.put(key, "of somebody else").await?;
     }

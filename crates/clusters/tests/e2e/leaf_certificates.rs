@@ -64,7 +64,7 @@ async fn leaves(world: &MetaFixture) -> Result<BTreeMap<String, String>> {
     all.filter_map(certificate).collect()
 }
 
-/// The pods of the servers, and how often their containers began anew. (Those that elect a leader begin anew when they lose the election.)
+/// The pods of the servers, and their restart counts. (Components with leader election restart when they lose the election.)
 async fn pods(world: &MetaFixture) -> Result<BTreeMap<String, Vec<i32>>> {
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
     let mut all = pods.list(&Default::default()).await?.items;

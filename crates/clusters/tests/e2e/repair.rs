@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::*;
 
-/// An address of a pod that nobody reaches from outside its node, while its kubelet does; it ends with the node at the latest.
+/// An address of a pod that is reachable only from its node, so that its kubelet can probe it; the address disappears with the node at the latest.
 async fn cut_off(world: &MetaFixture, pod: &Pod, whether: bool) -> Result<()> {
     let status = pods(world).get(&pod.name_any()).await?.status;
     let ip = status.and_then(|status| status.pod_ip).context("it has an address")?;
@@ -32,7 +32,7 @@ async fn what_breaks_comes_back_and_beside_it_a_cluster_lives_on_an_etcd_of_some
     on_meta(async |world| tokio::try_join!(come_back(world), external::live_on(world)).map(drop)).await
 }
 
-/// A killed API server, a deleted pod, a deleted certificate and an API server that works for nobody come back.
+/// A killed API server, a deleted pod, a deleted certificate and an API server that fails for all clients are repaired.
 async fn come_back(world: &MetaFixture) -> Result<()> {
     world.clusters().create(&PostParams::default(), &Cluster::new("pay", world.spec(1))).await?;
     world.ready("pay").await?;
@@ -101,8 +101,8 @@ async fn lose_keys(world: &MetaFixture, secrets: &Api<Secret>) -> Result<()> {
     Ok(())
 }
 
-/// An API server that its kubelet finds well and that does not work for others gets no clients, and is made anew. The next one in a row waits for that, and none is taken out
-/// when there is no better one.
+/// An API server that passes the probes of its kubelet and fails for other clients is removed from the endpoint and recreated. The next one waits for
+/// the backoff, and none is removed if no other one works.
 async fn isolate(world: &MetaFixture) -> Result<()> {
     let victim = servers(world).await?.remove(0);
     let begun = Instant::now();

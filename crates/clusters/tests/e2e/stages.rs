@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Event;
 
 use super::*;
 
-/// A package version whose scheduler ends as soon as it begins.
+/// A package version whose scheduler exits when it starts.
 const BAD: &str = "no-scheduler";
 /// What that scheduler does not know.
 const GATE: &str = "NoSuchGate";
@@ -20,7 +20,7 @@ pub(super) async fn taken_back(world: &MetaFixture, name: &str, client: Client) 
 
     let (before, busy, begun) = (pods(world, name).await?, LoadGenerator::start(client), Instant::now());
     let patience = world.clusters().get(name).await?.spec.upgrade.stage_within;
-    let change = json!({ "spec": { "packageVersion": BAD, "upgrade": { "stageWithin": "5s" } } });
+    let change = json!({ "spec": { "packageVersion": BAD, "upgrade": { "stageWithin": "30s" } } });
     world.clusters().patch(name, &PatchParams::default(), &Patch::Merge(change)).await?;
     let status = eventually(&format!("{name} to be taken back"), async || {
         let status = world.clusters().get(name).await?.status.unwrap_or_default();

@@ -85,7 +85,7 @@ async fn create(world: &MetaFixture, workers: &Workers) -> Result<()> {
     };
     spec.extensions = vec![
         choice("machine-access", json!({ "clusterValues": values })),
-        // Hosts have nobody to ask for other names; nor is anybody there.
+        // Hosts have no upstream resolver for other names, and need none.
         choice("coredns", json!({ "forward": world.meta.site.network.address().to_string() })),
     ];
     world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
@@ -190,7 +190,8 @@ async fn a_newer_kubelet_is_refused(world: &MetaFixture, client: &Client, host: 
     .await
 }
 
-/// Replaces all authorities. Workers join anew while old and new ones are trusted: none is lost, and pods run on. Answers a client that trusts the new ones.
+/// Rotates all authorities. Workers join again while old and new ones are trusted: none is lost, and pods keep running. Returns a client that trusts
+/// the new ones.
 async fn authorities_are_replaced(world: &MetaFixture, endpoint: &str, hosts: &[&Host; 2]) -> Result<Client> {
     let web = async |client: &Client| -> Result<(Option<String>, Option<i32>)> {
         let pod = Api::<Pod>::default_namespaced(client.clone()).get("web").await?;
@@ -255,13 +256,13 @@ async fn authorities_are_replaced(world: &MetaFixture, endpoint: &str, hosts: &[
     Ok(client)
 }
 
-/// Whether nobody has heard of the Node for too long. A kubelet that begins anew says itself that it is not ready, for a moment.
+/// Whether the Node has been Unknown for too long. A kubelet that restarts reports NotReady itself, for a moment.
 fn silent(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     !conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status != "Unknown")
 }
 
-/// Runs Kubernetes' own specs: the quick ones, or if somebody asks for it (`make conformance`) all that are listed, or those with words in their
+/// Runs the conformance tests of Kubernetes: the quick ones, or on request (`make conformance`) all listed ones, or those with given words in their
 /// names.
 async fn conforms(world: &MetaFixture, endpoint: &str) -> Result<usize> {
     let asked = std::env::var("FLEETWRIGHT_CONFORMANCE").ok();
@@ -331,7 +332,7 @@ async fn leads(client: &Client) -> Result<()> {
     .await
 }
 
-/// Workers go where clients go, and nobody else says where API servers are.
+/// Workers use the endpoint of clients, and only the operator writes the endpoints of the API servers.
 async fn endpoint_is_told(client: &Client, endpoint: &str) -> Result<()> {
     let slices: Api<EndpointSlice> = Api::default_namespaced(client.clone());
     let all = slices.list(&Default::default()).await?.items;

@@ -34,7 +34,7 @@ fn judged(recorder: &Recorder) -> Result<()> {
     let place = Installation::FIRST;
     // Until the RoleBinding of a new namespace is known to the API server, its Secrets may not be read: that is waited for.
     let awaited = |call: &Call| call.resource == "secrets" && matches!(call.verb, "list" | "watch");
-    // A namespace that is told again to go may have lost its RoleBinding already.
+    // A namespace that is deleted a second time may have lost its RoleBinding already.
     let ends = |call: &Call| (call.resource.as_str(), call.verb) == ("namespaces", "delete");
     let calls = recorder.calls();
     let ended = |call: &Call| {
@@ -45,7 +45,7 @@ fn judged(recorder: &Recorder) -> Result<()> {
     let refused: Vec<_> = refused.filter(|record| !awaited(&record.call) && !ended(&record.call)).collect();
     ensure!(refused.is_empty(), "with all rights these were refused: {refused:#?}");
     let calls = recorder.calls().into_iter().map(|record| record.call);
-    // The server asks for `bind` when a RoleBinding is created, see the test of each right.
+    // The API server checks `bind` when a RoleBinding is created, see the test of each right.
     check_rights(&place.rights(), calls, |call| place.of(call), |right| right.verb == "bind")
 }
 
@@ -221,7 +221,7 @@ async fn the_policy_confines_the_account_whatever_roles_it_has_on_real() -> Resu
         let namespace = serde_json::from_value(json!({ "metadata": { "name": "fleet-eve", "labels": labels } }))?;
         refused("a namespace", namespaces.create(&params, &namespace).await.map(drop))?;
     }
-    // And what it is there for goes on.
+    // And the intended use of the right is still allowed.
     bindings("fleet-pay").create(&params, &binding(&role, ACCOUNT)?).await?;
     let good = serde_json::from_value(json!({ "metadata": { "name": "fleet-new", "labels": labels(FLEET) } }))?;
     namespaces.create(&params, &good).await?;
@@ -285,7 +285,8 @@ async fn short_lives(target: &Target, rights: Vec<Right>) -> Result<()> {
     Ok(())
 }
 
-/// Plays an episode with an account that lacks all of these rights. Each is given back as soon as a call was refused for want of it, and the episode goes on. Answers which were.
+/// Plays an episode with an account that lacks all of these rights. A right is granted as soon as a call was refused for lack of it, and the episode
+/// continues. Returns the granted rights.
 async fn an_episode(
     target: &Target,
     meta: &Meta,
@@ -337,7 +338,7 @@ async fn each_right_that_is_taken_away_is_missed() -> Result<()> {
     Ok(())
 }
 
-/// One of the account's own namespace, one of a control plane's, and the one that only the server asks for.
+/// One of the account's own namespace, one of a control plane's, and the one that only the API server checks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_right_that_is_taken_away_is_missed_on_real() -> Result<()> {
     let target = Target::start(ServerKind::Real).await?;

@@ -182,7 +182,7 @@ where
 /// Whether that call is refused when that right is missing.
 pub fn is_want(right: &Right, call: &Call, place: &Installation) -> bool {
     match right.verb.as_str() {
-        // The server asks for it when the RoleBinding is created.
+        // The API server checks this right when the RoleBinding is created.
         "bind" => call.verb == "create" && call.resource.starts_with("rolebindings"),
         // To apply what does not exist is to create it.
         "create" if call.verb == "apply" => {

@@ -1,4 +1,4 @@
-//! Authorities are replaced, and nobody who uses the cluster notices.
+//! Authorities are rotated, without an effect on the users of the cluster.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -69,7 +69,8 @@ async fn authorities_are_replaced_in_phases_and_all_that_they_signed_with_them()
     assert_eq!(held(&world, "service-account", "sa.key").await, token_key, "tokens go on");
 }
 
-/// Even if somebody approves a request of a node for the names of the API server: whoever trusts the cluster's authority does not take it for the API server.
+/// Even if somebody approves a CertificateSigningRequest of a node for the names of the API server: clients that trust the cluster's authority do not
+/// accept it as the API server.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_serving_certificate_of_a_kubelet_is_never_one_of_the_api_server() {
     let world = TestFleet::start().await;

@@ -1,4 +1,4 @@
-//! Secrets that a cluster refers to: an external datastore, and configuration that nobody may read.
+//! Secrets in the spec of a cluster: an external datastore, and configuration with secret data.
 
 use fleetwright_api::{Datastore, Status, condition, names};
 use k8s_openapi::ByteString;
@@ -162,7 +162,7 @@ async fn a_cluster_gets_nothing_of_a_secret_that_is_not_shared_with_it() {
     not_accepted(&world, "eve", reason, "").await;
     assert!(!holds_anywhere(&world, "eve", "the key of all hosts").await);
 
-    // A running cluster that asks for it later keeps what it has, and gets nothing either.
+    // A running cluster that refers to it later keeps its present copy, and gets nothing either.
     world.create("pay", |_| {}).await;
     world.ready("pay").await;
     share(&world, "fleet-ssh", None).await;
@@ -174,7 +174,7 @@ async fn a_cluster_gets_nothing_of_a_secret_that_is_not_shared_with_it() {
     world.ready("pay").await;
     assert!(holds_anywhere(&world, "pay", "the key of all hosts").await);
 
-    // What is not shared any more stays what it was, and everything else goes on.
+    // A copy whose source is no longer shared is not changed, and all other steps continue.
     share(&world, "fleet-ssh", None).await;
     let changed = json!({ "stringData": { "ssh-privatekey": "another key" } });
     fleet.patch("fleet-ssh", &PatchParams::default(), &Patch::Merge(changed)).await.unwrap();

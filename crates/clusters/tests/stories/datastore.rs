@@ -232,7 +232,7 @@ async fn a_member_that_is_not_ready_holds_a_smaller_number_back(kind: ServerKind
     let operations: Api<Operation> = Api::namespaced(world.client.clone(), FLEET);
     let all = operations.list(&Default::default()).await.unwrap().items;
     assert!(all.iter().all(|one| one.spec.type_ != "EtcdMemberRemove"), "{all:#?}");
-    // When all are ready it goes on by itself.
+    // When all are ready the change continues by itself.
     world
         .until("one member is left", async || {
             let etcd = world.status("pay").await.etcd.unwrap();

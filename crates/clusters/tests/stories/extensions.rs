@@ -141,7 +141,7 @@ async fn extensions_are_put_in_place_and_what_is_changed_or_removed_by_hand_retu
     let status = world.extended().await;
     let names: Vec<_> = status.extensions.iter().map(|one| (one.name.as_str(), one.applied.is_some())).collect();
     assert_eq!(names, [("kubernetes-endpoint", true), ("notes", true), ("beside", true)]);
-    // What is beside the control plane needs nobody in the business cluster.
+    // The objects beside the control plane need no API server of the business cluster.
     assert!(world.counted("fleetwright_cluster_extension_reconciles_total{outcome=\"healthy\"}") >= 2);
     let calls = |work: &str| world.counted(&format!("fleetwright_cluster_calls_total{{purpose=\"{work}\"}}"));
     assert!(calls("extensions") >= 4 && calls("probes") > 0, "{}", world.metrics.encode());

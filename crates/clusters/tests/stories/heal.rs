@@ -1,4 +1,4 @@
-//! Replicas that do not work are taken out of the endpoint and made anew.
+//! Replicas that do not work are removed from the endpoint and recreated.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn pods(world: &TestFleet, component: &str) -> Vec<Pod> {
     all
 }
 
-/// One of two replicas begins anew, and is bad from now on; those after it are good.
+/// One of two replicas restarts, and fails from now on; those after it work.
 async fn spoil(world: &TestFleet, component: &str, bad: VersionDefect) -> Pod {
     let victim = pods(world, component).await.remove(0);
     world.meta.declare(component, VERSION, Some(bad));
@@ -72,7 +72,7 @@ async fn a_replica_that_says_ready_and_lies_leaves_the_endpoint_and_is_made_anew
     replaced(&world, &victim).await;
 }
 
-/// Those that are made from now on are good again, once the bad one is told to go.
+/// Replicas that are created from now on work, once the failing one is being deleted.
 async fn crashing(component: &str) {
     let world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 2).await;

@@ -1,4 +1,4 @@
-//! Authorities and the key of service-account tokens are lost, changed and brought back, and nobody who uses the cluster notices.
+//! Authorities and the key of service-account tokens are lost, changed and restored, without an effect on the users of the cluster.
 
 use std::collections::BTreeMap;
 
@@ -400,7 +400,7 @@ async fn a_deleted_namespace_comes_back(kind: ServerKind) {
     let old = namespaces.get("fleet-pay").await.unwrap().uid();
     namespaces.delete("fleet-pay", &DeleteParams::default()).await.unwrap();
     if kind == ServerKind::Real {
-        // The namespace controller looks after five seconds, and waits long for pods and claims that it finds then.
+        // The namespace controller starts after five seconds, and has a long backoff if pods and claims exist then.
         let soon = DeleteParams::default().grace_period(1);
         world.api::<PersistentVolumeClaim>("pay").delete_collection(&soon, &Default::default()).await.unwrap();
         world.api::<Pod>("pay").delete_collection(&soon, &Default::default()).await.unwrap();

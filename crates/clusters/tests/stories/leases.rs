@@ -146,7 +146,7 @@ async fn nothing_is_applied_without_a_lease(kind: ServerKind) {
     world.packages().create(&PostParams::default(), &ClusterPackageVersion::new("late", spec)).await.unwrap();
     world.change("pay", json!({ "spec": { "packageVersion": "late" } })).await;
     lost(&world, &link, run).await;
-    // It goes on to the business cluster, and reads there which kinds there are.
+    // The pass proceeds to the business cluster, and discovers its kinds there.
     let before = |page: &str| {
         let line =
             page.lines().find(|line| line.starts_with("fleetwright_cluster_calls_total{purpose=\"extensions\"}"));
@@ -305,7 +305,7 @@ async fn a_restore_is_finished_by_the_next_leader(kind: ServerKind) {
     let (_, second) = operator(&world, &Link::default(), "second");
     restored(&world, &name).await;
     assert!(there(&world, "before").await && !there(&world, "after").await);
-    // The second operator goes on with the Operation of the first.
+    // The second operator continues the Operation of the first.
     world.operations("Restore", &[OperationPhase::Succeeded]).await;
     let finished = operations(&world).get(&started).await.unwrap();
     assert_eq!(phase(&finished), Some(OperationPhase::Succeeded), "{finished:#?}");

@@ -1,4 +1,4 @@
-//! ClusterLimits: what the fleet's owner does not allow is not applied, and what runs goes on.
+//! ClusterLimits: a spec that the fleet's owner does not allow is not applied, and the running cluster continues.
 
 use fleetwright_api::{
     Cluster, ClusterLimits, ClusterPackageVersion, ClusterSpec, ComponentOverrides, Condition, EtcdDatastore, Status,
@@ -212,7 +212,7 @@ async fn a_running_cluster_goes_on(kind: ServerKind) {
     heals(&world).await;
     assert_eq!(running(&world).await.1, before.1);
 
-    // An upgrade does not begin, neither by itself nor with another change, and who starts the operator anew does not change that.
+    // An upgrade does not start, neither by itself nor with another change, and a restart of the operator does not change that.
     world.change("pay", json!({ "spec": { "packageVersion": "v1.37", "replicas": 2 } })).await;
     let said = refused(&world, "pay", &["spec.packageVersion", "allowed: v1.36"]).await;
     assert!(said.message.contains("last accepted spec"), "{}", said.message);
@@ -228,7 +228,7 @@ async fn a_running_cluster_goes_on(kind: ServerKind) {
     let deployments: Api<Deployment> = world.api("pay");
     assert_eq!(deployments.get("kube-apiserver").await.unwrap().spec.replicas, Some(1));
 
-    // What is refused can be paused and deleted like anything else; here it complies and goes on.
+    // A Cluster with a refused spec can be paused and deleted like any other; here its spec is fixed and applied.
     let comply =
         json!({ "spec": { "packageVersion": "v1.36", "components": { "apiserver": { "args": { "v": null } } } } });
     world.change("pay", comply).await;

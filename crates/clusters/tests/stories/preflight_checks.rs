@@ -243,7 +243,7 @@ async fn a_quota_without_room_for_one_more_pod_holds_an_upgrade_back() {
     assert_eq!(status.package_version.as_deref(), Some("v1.36"), "{status:#?}");
     let accepted = condition(&status.conditions, names::ACCEPTED).unwrap();
     assert_eq!(accepted.status, Status::True, "nothing else of the cluster suffers from it: {accepted:?}");
-    // What was not begun is not missed when it is taken back.
+    // The rollback of a change that has not started loses nothing.
     world.change("pay", json!({ "spec": { "packageVersion": "v1.36" } })).await;
     let status = world.ready("pay").await;
     assert_eq!(status.previous, None);

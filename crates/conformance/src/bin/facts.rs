@@ -1,5 +1,5 @@
-//! Writes what the real server's OpenAPI says about built-in types into `crates/builtins/src/facts.txt`; with `--check`,
-//! only says whether the file is what it should be.
+//! Writes the facts of the real server's OpenAPI about built-in types into `crates/builtins/src/facts.txt`; with `--check`,
+//! only checks whether the file is up to date.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Writes what Kubernetes' Go types say about protobuf into `crates/builtins/src/protobuf/table.txt`; with `--check`, only
-//! says whether the file is what it should be, and reads every example body that the Go modules come with.
+//! Writes the protobuf encoding of Kubernetes' Go types into `crates/builtins/src/protobuf/table.txt`; with `--check`, only
+//! checks whether the file is up to date, and decodes every example body of the Go modules.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

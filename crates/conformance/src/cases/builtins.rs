@@ -74,7 +74,7 @@ fn invalid(reply: Reply, object: &str, mistakes: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// As [`invalid`], where the messages go on with a dump of the server's own structures, which are nobody's interface.
+/// As [`invalid`], for messages that continue with a dump of the server's own structures, which are not an interface.
 fn invalid_at(reply: Reply, field: &str, start: &str) -> Result<()> {
     let status = reply.refused(422, "Invalid")?;
     let causes = status["details"]["causes"].as_array().context("no causes")?;

@@ -1,4 +1,4 @@
-//! What a server says about itself: discovery, OpenAPI, version, health, metrics, and its tables.
+//! Discovery, OpenAPI, version, health, metrics, and tables.
 
 use std::collections::BTreeMap;
 
@@ -206,7 +206,7 @@ async fn aggregated_discovery_is_not_sent_twice(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-/// The media types that the server names when it has none of those asked for.
+/// The media types in the server's error when it supports none of the accepted ones.
 fn accepted_types(ctx: &Ctx) -> String {
     let protobuf = match ctx.kind() {
         ServerKind::Real => ", application/vnd.kubernetes.protobuf",
@@ -573,7 +573,7 @@ async fn a_table_of_another_version_is_not_acceptable(ctx: Ctx) -> Result<()> {
     let accept = "application/json;as=Table;v=v9;g=meta.k8s.io";
     let reply = get_as(&ctx, ctx.core("configmaps"), accept).await?;
     reply.refused_with(406, "NotAcceptable", &accepted_types(&ctx))?;
-    // Clients name what else they take, and get that.
+    // Clients accept further types, and get one of those.
     let list = get_as(&ctx, ctx.core("configmaps"), &format!("{accept},application/json")).await?.code(200)?;
     assert_eq!(list["kind"], "ConfigMapList");
     Ok(())

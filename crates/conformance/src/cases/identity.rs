@@ -1,4 +1,4 @@
-//! Who is asking, and what they may do.
+//! Authentication and authorization.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};

@@ -198,7 +198,7 @@ async fn a_version_at_least_is_served_from_the_present(ctx: Ctx) -> Result<()> {
     let then = ctx.get(ctx.core(&format!("configmaps?{FIVE}"))).await?.ok()?;
     let gone = ctx.delete(ctx.core("configmaps/b")).await?.ok()?;
     ensure!(gone["status"] == "Success");
-    // A list without a version sees all that was written before it; afterwards nobody sees less.
+    // A list without a version sees all earlier writes; later lists see at least as much.
     ctx.get(ctx.core("configmaps")).await?.ok()?;
     for matching in ["", "&resourceVersionMatch=NotOlderThan"] {
         let query = format!("configmaps?{FIVE}&resourceVersion={}{matching}", version(&then));

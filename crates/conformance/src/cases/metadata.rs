@@ -1,4 +1,4 @@
-//! What the server does with metadata: identity, generations, finalizers, owners, namespaces.
+//! The server's handling of metadata: identity, generations, finalizers, owners, namespaces.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};

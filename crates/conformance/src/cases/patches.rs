@@ -1,4 +1,4 @@
-//! The patches beside server-side apply: directives, limits, and who owns a field after each kind of write.
+//! The patches beside server-side apply: directives, limits, and the ownership of fields after each kind of write.
 
 use anyhow::{Context, Result};
 use http::Method;

@@ -2,12 +2,12 @@
 
 use crate::kubectl::{Allowance, Output, Plain};
 
-/// What came of a comparison.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The two say the same, within the allowance.
+    /// Both outputs are equal, within the allowance.
     Same,
-    /// They differ, and the script says why they may.
+    /// The outputs differ, and the script allows it with a reason.
     Excused,
     /// They differ: a unified diff.
     Different(String),
@@ -31,7 +31,7 @@ pub fn compare(plain: &Plain, allowance: &Allowance, real: &Output, ours: &Outpu
     }
 }
 
-/// All that a command said, as plain lines: its exit code, its stdout, its stderr.
+/// The normalized result of a command: exit code, stdout, stderr.
 fn lines(plain: &Plain, output: &Output) -> Vec<String> {
     let mut lines = vec![format!("exit {}", output.code)];
     lines.extend(plain.plain(&output.stdout).lines().map(|line| format!("  {line}")));
@@ -68,7 +68,7 @@ fn diff(wanted: &[String], got: &[String]) -> String {
 
 /// The shortest edits from one list to the other, by longest common subsequence.
 fn edits<'a>(left: &'a [String], right: &'a [String]) -> Vec<(char, &'a str)> {
-    // Beyond this the table would cost more than the diff tells.
+    // Beyond this size the table would cost more than the diff is worth.
     if left.len().saturating_mul(right.len()) > 16_000_000 {
         let removed = left.iter().map(|line| ('-', line.as_str()));
         return removed.chain(right.iter().map(|line| ('+', line.as_str()))).collect();

@@ -2,7 +2,7 @@
 
 use regex::Regex;
 
-/// What becomes what, in this order.
+/// The replacements, in this order.
 const RULES: &[(&str, &str)] = &[
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "<uid>"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", "<time>"),
@@ -24,7 +24,7 @@ const RULES: &[(&str, &str)] = &[
     (r"kube-api-access-[a-z0-9]{5}", "kube-api-access-<suffix>"),
     (r"/tmp/(LIVE|MERGED)-\d+", "/tmp/$1"),
     (r"kubectl-edit-\d+\.yaml", "kubectl-edit.yaml"),
-    // Client-side waits say how long they waited.
+    // Client-side waits print their duration.
     (r"\b\d+(\.\d+)?(ms|µs)\b", "<age>"),
     (r"(^|[\s(])(<invalid>|<unknown>|\d+[ydhms](\d+[dhms])?)([\s,)]|$)", "$1<age>$4"),
     // Columns are as wide as what they hold. Indentation stays.

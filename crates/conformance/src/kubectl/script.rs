@@ -5,13 +5,13 @@
 pub struct Command {
     /// The part of the script that it belongs to.
     pub section: String,
-    /// What the shell runs.
+    /// The shell command.
     pub line: String,
-    /// How far the two servers may differ.
+    /// The allowed difference between the two servers.
     pub allowance: Allowance,
 }
 
-/// How far the two servers may differ.
+/// The allowed difference between the two servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allowance {
     /// Not at all.
@@ -24,7 +24,7 @@ pub enum Allowance {
     Unordered(String),
 }
 
-/// The commands of a script. `## text` begins a section; `# word: why` before a command allows a difference.
+/// The commands of a script. `## text` starts a section; `# word: why` before a command allows a difference.
 pub fn script(text: &str) -> Vec<Command> {
     let mut commands = Vec::new();
     let mut section = String::new();

@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// No command takes longer than so many seconds.
+/// The timeout of a command in seconds.
 const LIMIT: &str = "90";
 
-/// What a command said.
+/// The output of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     /// Its exit code.
     pub code: i32,
-    /// What it wrote to stdout.
+    /// The stdout of the command.
     pub stdout: String,
-    /// What it wrote to stderr.
+    /// The stderr of the command.
     pub stderr: String,
-    /// How long it took.
+    /// The duration of the command.
     pub took: Duration,
 }
 
-/// A shell in which `kubectl` is one certain kubectl that speaks to one certain server.
+/// A shell with a certain kubectl, configured for a certain server.
 pub struct Session {
     folder: TempDir,
     path: String,

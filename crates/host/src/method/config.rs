@@ -5,11 +5,11 @@ use fleetwright_wire::{Deviation, Package};
 use super::{Method, MethodContext, MethodError};
 use crate::System;
 
-/// See the module.
+/// The method `config`; see the module.
 pub(super) struct Config;
 
 impl Method for Config {
-    /// What is there is told by the files; the version is whatever they make it.
+    /// The files alone show whether the package is installed; it has no other version.
     fn version(&self, _system: &dyn System, _package: &Package) -> Result<Option<String>, MethodError> {
         Ok(None)
     }

@@ -1,6 +1,6 @@
-//! Debian packages, by apt-get: exact versions, one transaction, nothing started and nothing of others taken away.
+//! Debian packages, by apt-get: exact versions, one transaction, no service started and no package of others removed.
 //!
-//! What is taken from a repository is kept as files beside the record, so that going back needs no network.
+//! Package files from a repository are kept beside the record, so that a rollback needs no network.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,10 +23,10 @@ use removal::take_away;
 pub(super) use removal::{allow_running_kernel, drop_obsolete, remove};
 use services::{POLICY, allow_services, deny_services, policy_is_ours};
 
-/// The record's name in the component's folder.
+/// The record's name in the component's directory.
 const RECORD: &str = "deb";
 
-/// See the module.
+/// The method `deb`; see the module.
 pub(super) struct Deb;
 
 impl Method for Deb {
@@ -67,7 +67,7 @@ fn declared(package: &Package) -> Result<&wire::Deb, MethodError> {
     of(package).ok_or_else(|| MethodError(format!("{} declares no Debian packages", package.reference)))
 }
 
-/// The Debian packages of a package, by themselves or those of a kernel.
+/// The Debian packages of a package: of the method deb, or of a kernel.
 fn of(package: &Package) -> Option<&wire::Deb> {
     match &package.method {
         wire::Method::Deb(deb) => Some(deb),
@@ -76,7 +76,7 @@ fn of(package: &Package) -> Option<&wire::Deb> {
     }
 }
 
-/// For whoever asks about all packages at once.
+/// Adds the queries about these packages, for an observation that asks about all packages at once.
 pub(super) fn foretell<'a>(package: &'a Package, coming: &mut UpcomingQueries<'a>) {
     coming.debs.extend(of(package).iter().flat_map(|deb| deb.packages.keys()).map(String::as_str));
 }
@@ -93,7 +93,7 @@ fn states<'a>(
     system.debs(&names).map_err(MethodError::io("cannot list the installed packages with dpkg"))
 }
 
-/// How the host differs from what is declared.
+/// The deviations of the host from the declared packages.
 pub(super) fn deviations(
     system: &dyn System,
     package: &Package,
@@ -123,19 +123,19 @@ pub(super) fn deviations(
     Ok(deviations)
 }
 
-/// Those that are not as declared.
+/// The packages that are not as declared.
 fn wrong(deb: &wire::Deb, there: &BTreeMap<String, DebState>) -> BTreeMap<String, String> {
     let differs =
         |(name, version): &(&String, &String)| there.get(*name).is_none_or(|state| state.version != **version);
     deb.packages.iter().filter(differs).map(|(name, version)| (name.clone(), version.clone())).collect()
 }
 
-/// Gets the package files, and the earlier versions of what is there already.
+/// Fetches the package files, and those of the installed versions.
 pub(super) fn prepare(work: &mut MethodContext<'_>, deb: &wire::Deb) -> Result<(), MethodError> {
     let there = debs(work.system, deb)?;
     let wrong = wrong(deb, &there);
     if !deb.sources.is_empty() {
-        // All of them, also when nothing is to be installed: they are what one goes back to.
+        // All files, even if nothing is to be installed: a rollback needs them.
         let files = files(work, deb)?;
         for (name, version) in &deb.packages {
             if !files.iter().any(|file| file.name == *name && file.version == *version) {
@@ -165,7 +165,7 @@ struct File {
     path: String,
 }
 
-/// The sources, fetched, and which packages they are.
+/// Fetches the sources and reads their package names.
 fn files(work: &mut MethodContext<'_>, deb: &wire::Deb) -> Result<Vec<File>, MethodError> {
     let mut files = Vec::new();
     for source in &deb.sources {
@@ -185,7 +185,7 @@ fn files(work: &mut MethodContext<'_>, deb: &wire::Deb) -> Result<Vec<File>, Met
     Ok(files)
 }
 
-/// Brings the host to the declared packages. True if one of them was changed.
+/// Installs the declared packages. True if a package was changed.
 pub(super) fn install(work: &mut MethodContext<'_>, deb: &wire::Deb) -> Result<bool, MethodError> {
     let there = debs(work.system, deb)?;
     let wrong = wrong(deb, &there);
@@ -201,7 +201,7 @@ pub(super) fn install(work: &mut MethodContext<'_>, deb: &wire::Deb) -> Result<b
         mend(work, &wrong)?;
         transaction(work, deb, &mut record, &wrong, &there)?;
     }
-    // Kernels stay beside each other: the one that runs may be among them. See `drop_obsolete`.
+    // Kernels stay beside each other: the running one may be among them. See `drop_obsolete`.
     if !obsolete.is_empty() && matches!(work.package.method, wire::Method::Deb(_)) {
         take_away(work, &mut record, &obsolete, &BTreeSet::new())?;
     }
@@ -209,12 +209,12 @@ pub(super) fn install(work: &mut MethodContext<'_>, deb: &wire::Deb) -> Result<b
     Ok(!wrong.is_empty())
 }
 
-/// Finishes what dpkg was interrupted in, unless it is about what we install anyway: a broken version is replaced, not tried again.
+/// Finishes an interrupted run of dpkg, unless it concerns packages that are installed now: a broken version is replaced, not retried.
 fn mend(work: &mut MethodContext<'_>, wrong: &BTreeMap<String, String>) -> Result<(), MethodError> {
     let journal = "/var/lib/dpkg/updates";
     let interrupted = !work.system.list(journal).map_err(MethodError::io(journal))?.is_empty();
     let audit = look(work, &["dpkg", "--audit"])?;
-    // Lines with a blank first name a package, then its description.
+    // Lines that start with a blank name a package, then its description.
     let broken = |line: &str| {
         line.starts_with(' ') && !line.split_whitespace().next().is_some_and(|name| wrong.contains_key(name))
     };
@@ -225,7 +225,7 @@ fn mend(work: &mut MethodContext<'_>, wrong: &BTreeMap<String, String>) -> Resul
     deny_services(work)?;
     let ran = patiently(work, &["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"]);
     allow_services(work)?;
-    // One that cannot be configured may be the very one that is replaced now; otherwise apt-get says so.
+    // A package that cannot be configured may be the one that is replaced now; otherwise apt-get reports it.
     ran.map(|_| ())
 }
 
@@ -238,7 +238,7 @@ fn transaction(
 ) -> Result<(), MethodError> {
     let (targets, with_them) = targets(work, deb, record, wrong)?;
     let named = os::exact(wrong, "=").join(", ");
-    // Those that we hold ourselves, and those that a person held: what is declared is ours now. All other holds stand.
+    // The holds of these packages, ours and those of a person: a declared package is ours now. All other holds stay.
     let held: Vec<&str> =
         wrong.keys().filter(|name| there.get(*name).is_some_and(|state| state.held)).map(String::as_str).collect();
     if !held.is_empty() {
@@ -269,7 +269,7 @@ fn transaction(
     if !ran.ok() {
         return Err(MethodError(format!("cannot install {named}: {}", explain(&ran))));
     }
-    // Named on the command line, or unpacked by a transaction that was interrupted, they would count as wanted for themselves.
+    // Packages named on the command line, or unpacked by an interrupted transaction, would be marked as manually installed.
     let unmarked: Vec<&str> = with_them
         .iter()
         .chain(&record.pending)
@@ -291,7 +291,7 @@ fn transaction(
     )))
 }
 
-/// What apt-get is told to install, and the names of those that only come along.
+/// The arguments of `apt-get install`, and the names of packages that are only dependencies.
 fn targets(
     work: &mut MethodContext<'_>,
     deb: &wire::Deb,
@@ -305,7 +305,7 @@ fn targets(
         }
         return Ok((targets, with_them));
     }
-    // apt wants file names that end in .deb; the cache is by digest.
+    // apt requires file names that end in .deb; the cache is named by digest.
     let links = format!("{}/files", work.folder);
     work.system.remove(&links).map_err(MethodError::io(&links))?;
     for file in files(work, deb)? {
@@ -314,7 +314,7 @@ fn targets(
                 continue;
             }
         } else {
-            // A dependency is never taken back to an older version for us.
+            // A dependency is never downgraded for us.
             let there = states(work.system, std::iter::once(&file.name))?;
             let newer = match there.get(&file.name) {
                 None => true,
@@ -332,7 +332,7 @@ fn targets(
     Ok((targets, with_them))
 }
 
-/// Holds what is declared to be held, and lets go what we held and is not any more.
+/// Holds the packages that are declared as held, and releases our holds that are no longer declared.
 fn hold(work: &mut MethodContext<'_>, deb: &wire::Deb, record: &mut Record) -> Result<(), MethodError> {
     let there = debs(work.system, deb)?;
     let (mut hold, mut unhold) = (Vec::new(), Vec::new());
@@ -344,7 +344,7 @@ fn hold(work: &mut MethodContext<'_>, deb: &wire::Deb, record: &mut Record) -> R
         }
     }
     let held: BTreeSet<String> = if deb.hold { deb.packages.keys().cloned().collect() } else { BTreeSet::new() };
-    // Held before it is let go from the record, and in the record before it is held: an interruption in between is seen.
+    // Released before it is removed from the record, and recorded before it is held: an interruption in between stays visible.
     if !unhold.is_empty() {
         mark(work, "unhold", &unhold)?;
     }

@@ -1,6 +1,6 @@
-//! A kernel: its packages, the boot default, modules and boot parameters. In place once it runs, which takes a boot.
+//! A kernel: its packages, the boot default, modules and boot parameters. Effective once it runs, which takes a reboot.
 //!
-//! Other kernels stay beside it until the component goes or nobody goes back to them: the one that runs is never taken away for a newer one.
+//! Other kernels stay beside it until the component is removed or no rollback needs them: the running kernel is never removed for a newer one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,31 +14,31 @@ use crate::system::UpcomingQueries;
 mod grub;
 mod links;
 
-/// No file that is read here is larger; grub.cfg of a host with many kernels has some 10 KB.
+/// Largest file that is read here; grub.cfg of a host with many kernels has some 10 KB.
 const LARGEST: u64 = 4 << 20;
 
-/// See the module.
+/// The method `kernel`; see the module.
 pub(super) struct Kernel;
 
-/// What brings it.
+/// The package format of the kernel.
 enum KernelSource<'a> {
     Deb(&'a wire::Deb),
     Rpm,
     Nothing,
 }
 
-/// What must be known to undo it.
+/// The record that is needed to undo the installation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Record {
-    /// Where the links led before; null if they were not there.
+    /// Earlier targets of the links; null for links that did not exist.
     links: BTreeMap<String, Option<String>>,
     /// Modules that were not loaded before.
     loaded: BTreeSet<String>,
 }
 
 impl Method for Kernel {
-    /// The declared one if the declared release runs, otherwise the release that does.
+    /// The declared version if the declared release runs, otherwise the running release.
     fn version(&self, system: &dyn System, package: &Package) -> Result<Option<String>, MethodError> {
         let Some(release) = &declared(package)?.release else { return Ok(None) };
         let running = running(system)?;
@@ -63,7 +63,7 @@ impl Method for Kernel {
                 });
             }
         }
-        // Modules may come with the kernel that does not run yet.
+        // Modules may come with a kernel that does not run yet.
         if runs(system, kernel)? {
             for name in kernel.modules.keys() {
                 if !system.module(name).map_err(MethodError::io(name))? {
@@ -83,7 +83,7 @@ impl Method for Kernel {
         deb::foretell(package, coming);
     }
 
-    /// Only when a boot would help: the boot default is as declared, and what runs is not.
+    /// Only when a reboot would help: the boot default is as declared, and the running kernel is not.
     fn needs_reboot(&self, system: &dyn System, package: &Package) -> Result<bool, MethodError> {
         let kernel = declared(package)?;
         if !boot_deviations(system, package)?.is_empty() {
@@ -107,7 +107,7 @@ impl Method for Kernel {
         }
     }
 
-    /// All that any version of the component may have, so that none of them goes stale before the boot loader was told.
+    /// The paths of any version of the component, so that none of them is removed as stale before the boot loader was updated.
     fn paths(&self, package: &Package) -> Vec<String> {
         let component = &package.component;
         vec![
@@ -161,7 +161,7 @@ impl Method for Kernel {
             work.system.remove(&path).map_err(MethodError::io(&path))?;
         }
         for name in &record.loaded {
-            // One that is in use stays until the next boot, and is not loaded by us then.
+            // A module in use stays until the next boot, and is not loaded by us then.
             let _ = work.run(&["modprobe", "--remove", "--quiet", name], &[], PATH)?;
         }
         links::unset(work)?;
@@ -180,7 +180,7 @@ impl Method for Kernel {
             KernelSource::Rpm => rpm::remove(work)?,
             KernelSource::Nothing => {}
         }
-        // The package's own scripts move the links as well.
+        // The package's own scripts change the links as well.
         links::unset(work)?;
         forget(work)?;
         if ours && !matches!(bring(work.system, kernel)?, KernelSource::Nothing) {
@@ -215,7 +215,7 @@ fn declared(package: &Package) -> Result<&wire::Kernel, MethodError> {
     }
 }
 
-/// Hosts of both families may carry the same package version: each takes its own part.
+/// Hosts of both families may have the same package version: each uses its own part.
 fn bring<'a>(system: &dyn System, kernel: &'a wire::Kernel) -> Result<KernelSource<'a>, MethodError> {
     Ok(match (&kernel.deb, &kernel.rpm) {
         (None, None) => KernelSource::Nothing,
@@ -231,7 +231,7 @@ fn bring<'a>(system: &dyn System, kernel: &'a wire::Kernel) -> Result<KernelSour
     })
 }
 
-/// What is written into files that others read line by line must be one line, and nothing that they take for something else.
+/// Values written to files that are read line by line must be one line, without characters that have a special meaning there.
 fn checked(kernel: &wire::Kernel) -> Result<(), MethodError> {
     let name = |text: &str| {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-+~".contains(&byte))
@@ -297,7 +297,7 @@ fn must_have(system: &dyn System, release: &str) -> Result<(), MethodError> {
     )))
 }
 
-/// A host that runs our kernel needs another one to boot once ours is gone.
+/// Checks that a host which runs our kernel has another one to boot once ours is removed.
 fn another_is_there(system: &dyn System, kernel: &wire::Kernel) -> Result<(), MethodError> {
     let Some(release) = kernel.release.as_ref().filter(|_| kernel.deb.is_some() || kernel.rpm.is_some()) else {
         return Ok(());
@@ -327,13 +327,13 @@ fn modules_path(component: &str) -> String {
     format!("/etc/modules-load.d/fleetwright-{component}.conf")
 }
 
-/// Of two files that set the same option, modprobe takes the one whose name sorts last, whatever folder it is in: Debian's
-/// `/lib/modprobe.d/systemd.conf` would win over a name with `f`.
+/// If two files set the same option, modprobe uses the file whose name sorts last, in whichever directory: Debian's
+/// `/lib/modprobe.d/systemd.conf` would win over a name that starts with `f`.
 fn options_path(component: &str) -> String {
     format!("/etc/modprobe.d/zz-fleetwright-{component}.conf")
 }
 
-/// The files for modules, and what is in them; none if they must not be there.
+/// The files for modules with their content; none if a file must not exist.
 fn module_files(package: &Package) -> Result<[(String, Option<String>); 2], MethodError> {
     let kernel = declared(package)?;
     let names: String = kernel.modules.keys().map(|name| format!("{name}\n")).collect();
@@ -343,7 +343,7 @@ fn module_files(package: &Package) -> Result<[(String, Option<String>); 2], Meth
     Ok([(modules_path(&package.component), some(names)), (options_path(&package.component), some(options))])
 }
 
-/// Loads what is not loaded, with its options: modprobe reads them from the file.
+/// Loads the missing modules, with their options: modprobe reads them from the file.
 fn load(work: &mut MethodContext<'_>, kernel: &wire::Kernel) -> Result<(), MethodError> {
     for name in kernel.modules.keys() {
         if work.system.module(name).map_err(MethodError::io(name))? {
@@ -371,7 +371,7 @@ fn read(system: &dyn System, path: &str) -> Result<Option<String>, MethodError> 
     Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Brings a file to that content, or takes it away. True if it was another.
+/// Writes the content to a file, or removes the file. True if it changed.
 fn put(system: &mut dyn System, path: &str, content: Option<&str>) -> Result<bool, MethodError> {
     if read(system, path)?.as_deref() == content {
         return Ok(false);

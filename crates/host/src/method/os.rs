@@ -1,4 +1,4 @@
-//! What is remembered of packages of the host's operating system, so that taking a component away leaves the host as it was.
+//! Records of packages of the host's operating system, so that removing a component restores the host as it was.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,54 +8,54 @@ use serde::{Deserialize, Serialize};
 use super::{MethodContext, MethodError};
 use crate::System;
 
-/// No record is larger.
+/// Largest record in bytes.
 const LARGEST: u64 = 4 << 20;
 
 /// What one component did to the packages of a host. Written before it is done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Record {
-    /// The packages that were declared since it was installed, and how they were before; null if they were not there.
+    /// The packages that were declared since the component was installed, and their earlier state; null if they were absent.
     pub before: BTreeMap<String, Option<Earlier>>,
-    /// Packages that were not there and came because others need them.
+    /// Packages that were absent and were installed as dependencies.
     pub pulled: BTreeSet<String>,
-    /// Those of them whose transaction was begun and not seen to end: who wants them is not known to the package manager yet.
+    /// Dependencies whose transaction was started and not seen to end: the package manager does not know yet which package needs them.
     pub pending: BTreeSet<String>,
-    /// Packages that we keep others from changing.
+    /// Packages that we hold at their version.
     pub held: BTreeSet<String>,
-    /// Package files that were taken from a repository and are kept to go back to, with their digests.
+    /// Package files that were fetched from a repository and are kept for a rollback, with their digests.
     pub kept: BTreeMap<String, String>,
 }
 
-/// A package that was there before us.
+/// The state of a package before our first change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Earlier {
     /// Its version.
     pub version: String,
-    /// Somebody held it.
+    /// Whether it was held.
     #[serde(default)]
     pub held: bool,
 }
 
 impl Record {
-    /// The record of the component at work; empty if there is none.
+    /// Loads the record of the present component; empty if there is none.
     pub fn load(work: &MethodContext<'_>, name: &str) -> Result<Self, MethodError> {
         read(&*work.system, &path(work.folder, name))
     }
 
-    /// Writes it.
+    /// Saves the record.
     pub fn save(&self, work: &mut MethodContext<'_>, name: &str) -> Result<(), MethodError> {
         write(&mut *work.system, &path(work.folder, name), self)
     }
 
-    /// Removes it.
+    /// Removes the record.
     pub fn forget(work: &mut MethodContext<'_>, name: &str) -> Result<(), MethodError> {
         let path = path(work.folder, name);
         work.system.remove(&path).map(|_| ()).map_err(MethodError::io(&path))
     }
 
-    /// Remembers what comes along with the transaction that begins now.
+    /// Adds the dependencies of the transaction that starts now.
     pub fn pull(&mut self, names: impl Iterator<Item = String>) {
         for name in names.filter(|name| !self.before.contains_key(name)) {
             self.pending.insert(name.clone());
@@ -63,19 +63,19 @@ impl Record {
         }
     }
 
-    /// What is ours to take away: it was not there before.
+    /// The packages that are ours to remove: they were absent before.
     pub fn ours(&self) -> BTreeSet<String> {
         let declared = self.before.iter().filter(|(_, earlier)| earlier.is_none()).map(|(name, _)| name);
         declared.chain(&self.pulled).cloned().collect()
     }
 
-    /// Remembers how packages are that we did not touch yet.
+    /// Records the state of packages that we did not change yet.
     pub fn note<'a>(&mut self, names: impl Iterator<Item = &'a String>, now: impl Fn(&str) -> Option<Earlier>) {
         for name in names {
             if self.before.contains_key(name) {
                 continue;
             }
-            // What we pulled in ourselves was not there before.
+            // A package that we installed as a dependency was absent before.
             self.pending.remove(name);
             let earlier = if self.pulled.remove(name) { None } else { now(name) };
             self.before.insert(name.clone(), earlier);
@@ -83,13 +83,13 @@ impl Record {
     }
 }
 
-/// The records of the other components: what they declare or pulled in stays, and becomes theirs.
+/// The records of the other components: the packages that they declare or need stay, and become theirs.
 pub(super) struct OtherRecords {
     records: Vec<(String, Record)>,
 }
 
 impl OtherRecords {
-    /// Reads them.
+    /// Loads the records.
     pub fn load(work: &MethodContext<'_>, name: &str) -> Result<Self, MethodError> {
         let mut records = Vec::new();
         let own = &work.package.component;
@@ -107,7 +107,7 @@ impl OtherRecords {
         Ok(Self { records })
     }
 
-    /// Gives a package that was not there before us to a component that declares it or pulled it in; false if there is none.
+    /// Gives a package that we installed to a component that declares or needs it; false if there is none.
     pub fn inherit(&mut self, work: &mut MethodContext<'_>, name: &str) -> Result<bool, MethodError> {
         for (path, record) in &mut self.records {
             if let Some(earlier) = record.before.get_mut(name) {
@@ -123,7 +123,7 @@ impl OtherRecords {
         Ok(false)
     }
 
-    /// Gives a package to a component that owns one of those that need it; false if none does.
+    /// Gives a package to a component that owns one of the packages that need it; false if none does.
     pub fn inherit_for(
         &mut self,
         work: &mut MethodContext<'_>,
@@ -141,20 +141,20 @@ impl OtherRecords {
     }
 }
 
-/// What taking packages away would do.
+/// The effects of removing packages, as the package manager predicts them.
 pub(super) struct RemovalEffects {
-    /// They would go.
+    /// Packages that would be removed.
     pub removes: BTreeSet<String>,
-    /// They would come.
+    /// Packages that would be installed.
     pub installs: BTreeSet<String>,
 }
 
-/// Asks the package manager what taking these away would do.
+/// Asks the package manager for the effects of removing these packages.
 pub(super) type Simulate<'a> =
     dyn FnMut(&mut MethodContext<'_>, &BTreeSet<String>) -> Result<RemovalEffects, MethodError> + 'a;
 
-/// Which of these packages can go without taking anything with them that is not ours: all of `sure`, or it is an error, and as many of
-/// `maybe` as nobody else needs. What somebody else needs is given to that component.
+/// The packages that can be removed without removing any package that is not ours: all of `sure`, or it is an error, and as many of `maybe` as no
+/// other package needs. A package that another component needs is given to that component.
 pub(super) fn removable(
     work: &mut MethodContext<'_>,
     others: &mut OtherRecords,
@@ -169,7 +169,7 @@ pub(super) fn removable(
     let mut accepted = sure.clone();
     if !sure.is_empty() {
         let effects = simulate(work, sure)?;
-        // What only our own dependencies need may go with them.
+        // Packages that only our own dependencies need may be removed with them.
         let foreign: Vec<_> = effects.removes.difference(&all).chain(&effects.installs).map(String::as_str).collect();
         if !foreign.is_empty() {
             return Err(MethodError(format!(
@@ -180,7 +180,7 @@ pub(super) fn removable(
         }
         accepted.extend(effects.removes);
     }
-    // One that is needed by another of them can go only once that one may: until nothing changes.
+    // A package that another one needs can be removed only together with that one: repeat until nothing changes.
     let mut open: BTreeSet<String> = maybe.difference(&accepted).cloned().collect();
     loop {
         let mut refused = BTreeMap::new();
@@ -208,7 +208,7 @@ fn harmless(effects: &RemovalEffects, allowed: &BTreeSet<String>) -> bool {
     effects.installs.is_empty() && effects.removes.is_subset(allowed)
 }
 
-/// The component's version: the declared one if all packages are as declared, otherwise what is there.
+/// The component's version: the declared one if all packages are as declared, otherwise the installed one.
 pub(super) fn version(
     declared: &str,
     packages: &BTreeMap<String, String>,
@@ -230,7 +230,7 @@ pub(super) fn version(
     }
 }
 
-/// Packages that are absent or of another version.
+/// Deviations of packages that are absent or have another version.
 pub(super) fn version_deviations(
     package: &Package,
     packages: &BTreeMap<String, String>,
@@ -254,11 +254,11 @@ pub(super) fn exact(packages: &BTreeMap<String, String>, between: &str) -> Vec<S
     packages.iter().map(|(name, version)| format!("{name}{between}{version}")).collect()
 }
 
-/// What a package manager leaves beside declared files when it does not write over them.
+/// Suffixes of the files that a package manager leaves beside declared files instead of overwriting them.
 pub(super) const ASIDE: &[&str] = &[".dpkg-dist", ".dpkg-new", ".dpkg-old", ".rpmnew", ".rpmsave"];
 
-/// Runs something that may leave its own versions of declared files beside them, and takes away those that it left: what is declared is
-/// what is wanted, and nobody would look at them.
+/// Runs a command that may leave its own versions of declared files beside them, and removes those: the declared content is
+/// wanted, and the leftovers would never be read.
 pub(super) fn without_asides<T>(
     work: &mut MethodContext<'_>,
     run: impl FnOnce(&mut MethodContext<'_>) -> Result<T, MethodError>,
@@ -282,7 +282,7 @@ pub(super) fn without_asides<T>(
     ran
 }
 
-/// Names in a sentence.
+/// Names for a sentence.
 pub(super) fn shown<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
     names.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }

@@ -1,11 +1,11 @@
-//! The host is booted once for this version. The boot itself is a step of its own, so that whoever drives can empty the host first.
+//! The host is rebooted once for this version. The reboot itself is a step of its own, so that the operator can drain the Node first.
 
 use fleetwright_wire::{Deviation, Package};
 
 use super::{Method, MethodContext, MethodError, folder};
 use crate::System;
 
-/// See the module.
+/// The method `reboot`; see the module.
 pub(super) struct Reboot;
 
 impl Method for Reboot {
@@ -17,7 +17,7 @@ impl Method for Reboot {
         Ok(Vec::new())
     }
 
-    /// While the host still runs in the boot in which this version came.
+    /// While the host still runs in the boot in which this version was installed.
     fn needs_reboot(&self, system: &dyn System, package: &Package) -> Result<bool, MethodError> {
         let path = path(&folder(&package.component));
         let noted = system.read(&path, 1024).map_err(MethodError::io(&path))?.unwrap_or_default();
@@ -31,7 +31,7 @@ impl Method for Reboot {
     fn apply(&self, work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
         let path = path(work.folder);
         let noted = work.system.read(&path, 1024).map_err(MethodError::io(&path))?.unwrap_or_default();
-        // Noted before, in this boot or an earlier one: one boot is enough.
+        // Recorded before, in this boot or an earlier one: one reboot is enough.
         if String::from_utf8_lossy(&noted).split(' ').next() == Some(&work.package.digest()) {
             return Ok(false);
         }

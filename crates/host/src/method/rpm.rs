@@ -1,6 +1,6 @@
-//! RPM packages, by dnf where it is, otherwise by rpm alone: exact versions, one transaction, nothing of others taken away.
+//! RPM packages, by dnf where it exists, otherwise by rpm alone: exact versions, one transaction, no package of others removed.
 //!
-//! What is taken from a repository is kept as files beside the record, so that going back needs no network.
+//! Package files from a repository are kept beside the record, so that a rollback needs no network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,9 +23,9 @@ use package_cache::{download, kept, remember_kept, take_from_repository};
 pub(super) use removal::remove;
 use removal::{remove_doubles, take_away};
 
-/// The record's name in the component's folder.
+/// The record's name in the component's directory.
 const RECORD: &str = "rpm";
-/// A question that changes nothing takes seconds; minutes mean that it is stuck.
+/// Timeout of a query. A query changes nothing and takes seconds; after minutes it is stuck.
 const LOOK: Duration = Duration::from_secs(120);
 
 const ENV: &[(&str, &str)] = &[
@@ -34,7 +34,7 @@ const ENV: &[(&str, &str)] = &[
     ("COLUMNS", "200"),
 ];
 
-/// See the module.
+/// The method `rpm`; see the module.
 pub(super) struct Rpm;
 
 impl Method for Rpm {
@@ -68,11 +68,11 @@ impl Method for Rpm {
 /// The declared packages.
 struct Set<'a> {
     rpm: &'a wire::Rpm,
-    /// Several versions of each may be there beside each other, as of kernels.
+    /// Whether several versions of a package may be installed beside each other, as of kernels.
     beside: bool,
 }
 
-/// The versions of packages that are there.
+/// The installed versions of packages.
 type InstalledVersions = BTreeMap<String, BTreeSet<String>>;
 
 impl Set<'_> {
@@ -84,7 +84,7 @@ impl Set<'_> {
         installed(system, self.packages().keys())
     }
 
-    /// By what a declared package is remembered: its name, or name and version if there may be others beside it.
+    /// The key of a declared package in the record: its name, or name and version if several may be installed.
     fn key(&self, name: &str, version: &str) -> String {
         if self.beside { format!("{name}-{version}") } else { name.to_owned() }
     }
@@ -93,7 +93,7 @@ impl Set<'_> {
         self.packages().iter().map(|(name, version)| self.key(name, version)).collect()
     }
 
-    /// Those that are not as declared.
+    /// The packages that are not as declared.
     fn wrong(&self, there: &InstalledVersions) -> BTreeMap<String, String> {
         let right = |name: &String, version: &String| {
             there.get(name).is_some_and(|versions| versions.contains(version) && (self.beside || versions.len() == 1))
@@ -115,7 +115,7 @@ fn declared(package: &Package) -> Result<Set<'_>, MethodError> {
     of(package).ok_or_else(|| MethodError(format!("{} declares no RPM packages", package.reference)))
 }
 
-/// The declared version if it is among those that are there, otherwise all of them.
+/// The declared version if it is installed, otherwise all installed versions.
 fn found(there: &InstalledVersions, name: &str, packages: &BTreeMap<String, String>) -> Option<String> {
     let versions = there.get(name)?;
     match packages.get(name).filter(|version| versions.contains(*version)) {
@@ -138,7 +138,7 @@ fn installed<'a>(
     let ran = system
         .look(&ProgramRun { argv: &argv, input: &[], env: ENV, within: LOOK })
         .map_err(|error| MethodError(format!("cannot run rpm: {error}; the method `rpm` requires a host with rpm")))?;
-    // Its status is the number of those that are not there.
+    // The exit status is the number of packages that are not installed.
     if ran.status.is_none() || ran.stdout.contains("error: ") {
         return Err(MethodError(format!("rpm -q {}", ended(&ran))));
     }
@@ -150,7 +150,7 @@ fn installed<'a>(
     Ok(there)
 }
 
-/// How the host differs from what is declared.
+/// The deviations of the host from the declared packages.
 pub(super) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
     let set = declared(package)?;
     let there = set.installed(system)?;
@@ -186,7 +186,7 @@ fn has_dnf(system: &dyn System) -> Result<bool, MethodError> {
     Ok(system.stat(path).map_err(MethodError::io(path))?.is_some())
 }
 
-/// Gets the package files, and the earlier versions of what is there already.
+/// Fetches the package files, and those of the installed versions.
 pub(super) fn prepare(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     let set = declared(work.package)?;
     let there = set.installed(work.system)?;
@@ -217,7 +217,7 @@ pub(super) fn prepare(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     if dnf && !set.beside && !work.offline {
         for name in wrong.keys().filter(|name| !record.before.contains_key(*name) && !record.pulled.contains(*name)) {
             for version in there.get(name).into_iter().flatten() {
-                // It may be in no repository any more: then it stays as we leave it, and removal says so.
+                // If no repository has that version any more, the package stays at our version at removal, and a message says so.
                 download(work, "reinstall", &[format!("{name}-{version}")], false)?;
             }
         }
@@ -240,7 +240,7 @@ fn files(work: &mut MethodContext<'_>, rpm: &wire::Rpm) -> Result<Vec<File>, Met
     let mut files = Vec::new();
     for source in &rpm.sources {
         let path = fetch::source(work, source)?;
-        // Its digest is declared: a signature would add nothing to it.
+        // The digest is declared: a signature would add nothing to it.
         let ran = look(work, &["rpm", "-qp", "--nosignature", "--qf", "%{NAME} %{VERSION}-%{RELEASE}\\n", &path])?;
         let mut words = ran.stdout.split_whitespace();
         match (ran.ok(), words.next(), words.next()) {
@@ -256,7 +256,7 @@ fn files(work: &mut MethodContext<'_>, rpm: &wire::Rpm) -> Result<Vec<File>, Met
     Ok(files)
 }
 
-/// Brings the host to the declared packages. True if one of them was changed.
+/// Installs the declared packages. True if a package was changed.
 pub(super) fn install(work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
     let package = work.package;
     let set = declared(package)?;
@@ -269,7 +269,7 @@ pub(super) fn install(work: &mut MethodContext<'_>) -> Result<bool, MethodError>
     record.note(keys.iter(), |key| {
         let earlier = |version: &String| Earlier { version: version.clone(), held: locked.contains(key) };
         match set.beside {
-            // Another version beside it does not make it ours less.
+            // The package is ours even if another version is installed beside it.
             true => {
                 let of = set.packages().iter().find(|(name, version)| set.key(name, version) == key);
                 of.filter(|(name, version)| there.get(*name).is_some_and(|versions| versions.contains(*version)))
@@ -283,7 +283,7 @@ pub(super) fn install(work: &mut MethodContext<'_>) -> Result<bool, MethodError>
         transaction(work, &set, &mut record, &wrong, dnf)?;
     }
     let obsolete: BTreeSet<String> = record.before.keys().filter(|key| !keys.contains(key)).cloned().collect();
-    // Kernels stay beside each other until the component goes: the one that runs may be among them.
+    // Kernels stay beside each other until the component is removed: the running one may be among them.
     if !obsolete.is_empty() && !set.beside {
         take_away(work, &mut record, &obsolete, &BTreeSet::new())?;
     }
@@ -321,7 +321,7 @@ fn transaction(
     let named = os::exact(wrong, "-").join(", ");
     let targets = targets(work, set, record, wrong)?;
     if dnf {
-        // What is declared is ours now, whoever locked it. All other locks stand.
+        // A declared package is ours now, whoever locked it. All other locks stay.
         hold::release(work.system, &wrong.keys().cloned().collect())?;
         let plan = simulate(work, "install", &targets)
             .map_err(|error| MethodError(format!("cannot install {named}: {error}")))?;
@@ -336,7 +336,7 @@ fn transaction(
         let declared: BTreeSet<&String> = set.packages().keys().collect();
         record.pull(plan.installs.iter().filter(|name| !declared.contains(name)).cloned());
     } else {
-        // rpm alone brings nothing but the files that it is given.
+        // rpm alone installs only the files that it is given.
         for name in targets.iter().filter_map(|target| target.with.clone()) {
             if installed(work.system, std::iter::once(&name))?.is_empty() {
                 record.pull(std::iter::once(name));
@@ -359,8 +359,8 @@ fn transaction(
     if !ran.ok() {
         return Err(MethodError(format!("cannot install {named}: {}", explain(&ran))));
     }
-    // Named on the command line, or unpacked by a transaction that was interrupted, they would count as wanted for themselves. rpm alone
-    // knows nothing of that.
+    // Packages named on the command line, or unpacked by an interrupted transaction, would be marked as installed by the user. rpm alone
+    // has no such mark.
     let with_them = targets.iter().filter_map(|target| target.with.as_ref());
     let unmarked: Vec<&str> =
         with_them.chain(&record.pending).filter(|name| record.pulled.contains(*name)).map(String::as_str).collect();
@@ -385,11 +385,11 @@ fn transaction(
     )))
 }
 
-/// Something to install.
+/// A package to install.
 struct Target {
     /// A file, or `NAME-VERSION-RELEASE`.
     path: String,
-    /// The name of a package that is not declared and only comes along.
+    /// The name of a package that is not declared and only a dependency.
     with: Option<String>,
 }
 
@@ -407,7 +407,7 @@ fn targets(
         }
         return Ok(targets);
     }
-    // dnf wants file names that end in .rpm; the cache is by digest.
+    // dnf requires file names that end in .rpm; the cache is named by digest.
     let links = format!("{}/files", work.folder);
     work.system.remove(&links).map_err(MethodError::io(&links))?;
     for file in files(work, set.rpm)? {
@@ -417,7 +417,7 @@ fn targets(
                 continue;
             }
         } else {
-            // A dependency is never taken back to an older version for us.
+            // A dependency is never downgraded for us.
             let there = installed(work.system, std::iter::once(&file.name))?;
             let mut newer = true;
             for version in there.get(&file.name).into_iter().flatten() {
@@ -435,7 +435,7 @@ fn targets(
     Ok(targets)
 }
 
-/// Asked of rpm itself: its order of versions is its own.
+/// Compares versions with rpm itself, which has its own order.
 fn is_newer(work: &MethodContext<'_>, version: &str, than: &str) -> Result<bool, MethodError> {
     let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-+~^".contains(&byte));
     if !plain(version) || !plain(than) {

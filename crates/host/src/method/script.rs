@@ -8,10 +8,10 @@ use super::{Method, MethodContext, MethodError, ended};
 use crate::System;
 use crate::system::{ProgramResult, ProgramRun};
 
-/// A check only looks; one that takes longer is stuck.
+/// Timeout of a check, which changes nothing; one that takes longer is stuck.
 const CHECK_WITHIN: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// The method `script`; see the module.
 pub(super) struct Script;
 
 impl Method for Script {
@@ -38,7 +38,7 @@ impl Method for Script {
         Ok(())
     }
 
-    /// A script may work with the files that come with it.
+    /// A script may use the package's files.
     fn after_files(&self) -> bool {
         true
     }
@@ -71,8 +71,8 @@ impl Method for Script {
     }
 }
 
-/// The script is read from standard input: it may hold secrets, and arguments are seen by everybody on the host. It is read whole before it is
-/// run, so that no program in it can eat the rest.
+/// The script is read from standard input: it may contain secrets, and every user of the host can read arguments. It is read completely before it
+/// runs, so that no program in it can consume the rest.
 pub(crate) const SHELL: &[&str] = &["/bin/sh", "-eu", "-c", r#"eval "$(cat)""#];
 
 fn run(work: &mut MethodContext<'_>, what: &str, script: &str) -> Result<ProgramResult, MethodError> {

@@ -1,4 +1,4 @@
-//! Kernel settings: persisted for the next boot, and set now. What they were before is put back when they go.
+//! Sysctls: persisted for the next boot, and set now. Their earlier values are restored when they are removed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use crate::System;
 
 const LIMIT: u64 = 1 << 20;
 
-/// See the module.
+/// The method `sysctl`; see the module.
 pub(super) struct Sysctl;
 
 impl Method for Sysctl {
@@ -109,7 +109,7 @@ fn settings(package: &Package) -> Result<&BTreeMap<String, String>, MethodError>
     }
 }
 
-/// At boot the file whose name sorts last wins, in whatever folder: Debian has `99-protect-links.conf` and `99-sysctl.conf`.
+/// At boot the file whose name sorts last wins, in whichever directory: Debian has `99-protect-links.conf` and `99-sysctl.conf`.
 fn path(package: &Package) -> String {
     format!("/etc/sysctl.d/zz-fleetwright-{}.conf", package.component)
 }
@@ -151,7 +151,7 @@ fn set(work: &mut MethodContext<'_>, name: &str, value: &str) -> Result<(), Meth
         .map_err(|error| MethodError(format!("cannot set sysctl {name} to {}: {error}", folded(value))))
 }
 
-/// A setting whose module was unloaded needs no restoring.
+/// Restores a value. A sysctl whose module was unloaded needs no restoring.
 fn restore(work: &mut MethodContext<'_>, name: &str, value: &str) -> Result<(), MethodError> {
     match work.system.sysctl(checked(name)?).map_err(MethodError::io(name))? {
         Some(_) => set(work, name, value),

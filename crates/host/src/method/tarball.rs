@@ -1,8 +1,8 @@
 //! An archive, unpacked beside the old one and switched by one link.
 //!
-//! `OPT/COMPONENT/VERSION-DIGEST` holds what was unpacked, `OPT/COMPONENT/current` is the link that switches, and the links that a package
-//! declares lead through it. What was unpacked is written down file by file, so that tampering is seen. What was tampered with is not mended in
-//! place: it is unpacked anew beside, and the link switches.
+//! `OPT/COMPONENT/VERSION-DIGEST` holds the unpacked archive, `OPT/COMPONENT/current` is the link that switches, and the links that a package
+//! declares lead through it. Every unpacked file is recorded, so that tampering is detected. A directory that was tampered with is not repaired
+//! in place: the archive is unpacked again beside it, and the link switches.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,23 @@ use super::{Method, MethodContext, MethodError, folder};
 use crate::system::{PathKind, Stat};
 use crate::{System, fetch, folders};
 
-/// No archive has more entries, and no list of them is longer.
+/// Most entries of an archive, and of the list of its entries.
 const MOST_ENTRIES: usize = 200_000;
 const LIMIT: u64 = 64 << 20;
 
-/// See the module.
+/// The method `tarball`; see the module.
 pub(super) struct Tarball;
 
-/// One thing that was unpacked.
+/// One unpacked entry.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     mode: u32,
     size: u64,
     changed: i64,
-    /// Of a file.
+    /// The sha256 of a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
-    /// Of a link.
+    /// The target of a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     target: Option<String>,
 }
@@ -37,7 +37,7 @@ struct Entry {
 impl Method for Tarball {
     fn version(&self, system: &dyn System, package: &Package) -> Result<Option<String>, MethodError> {
         let Some(name) = current(system, package)? else { return Ok(None) };
-        // The declared one if it is there; what else is there is told by the folder's name.
+        // The declared version if the link leads to it; any other version is read from the directory's name.
         if belongs(&name, &base(package)?) {
             return Ok(Some(package.version.clone()));
         }
@@ -141,7 +141,8 @@ fn link(package: &Package) -> String {
     format!("{OPT}/{}/current", package.component)
 }
 
-/// The name of the folder for what this package unpacks: of the version as far as it can be one, and of what decides about the content.
+/// The name of the directory for this package's archive: from the version, as far as it is a valid name, and from
+/// everything that decides the content.
 fn base(package: &Package) -> Result<String, MethodError> {
     let tarball = tarball(package)?;
     let version: String = package
@@ -154,13 +155,13 @@ fn base(package: &Package) -> Result<String, MethodError> {
     Ok(format!("v{version}-{}", &digest[..12]))
 }
 
-/// Whether a folder was unpacked for that base: itself, or unpacked anew beside one that was tampered with (`BASE.2`).
+/// Whether a directory was unpacked for that base: the base itself, or a repeated unpacking beside one that was tampered with (`BASE.2`).
 fn belongs(name: &str, base: &str) -> bool {
     name.strip_prefix(base)
         .is_some_and(|rest| rest.is_empty() || rest.strip_prefix('.').is_some_and(|rest| rest.parse::<u32>().is_ok()))
 }
 
-/// Where the link leads, if it leads to a folder beside it.
+/// The target of the link `current`, if it is a directory beside the link.
 fn current(system: &dyn System, package: &Package) -> Result<Option<String>, MethodError> {
     let path = link(package);
     match system.stat(&path).map_err(MethodError::io(&path))? {
@@ -179,13 +180,13 @@ fn links(package: &Package) -> Result<Vec<(String, String)>, MethodError> {
         .collect())
 }
 
-/// The folder with this package's content, as it was unpacked.
+/// The directory with this package's content, as it was unpacked.
 fn intact(system: &dyn System, package: &Package) -> Result<Option<String>, MethodError> {
     let base = base(package)?;
     let above = format!("{OPT}/{}", package.component);
     let mut names = system.list(&above).map_err(MethodError::io(&above))?;
     names.retain(|name| belongs(name, &base));
-    // The one that is in use first: nothing restarts for the sake of another that is as good.
+    // The directory in use comes first: nothing restarts for another one with the same content.
     if let Some(current) = current(system, package)?
         && let Some(at) = names.iter().position(|name| *name == current)
     {
@@ -203,7 +204,7 @@ fn manifest_path(folder: &str, name: &str) -> String {
     format!("{folder}/{name}.json")
 }
 
-/// How a folder differs from what was unpacked into it.
+/// The deviations of a directory from what was unpacked into it.
 fn tampered(system: &dyn System, package: &Package, name: &str) -> Result<Vec<Deviation>, MethodError> {
     let at = format!("{OPT}/{}/{name}", package.component);
     let path = manifest_path(&folder(&package.component), name);
@@ -229,7 +230,7 @@ fn tampered(system: &dyn System, package: &Package, name: &str) -> Result<Vec<De
             continue;
         }
         let found = seen(system, &path, &stat)?;
-        // The same content with another time of change was put there by somebody, but is right.
+        // Somebody replaced the file with the same content; only the change time differs.
         if (&found.sha256, &found.target, found.mode) != (&entry.sha256, &entry.target, entry.mode) {
             deviations.push(differs(&path, described(&found), described(entry), disrupts));
         }
@@ -270,12 +271,12 @@ fn seen(system: &dyn System, path: &str, stat: &Stat) -> Result<Entry, MethodErr
         PathKind::Link(target) => Some(target.clone()),
         _ => None,
     };
-    // A folder's size says nothing: it depends on the file system.
+    // The size of a directory is meaningless: it depends on the file system.
     let size = if stat.kind == PathKind::File { stat.size } else { 0 };
     Ok(Entry { mode: stat.mode, size, changed: stat.changed, sha256, target })
 }
 
-/// Unpacks beside what is there, and answers the folder's name. Nothing that runs changes.
+/// Unpacks beside the existing directories, and returns the new directory's name. No running program is affected.
 fn unpack(work: &mut MethodContext<'_>) -> Result<String, MethodError> {
     let package = work.package;
     let tarball = tarball(package)?;
@@ -318,7 +319,7 @@ fn unpack(work: &mut MethodContext<'_>) -> Result<String, MethodError> {
     Ok(name)
 }
 
-/// The list goes first: a folder without one is not used.
+/// The list is removed first: a directory without a list is not used.
 fn forget(work: &mut MethodContext<'_>, name: &str) -> Result<(), MethodError> {
     let list = manifest_path(work.folder, name);
     work.system.remove(&list).map_err(MethodError::io(&list))?;

@@ -1,15 +1,15 @@
-//! Archives: tar, plain or compressed, told by their content.
+//! Archives: tar, plain or compressed, recognized by their content.
 
 use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Component, Path};
 
-/// What an archive may unpack to. One that is small and grows without end does not fill the disk.
+/// Most bytes that an archive may unpack to. A small archive that expands without end must not fill the disk.
 const LARGEST: u64 = 16 << 30;
 
-/// Calls for each entry with its path after `strip` leading folders were dropped. Entries with nothing left are passed over.
+/// Calls the function for each entry with its path after `strip` leading components were removed. Entries with an empty path are skipped.
 ///
 /// # Errors
-/// When it is no archive, or an entry would lead out of the folder that it is unpacked into.
+/// When the file is no archive, or an entry would lead out of the directory that it is unpacked into.
 pub(super) fn each<R: Read>(
     archive: R,
     strip: u32,
@@ -34,7 +34,7 @@ pub(super) fn each<R: Read>(
     Ok(())
 }
 
-/// The path in the folder that an archive is unpacked into; empty if nothing is left of it.
+/// The path inside the directory that an archive is unpacked into; empty if nothing is left of it.
 pub(super) fn inside(path: &Path, strip: u32) -> io::Result<String> {
     let mut kept = Vec::new();
     for component in path.components() {

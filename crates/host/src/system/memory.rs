@@ -1,8 +1,8 @@
 //! A host in memory: deterministic, and small enough for ten thousand of them in one process.
 //!
-//! A [`Memory`] is one process on such a host; [`Memory::process`] starts another on the same host, and dropping one ends it. What happens to
-//! the host from outside goes through [`Memory::host`]: files that change behind our back, units that stop, a boot, a power cut.
-//! [`Faults`] say what goes wrong by itself.
+//! A [`Memory`] is one process on such a host; [`Memory::process`] starts another on the same host, and dropping one ends it. Changes
+//! from outside go through [`Memory::host`]: files changed by others, stopped units, a reboot, a power cut.
+//! [`Faults`] are the injected faults.
 
 mod content;
 mod faults;
@@ -45,30 +45,30 @@ impl Memory {
         Self { machine: self.machine.clone(), process }
     }
 
-    /// The host itself, to look at it and to do things to it behind everybody's back. Held only for a moment: all its processes wait.
+    /// The host itself, to read and change it from outside. The lock must be held only for a moment: all processes of the host wait for it.
     pub fn host(&self) -> MutexGuard<'_, Machine> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This process does not live any more: it crashed or hangs, by the [`Faults`], or the host went down. What it answers is not heard by anybody.
+    /// Whether this process has crashed or hangs, by the [`Faults`], or the host went down. Its answers are lost.
     pub fn gone(&self) -> bool {
         !self.host().runs(self.process)
     }
 
-    /// For a call that only looks.
+    /// Starts a call that changes nothing.
     fn looking(&self) -> io::Result<MutexGuard<'_, Machine>> {
         let machine = self.host();
         if machine.runs(self.process) { Ok(machine) } else { Err(ended()) }
     }
 
-    /// For a call that changes something: the place where processes crash. Whoever crashes in it leaves what `half` does.
+    /// Starts a call that changes something: the point where processes crash. A crash leaves the effect of `half`.
     fn changing(&self, half: impl FnOnce(&mut Machine)) -> io::Result<MutexGuard<'_, Machine>> {
         let mut machine = self.looking()?;
         machine.count(self.process, half)?;
         Ok(machine)
     }
 
-    /// For a call that writes to the disk.
+    /// Starts a call that writes to the disk.
     fn writing(&self, half: impl FnOnce(&mut Machine)) -> io::Result<MutexGuard<'_, Machine>> {
         let machine = self.changing(half)?;
         machine.faults.writable()?;
@@ -117,7 +117,7 @@ impl System for Memory {
     }
 
     fn remove(&mut self, path: &str) -> io::Result<bool> {
-        // A folder goes file by file.
+        // A directory is removed file by file.
         let mut machine = self.changing(|machine| machine.remove_half(path))?;
         machine.faults.removable()?;
         Ok(machine.remove(path))
@@ -164,7 +164,7 @@ impl System for Memory {
         let size = content.size();
         machine.packages.fetched(url, content.sha256());
         machine.write(to, content, 0o600, "root", "root")?;
-        // Whoever listens may want to look at the host.
+        // The receiver of progress may access the host.
         drop(machine);
         tell(size, Some(size));
         Ok(())

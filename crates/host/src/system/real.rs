@@ -17,7 +17,7 @@ use super::{DebState, ProgramResult, ProgramRun, Stat, System, UnitState, UnitVe
 /// The host that this process runs on.
 #[derive(Debug)]
 pub struct Real {
-    /// Every path is in here: the root folder, but for tests.
+    /// The directory that every path is in: the root, except in tests.
     root: PathBuf,
     accounts: RefCell<accounts::Accounts>,
     locks: BTreeMap<String, std::fs::File>,
@@ -25,16 +25,16 @@ pub struct Real {
     begin: Instant,
 }
 
-/// What was asked for all at once: a program for each question is what takes the time of a look.
+/// The results of bulk queries: starting a program for each query takes most of the time of an observation.
 #[derive(Debug, Default)]
 struct PrefetchedAnswers {
     units: BTreeMap<String, UnitState>,
-    /// These were asked for; of those that are not installed there is no state.
+    /// The queried names; names that are not installed have no state.
     asked: BTreeSet<String>,
     debs: BTreeMap<String, DebState>,
 }
 
-/// Asking systemd or a package manager takes no longer; whoever hangs in there is not waited for.
+/// Timeout of queries to systemd or a package manager, which may hang.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Default for Real {
@@ -44,7 +44,7 @@ impl Default for Real {
 }
 
 impl Real {
-    /// With all files in that folder. Programs run on the host all the same; its units and its kernel are left alone.
+    /// A system with all files in that directory. Programs still run on the host; its units and its kernel are not changed.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
@@ -59,7 +59,7 @@ impl Real {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// For what is not in a folder.
+    /// Fails unless the directory is the root, for what is not a file.
     fn whole_host(&self) -> io::Result<()> {
         if self.root == Path::new("/") {
             return Ok(());
@@ -67,7 +67,7 @@ impl Real {
         Err(io::Error::new(io::ErrorKind::Unsupported, "not supported with --root: only files are managed there"))
     }
 
-    /// Asks a program that only looks, and answers what it printed.
+    /// Runs a program that changes nothing, and returns its output.
     fn ask(&self, argv: &[&str]) -> io::Result<ProgramResult> {
         let ran = programs::run(&ProgramRun { argv, input: b"", env: &[], within: QUERY_TIMEOUT })?;
         if ran.timed_out {
@@ -86,7 +86,7 @@ impl Real {
             return Err(io::Error::other(format!("systemctl {}", crate::method::ended(&ran))));
         }
         let (uptime, now) = (facts::uptime()?, self.now());
-        // One block of lines for each, with an empty line in between.
+        // One block of lines for each unit, separated by empty lines.
         Ok(ran.stdout.trim().split("\n\n").map(|block| unit_state(block, uptime, now)).collect())
     }
 
@@ -96,7 +96,7 @@ impl Real {
         if ran.ok() {
             return Ok(());
         }
-        // It says first what happened, and last where to read more.
+        // The first line says what happened; the last one only where to read more.
         match ran.tail.lines().map(str::trim).find(|line| !line.is_empty()) {
             Some(line) if !ran.timed_out => Err(io::Error::other(crate::text::clip(line, 300))),
             _ => Err(io::Error::other(crate::method::ended(&ran))),
@@ -104,7 +104,7 @@ impl Real {
     }
 }
 
-/// The number of a process, of its whole name.
+/// The pid in the identity of a process.
 fn numbered(process: &str) -> Option<u32> {
     process.split(' ').next()?.parse().ok()
 }
@@ -120,7 +120,7 @@ fn unit_state(said: &str, uptime: Duration, now: i64) -> UnitState {
         exists: !matches!(get("LoadState"), "not-found" | ""),
         enabled: get("UnitFileState").to_owned(),
         active,
-        // Newer versions of systemd tell apart whether the restart is queued.
+        // Newer versions of systemd distinguish whether the restart is queued.
         restarting: get("SubState").starts_with("auto-restart"),
         needs_reload: get("NeedDaemonReload") == "yes",
         active_since,
@@ -201,10 +201,10 @@ impl System for Real {
         programs::run(run)
     }
 
-    /// What cannot be asked for together is asked for one by one, and says by itself what is wrong with it.
+    /// A bulk query that fails is replaced by single ones, which report their own errors.
     fn foresee(&mut self, coming: UpcomingQueries<'_>) {
         self.foreseen = PrefetchedAnswers::default();
-        // systemctl takes these for patterns, of which there may be any number of answers.
+        // systemctl reads these characters as patterns, which may match any number of units.
         let names: Vec<&str> = coming.units.into_iter().filter(|name| !name.contains(['*', '?', '['])).collect();
         if names.len() > 1
             && let Ok(states) = self.units(&names)
@@ -237,7 +237,7 @@ impl System for Real {
             UnitVerb::Restart => "restart",
         };
         if matches!(verb, "start" | "restart" | "stop") {
-            // A unit that failed too often would not be started again, and one that failed would be remembered for ever.
+            // A unit that failed too often would not be started again, and a failed unit would be kept by systemd for ever.
             let _ = self.systemctl(&["reset-failed", "--", name], QUERY_TIMEOUT);
         }
         self.systemctl(&[verb, "--", name], within)
@@ -256,7 +256,7 @@ impl System for Real {
         let format = "${Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status}\\n";
         let mut argv = vec!["dpkg-query", "--show", "--showformat", format, "--"];
         argv.extend(names);
-        // It ends with 1 if one of them is not there.
+        // dpkg-query exits with 1 if a package is missing.
         let ran = self.ask(&argv)?;
         let lines = ran.stdout.lines().map(|line| line.split('\t').collect::<Vec<_>>());
         Ok(lines
@@ -304,7 +304,7 @@ impl System for Real {
 
     fn reboot(&mut self) -> io::Result<()> {
         self.whole_host()?;
-        // A moment later: whoever asked hears that it was heard.
+        // After a moment, so that the caller gets its answer.
         programs::detached(&["/bin/sh", "-c", "sleep 1; systemctl reboot || reboot || reboot -f"])
     }
 
@@ -316,7 +316,7 @@ impl System for Real {
         numbered(process).and_then(facts::process).is_some_and(|lives| lives == process)
     }
 
-    /// The helper leads a session of its own: whoever is in there was started by it.
+    /// The helper leads a session of its own: every process in it was started by the helper.
     fn left_over(&self, process: &str) -> bool {
         process.ends_with(&facts::boot_id()) && numbered(process).is_some_and(facts::session_lives)
     }

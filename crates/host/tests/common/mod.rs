@@ -1,4 +1,4 @@
-//! Hosts and packages to test with.
+//! Hosts and packages for tests.
 
 #![allow(dead_code)]
 
@@ -12,7 +12,7 @@ pub fn host() -> Host<Memory> {
     Host::new(Memory::new("host"))
 }
 
-/// Files, a unit and a check.
+/// A package with files, a unit and a check.
 pub fn kubelet(version: &str) -> Package {
     let file = |path: &str, text: String, mode| File {
         path: path.to_owned(),
@@ -57,7 +57,7 @@ pub fn archive_digest(version: &str) -> String {
     fleetwright_host::text::sha256(version.as_bytes())
 }
 
-/// An archive.
+/// A package with an archive.
 pub fn archive(version: &str) -> Package {
     Package {
         component: "tool".to_owned(),
@@ -77,7 +77,7 @@ pub fn archive(version: &str) -> Package {
     }
 }
 
-/// Kernel settings.
+/// A package with sysctls.
 pub fn settings(settings: &[(&str, &str)]) -> Package {
     Package {
         component: "settings".to_owned(),
@@ -90,30 +90,30 @@ pub fn settings(settings: &[(&str, &str)]) -> Package {
     }
 }
 
-/// Asks, and waits for the answer.
+/// Sends a request, and returns the answer.
 pub fn ask<S: System>(host: &mut Host<S>, request: Request) -> Answer {
-    // Everything goes through the same form as on the wire.
+    // Everything is encoded and decoded as on the wire.
     let request = serde_json::from_str(&serde_json::to_string(&request).unwrap()).unwrap();
     host.answer(request, &mut |_| ())
 }
 
-/// The Machine that the hosts of these tests belong to.
+/// The Machine that owns the hosts of these tests.
 pub fn owner(uid: &str) -> Owner {
     let [cluster, namespace, name, uid] = ["cluster-1", "fleet", "host", uid].map(str::to_owned);
     Owner { cluster, namespace, name, uid }
 }
 
-/// Who asks, with that fencing token.
+/// A claim with that fencing token.
 pub fn claim(fence: u64) -> Claim {
     Claim { owner: owner("machine-1"), epoch: 0, fence }
 }
 
-/// A step.
+/// A request to run a step.
 pub fn request(id: &str, fence: u64, step: Step) -> Request {
     Request::Apply(Box::new(Apply { id: id.to_owned(), claim: claim(fence), step, within: 60, unproven: false }))
 }
 
-/// Runs a step, and answers its record.
+/// Runs a step, and returns its record.
 pub fn apply<S: System>(host: &mut Host<S>, id: &str, step: Step) -> StepRecord {
     match ask(host, request(id, 1, step)) {
         Answer::Ended(record) => record,
@@ -121,7 +121,7 @@ pub fn apply<S: System>(host: &mut Host<S>, id: &str, step: Step) -> StepRecord 
     }
 }
 
-/// What became of a step.
+/// The record of a step.
 pub fn recall<S: System>(host: &mut Host<S>, id: &str) -> Option<StepRecord> {
     match ask(host, Request::Recall { id: id.to_owned() }) {
         Answer::Recalled(record) => record,
@@ -129,13 +129,13 @@ pub fn recall<S: System>(host: &mut Host<S>, id: &str) -> Option<StepRecord> {
     }
 }
 
-/// It ended well.
+/// Asserts that a step succeeded.
 #[track_caller]
 pub fn done(record: &StepRecord) {
     assert_eq!(record.outcome, Outcome::Done, "{}", record.message);
 }
 
-/// Looks at everything.
+/// Observes everything.
 pub fn observe<S: System>(host: &mut Host<S>, packages: &[Package]) -> Observation {
     let observe = Observe { packages: packages.to_vec(), health: true, ..Observe::default() };
     match ask(host, Request::Observe(Box::new(observe))) {

@@ -10,8 +10,8 @@ use fleetwright_wire::*;
 
 use crate::lab::{Reached, package, source};
 
-/// Makes the packages: `demo` with a service, a settings file and a library that it needs, in a good, a better and a bad version, and one
-/// that can be stopped in the middle.
+/// Builds the packages: `demo` with a service, a settings file and a library that it needs, in a good, a better and a bad version, and one
+/// that can be stopped during its installation.
 const MAKE: &str = r#"
 set -e
 make() { # name version depends postinst
@@ -95,25 +95,25 @@ impl Ground {
         Ok(package)
     }
 
-    /// The version and the selection of a package, as dpkg says.
+    /// The version and the selection of a package in dpkg.
     fn dpkg(&self, name: &str) -> Result<String> {
         let command = format!("dpkg-query -W -f '${{Version}} ${{Status}}' {name} 2>/dev/null || echo none");
         Ok(self.host.run(&command)?.trim().to_owned())
     }
 
-    /// What dpkg knows.
+    /// All packages in dpkg.
     fn all(&self) -> Result<String> {
         self.host.run("dpkg-query -W -f '${Package} ${Version} ${Status}${Conffiles}\n'; dpkg --get-selections; apt-mark showauto")
     }
 
-    /// What a host is compared by: everything but logs, caches and the lists of the repositories.
+    /// The state by which hosts are compared: everything but logs, caches and the lists of the repositories.
     async fn tree(&self) -> Result<fleetwright_lab::hosts::Tree> {
         Ok(self.machine.tree().await?.without(&[
             "/var/log",
             "/var/cache",
             "/var/lib/apt",
             "/var/lib/systemd",
-            // What is in it is compared by what dpkg says.
+            // Its content is compared by dpkg's own output.
             "/var/lib/dpkg/status",
             "/var/lib/dpkg/status-old",
             "/var/lib/dpkg/lock",
@@ -130,7 +130,7 @@ async fn packages_are_installed_changed_put_right_and_taken_away_on_hosts() -> R
     let host = &ground.host;
     let (before, known) = (ground.tree().await?, ground.all()?);
 
-    // Nothing is started behind our back: without a declared unit the service stays down.
+    // The package starts no service by itself: without a declared unit the service stays down.
     let mut quiet = ground.demo("1.0", true)?;
     quiet.units.clear();
     host.done("quiet", Step::Install(quiet.clone()))?;
@@ -145,7 +145,7 @@ async fn packages_are_installed_changed_put_right_and_taken_away_on_hosts() -> R
     assert_eq!(host.run("systemctl is-active demo.service")?, "active\n");
     let started = host.run("systemctl show -P ActiveEnterTimestampMonotonic demo.service")?;
 
-    // Looked at together, all are seen as each is by itself; also beside one that systemd cannot be asked about.
+    // A bulk observation has the same results as single ones; also beside a unit that systemd cannot be asked about.
     let with_unit = |component: &str, unit: &str| {
         let mut package = package(component, "1", Method::Config);
         package.units = vec![Unit { name: unit.to_owned(), running: Some(true), ..Unit::default() }];
@@ -176,14 +176,14 @@ async fn packages_are_installed_changed_put_right_and_taken_away_on_hosts() -> R
     assert_eq!(host.run("cat /etc/demo.conf")?, "declared\n");
     assert_ne!(host.run("systemctl show -P ActiveEnterTimestampMonotonic demo.service")?, started);
 
-    // Back and forth without a network.
+    // Rollback and upgrade without a network.
     ground.server.misbehave("", Some(Misbehaviour::Fail(503)));
     host.done("back", Step::Back { component: "demo".to_owned(), to: first.digest() })?;
     assert_eq!(ground.dpkg("demo")?, "1.0 hold ok installed");
     ground.server.misbehave("", None);
     host.done("forth", Step::Install(second.clone()))?;
 
-    // A bad version fails by its own script, and the host goes back to what worked.
+    // A bad version fails in its own script, and the host rolls back to the one that worked.
     let message = host.fails("bad", Step::Install(ground.demo("1:3.0", false)?))?;
     assert!(message.contains("script failed"), "{message}");
     assert!(message.contains("error processing package demo"), "{message}");
@@ -191,7 +191,7 @@ async fn packages_are_installed_changed_put_right_and_taken_away_on_hosts() -> R
     assert_eq!(ground.dpkg("demo")?, "1:2.0 hold ok installed");
     assert_eq!(host.told(&second)?, [""; 0]);
 
-    // Others' hands.
+    // Somebody removes the package by hand.
     host.run("apt-get purge -y --allow-change-held-packages demo")?;
     let told = host.told(&second)?;
     assert!(told.contains(&"package demo: absent / 1:2.0".to_owned()), "{told:?}");
@@ -207,7 +207,7 @@ async fn packages_are_installed_changed_put_right_and_taken_away_on_hosts() -> R
     assert!(repaired.message.contains("package demo was 1.0, wanted 1:2.0"), "{}", repaired.message);
     assert_eq!(ground.dpkg("demo")?, "1:2.0 hold ok installed");
 
-    // A version that is nowhere says what to do.
+    // The error about an unavailable version says what to do.
     let message = host.fails("nowhere", Step::Install(ground.demo("9", false)?))?;
     assert!(message.contains("correct the version"), "{message}");
 
@@ -230,7 +230,7 @@ async fn what_was_there_before_is_put_back_and_interruptions_are_made_good_on_ho
     host.done("second", Step::Install(second.clone()))?;
     assert_eq!(host.told(&second)?, [""; 0]);
 
-    // The helper, apt and dpkg die in the middle of another component's installation.
+    // The helper, apt and dpkg are killed during another component's installation.
     host.run("touch /root/slow")?;
     let slow =
         Deb { packages: BTreeMap::from([("slow".to_owned(), "1.0".to_owned())]), sources: Vec::new(), hold: true };

@@ -1,4 +1,4 @@
-//! A kernel on a real host: an emulated machine that boots what is on its own disk.
+//! A kernel on a real host: an emulated machine that boots from its own disk.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -57,7 +57,7 @@ async fn a_machine_comes_back_with_the_declared_kernel_and_without_it_with_its_o
     assert!(host.run("cat /proc/cmdline")?.contains("panic=10 lab.declared=1"));
     assert_eq!(host.run("ls -d /sys/class/net/dummy* | wc -l")?.trim(), "3");
 
-    // Others' hands: the next boot would bring another kernel.
+    // Somebody changes the links by hand: the next boot would start another kernel.
     host.run(&format!("ln -sfn boot/vmlinuz-{first} /vmlinuz && rmmod dummy"))?;
     let told = host.told(&wanted)?;
     assert_eq!(told.len(), 2, "{told:?}");
@@ -65,7 +65,7 @@ async fn a_machine_comes_back_with_the_declared_kernel_and_without_it_with_its_o
     assert_eq!(host.told(&wanted)?, [""; 0]);
 
     chapter("it was repaired; the kernel is taken away");
-    // The kernel that runs goes, and the machine comes back with the one that it had.
+    // The running kernel is removed, and the machine boots its earlier one.
     host.done("remove", Step::Remove { component: "kernel".to_owned() })?;
     chapter("it is booted once more");
     machine.reboot().await?;

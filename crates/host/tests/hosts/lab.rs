@@ -1,4 +1,4 @@
-//! Real hosts to test with, and packages made for them.
+//! Real hosts for tests, and packages for them.
 
 #![allow(dead_code)]
 
@@ -11,16 +11,16 @@ use anyhow::{Context as _, Result, bail, ensure};
 use fleetwright_lab::hosts::{Network, PackageServer};
 use fleetwright_wire::*;
 
-/// Who asks, with that fencing token.
+/// A claim with that fencing token.
 fn claim(fence: u64) -> Claim {
     let [cluster, namespace, name, uid] = ["lab", "fleet", "host", "machine-1"].map(str::to_owned);
     Claim { owner: Owner { cluster, namespace, name, uid }, epoch: 0, fence }
 }
 
-/// Where the helper is put: before anything is compared.
+/// Path of the helper, which is copied before any state is compared.
 const HELPER: &str = "/usr/local/lib/fleetwright-host";
 
-/// The helper that people get, static and small. A debug build takes a minute for each digest on an emulated machine.
+/// The release build of the helper, static and small. A debug build takes a minute for each digest on an emulated machine.
 fn helper() -> Result<PathBuf> {
     // target/debug/deps/hosts-…
     let own = std::env::current_exe()?;
@@ -34,7 +34,7 @@ fn helper() -> Result<PathBuf> {
     Ok(helper)
 }
 
-/// When something in a folder was changed last.
+/// The time of the last change in a directory.
 fn newest(folder: &Path) -> Result<SystemTime> {
     let mut newest = SystemTime::UNIX_EPOCH;
     for entry in std::fs::read_dir(folder)? {
@@ -53,7 +53,7 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// Brings the helper there.
+    /// Copies the helper to the host.
     pub fn at(network: &Network, address: impl ToString) -> Result<Self> {
         let host = Self { key: network.ssh_key_path(), address: address.to_string() };
         let put = format!("mkdir -p /usr/local/lib && cat >{HELPER} && chmod 755 {HELPER}");
@@ -61,12 +61,12 @@ impl Reached {
         Ok(host)
     }
 
-    /// Runs a command there.
+    /// Runs a command on the host.
     pub fn run(&self, command: &str) -> Result<String> {
         self.feed(command, &[])
     }
 
-    /// Runs a command there that reads something.
+    /// Runs a command on the host, with input.
     pub fn feed(&self, command: &str, input: &[u8]) -> Result<String> {
         let mut child = Command::new("ssh")
             .args([
@@ -99,14 +99,14 @@ impl Reached {
         Ok(said)
     }
 
-    /// Asks the helper.
+    /// Sends a request to the helper.
     pub fn ask(&self, request: &Request) -> Result<Answer> {
         let said =
             self.feed(&format!("{HELPER} serve"), format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
         Ok(serde_json::from_str(said.lines().last().context("no answer")?)?)
     }
 
-    /// Runs a step, and answers its record.
+    /// Runs a step, and returns its record.
     pub fn apply(&self, id: &str, step: Step) -> Result<StepRecord> {
         match self.ask(&Request::Apply(Box::new(Apply {
             id: id.to_owned(),
@@ -120,26 +120,26 @@ impl Reached {
         }
     }
 
-    /// Runs a step that must end well.
+    /// Runs a step that must succeed.
     pub fn done(&self, id: &str, step: Step) -> Result<StepRecord> {
         let record = self.apply(id, step)?;
         ensure!(record.outcome == Outcome::Done, "{id}: {}\n{}", record.message, record.tail);
         Ok(record)
     }
 
-    /// Runs a step that must fail, and answers why it did.
+    /// Runs a step that must fail, and returns the message.
     pub fn fails(&self, id: &str, step: Step) -> Result<String> {
         let record = self.apply(id, step)?;
         ensure!(record.outcome == Outcome::Failed, "{id}: {record:?}");
         Ok(record.message)
     }
 
-    /// Looks at a package.
+    /// Observes a package.
     pub fn see(&self, package: &Package) -> Result<ComponentSeen> {
         self.see_all(std::slice::from_ref(package))?.into_iter().next().context("no component")
     }
 
-    /// Looks at packages, in one request.
+    /// Observes packages, in one request.
     pub fn see_all(&self, packages: &[Package]) -> Result<Vec<ComponentSeen>> {
         let observe = Observe { packages: packages.to_vec(), health: true, ..Observe::default() };
         match self.ask(&Request::Observe(Box::new(observe)))? {
@@ -148,13 +148,13 @@ impl Reached {
         }
     }
 
-    /// How the host differs from a package.
+    /// The deviations of the host from a package.
     pub fn told(&self, package: &Package) -> Result<Vec<String>> {
         let seen = self.see(package)?;
         Ok(seen.deviations.iter().map(|it| format!("{}: {} / {}", it.what, it.found, it.wanted)).collect())
     }
 
-    /// Leaves nothing of ours.
+    /// Removes all of our files.
     pub fn clean(&self) -> Result<()> {
         let answer = self.ask(&Request::Clean { claim: claim(1) })?;
         ensure!(answer == Answer::Cleaned, "{answer:?}");
@@ -162,7 +162,7 @@ impl Reached {
     }
 }
 
-/// A source that the server has.
+/// A source on the package server.
 pub fn source(server: &PackageServer, path: &str, file: &Path) -> Result<Source> {
     let published = server.publish(path, file)?;
     Ok(Source { urls: vec![published.url.clone()], inline: None, sha256: published.sha256.clone() })

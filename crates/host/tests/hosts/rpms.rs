@@ -1,4 +1,4 @@
-//! RPM packages on a real host: Debian ships rpm and dnf, and a host with them is one that has RPM packages.
+//! RPM packages on a real host: Debian has rpm and dnf, and a host with them counts as one with RPM packages.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use fleetwright_wire::*;
 
 use crate::lab::{Reached, package};
 
-/// Makes the packages on the host itself.
+/// Builds the packages on the host itself.
 const MAKE: &str = r#"
 set -e
 mkdir -p /srv/rpms && cd /srv
@@ -65,19 +65,19 @@ async fn rpm_packages_are_installed_changed_held_and_taken_away_on_hosts() -> Re
         assert_eq!(rpms()?, "demo-1.0-1.noarch\ndemo-lib-1.0-1.noarch\npackage other is not installed\n");
         assert_eq!(host.told(&one)?, [""; 0]);
 
-        // Held: nobody else upgrades it.
+        // The package is held: no other program upgrades it.
         host.run("dnf -y upgrade")?;
         assert!(rpms()?.contains("demo-1.0-1"), "{}", rpms()?);
         host.done(&id("two"), Step::Install(two.clone()))?;
         assert!(rpms()?.contains("demo-2.0-1"), "{}", rpms()?);
 
-        // Back, without a repository.
+        // A rollback, without a repository.
         host.run("mv /etc/yum.repos.d/lab.repo /root/")?;
         host.done(&id("back"), Step::Back { component: "demo".to_owned(), to: one.digest() })?;
         host.run("mv /root/lab.repo /etc/yum.repos.d/")?;
         assert!(rpms()?.contains("demo-1.0-1"), "{}", rpms()?);
 
-        // Others' hands.
+        // Somebody removes the package by hand.
         host.run("rpm -e --nodeps demo")?;
         assert_eq!(host.told(&one)?, ["package demo: absent / 1.0-1"]);
         host.done(&id("removed"), Step::Repair(one.clone()))?;
@@ -96,7 +96,7 @@ async fn rpm_packages_are_installed_changed_held_and_taken_away_on_hosts() -> Re
         let missing = host.fails(&id("nowhere"), Step::Install(demo("9")))?;
         assert!(missing.contains("correct the version"), "{missing}");
 
-        // What a person installed since needs the library: it stays.
+        // A package that a person installed since needs the library: it stays.
         if plugin {
             host.run("dnf -y install other")?;
         }

@@ -1,4 +1,4 @@
-//! The helper dies at every call that changes something, and whatever is asked next ends as declared.
+//! The helper is killed at every call that changes something, and the next request still ends as declared.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use fleetwright_host::{Host, Memory};
 use fleetwright_wire::*;
 use proptest::prelude::*;
 
-/// A host with something of everything on it that was there before us.
+/// A host with files and units of every kind from before our first change.
 fn lived_in() -> Host<Memory> {
     let host = host();
     {
@@ -21,7 +21,7 @@ fn lived_in() -> Host<Memory> {
     host
 }
 
-/// A component in one of its versions, with every way of installing that works without package managers.
+/// One version of a component, for every method that works without package managers.
 fn package(component: &str, version: u32) -> Package {
     let text = version.to_string();
     let mut package = match component {
@@ -63,7 +63,7 @@ fn package(component: &str, version: u32) -> Package {
     package
 }
 
-/// Everything that can be told of a host, but what is ours.
+/// The whole state of a host, except our own files.
 fn shown(host: &Host<Memory>) -> (BTreeMap<String, String>, Option<String>, String) {
     let machine = host.system().host();
     let mut tree = machine.tree();
@@ -71,20 +71,20 @@ fn shown(host: &Host<Memory>) -> (BTreeMap<String, String>, Option<String>, Stri
     (tree, machine.sysctl("vm.swappiness"), format!("{:?}", machine.unit("other.service").active))
 }
 
-/// A new process on the same host.
+/// A new helper process on the same host.
 fn again(host: &Host<Memory>) -> Host<Memory> {
     host.system().host().set_faults(Faults::default());
     Host::new(host.system().process())
 }
 
-/// Runs a step that dies at that call. Answers whether it died.
+/// Runs a step that is killed at that call. Returns whether it was killed.
 fn crashing(host: &mut Host<Memory>, id: &str, step: Step, faults: Faults) -> bool {
     host.system().host().set_faults(faults);
     ask(host, request(id, 1, step));
     host.system().gone()
 }
 
-/// What a step is asked to do at last, and how it is seen to have been done.
+/// The last request of a test, and how its effect is observed.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     Again,
@@ -115,7 +115,7 @@ fn ends_as_declared(
         Then::Remove => {}
     }
     if component == "kubelet" && !matches!(then, Then::Remove) {
-        // Whatever was interrupted: it runs with what is there now.
+        // Wherever it was interrupted: the service runs with the present files.
         for path in ["/etc/kubernetes/kubelet.yaml", "/etc/systemd/system/kubelet.service"] {
             assert!(
                 host.system().host().unit_knows("kubelet.service", path),
@@ -129,7 +129,7 @@ fn ends_as_declared(
     assert_eq!(ask(host, Request::Clean { claim: claim(1) }), Answer::Cleaned);
 }
 
-/// Dies at every call of a step from version 1 to 2, and goes on in each way from there.
+/// Kills the helper at every call of a step from version 1 to 2, and continues in each way from there.
 fn at_every_call(component: &str, faults: impl Fn(u64) -> Faults) {
     let (one, two) = (package(component, 1), package(component, 2));
     for then in [Then::Again, Then::Back, Then::Remove] {
@@ -148,7 +148,7 @@ fn at_every_call(component: &str, faults: impl Fn(u64) -> Faults) {
                     matches!(outcome, None | Some(Outcome::Interrupted | Outcome::Done | Outcome::Failed)),
                     "{outcome:?}"
                 );
-                // Whatever became of it: if it was begun, it is not begun again.
+                // Whatever its outcome: a step that was started is not started again.
                 if let Some(outcome) = outcome {
                     assert_eq!(apply(&mut host, "two", Step::Install(two.clone())).outcome, outcome);
                 }
@@ -225,7 +225,7 @@ fn a_removal_that_dies_at_every_call_is_finished_by_whatever_comes_next() {
     }
 }
 
-/// One thing that is asked of a host.
+/// One request to a host.
 #[derive(Clone, Debug)]
 enum Act {
     Install(usize, u32),
@@ -233,7 +233,7 @@ enum Act {
     Back(usize, u32),
     Remove(usize),
     Boot,
-    /// Somebody changes things by hand.
+    /// A manual change on the host.
     Drift(usize, u32),
 }
 
@@ -278,7 +278,7 @@ proptest! {
                     let package = package(COMPONENTS[component], version);
                     let mut machine = host.system().host();
                     for file in &package.files {
-                        // Only what is there: files that a person makes are not ours to remove.
+                        // Only existing files: a file that a person creates is not ours to remove.
                         if machine.stat(&file.path).is_some() && file.path != "/etc/kubernetes/kubelet.yaml" {
                             machine.put(&file.path, b"drift", 0o777);
                         }

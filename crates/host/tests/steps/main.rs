@@ -1,4 +1,4 @@
-//! What the helper does step by step: on hosts in memory, and on files of a folder.
+//! The steps of the helper: on hosts in memory, and on files in a directory.
 
 #[path = "../common/mod.rs"]
 mod common;

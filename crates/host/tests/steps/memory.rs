@@ -1,4 +1,4 @@
-//! Hosts in memory: steps, what is remembered of them, and what is seen.
+//! Hosts in memory: steps, their records, and observations.
 
 use std::sync::Arc;
 
@@ -51,14 +51,14 @@ fn a_step_is_never_run_twice() {
     let mut host = host();
     done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
     let calls = host.system().host().calls;
-    // Another package under the same id: what counts is the id.
+    // Another package under the same id: only the id counts.
     let again = apply(&mut host, "a", Step::Install(kubelet("2")));
     assert_eq!(again.digest, Some(kubelet("1").digest()));
     assert_eq!(version(&mut host), Some("1".to_owned()));
-    // Nor in another process.
+    // The id does not run in another process either.
     let mut other = Host::new(host.system().process());
     assert_eq!(apply(&mut other, "a", Step::Install(kubelet("2"))), again);
-    // Locks are taken for a look into the journal; nothing else changes.
+    // Locks are taken to read the journal; nothing else changes.
     assert!(host.system().host().calls <= calls + 4);
 }
 
@@ -171,7 +171,7 @@ fn what_is_installed_is_compared_with_what_the_host_keeps_of_it() {
     host.system().host().put("/etc/kubernetes/kubelet.yaml", b"by hand", 0o644);
     let seen = look(&mut host);
     assert!(seen[0].deviations.iter().any(|found| found.what.contains("/etc/kubernetes/kubelet.yaml")), "{seen:?}");
-    // Back to what is there repairs it.
+    // Going back to the installed version repairs it.
     done(&apply(&mut host, "d", Step::Back { component: "kubelet".to_owned(), to: kubelet("1").digest() }));
     let seen = look(&mut host);
     assert_eq!(seen[0].deviations, []);
@@ -195,7 +195,7 @@ fn going_back_needs_no_network_and_forgets_what_did_not_do() {
     let record = apply(&mut host, "e", Step::Back { component: "tool".to_owned(), to: archive("3").digest() });
     assert_eq!(record.outcome, Outcome::Failed);
     assert!(record.message.contains("tool-2, tool-1"), "{}", record.message);
-    // What nobody can go back to takes no room.
+    // Versions that no rollback can reach use no space.
     assert_eq!(host.system().host().list(&format!("{HOME}/cache")).len(), 2);
     assert_eq!(host.system().host().list(&format!("{OPT}/tool")).len(), 3);
 }
@@ -237,7 +237,7 @@ fn nothing_begins_without_a_journal() {
         let Answer::Failed(failure) = answer else { panic!("{answer:?}") };
         assert_eq!(failure.kind, FailureKind::NoJournal);
         assert_eq!(host.system().host().tree(), before);
-        // The same id may run once there is room.
+        // The same id may run once there is space.
         host.system().host().set_faults(Faults::default());
         done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
     }
@@ -260,7 +260,7 @@ fn an_older_leader_is_not_heard() {
     assert_eq!(recall(&mut host, "b"), None);
 }
 
-/// Who asks as that Machine, in that epoch.
+/// A claim of that Machine, in that epoch.
 fn claims(uid: &str, epoch: u64, fence: u64) -> Claim {
     Claim { owner: owner(uid), epoch, fence }
 }
@@ -294,7 +294,7 @@ fn a_host_belongs_to_who_changed_it_first_and_others_change_nothing() {
             Request::Refuse { id: "b".to_owned(), claim: claim.clone() },
             Request::Clean { claim: claim.clone() },
             Request::Release { claim: claim.clone() },
-            // Of an owner that it is not, and in an epoch that it is not in.
+            // An adoption from a Machine that is not the owner, and one in an epoch that is not the present one.
             Request::Adopt { claim: claim.clone(), from: owner("machine-3") },
             Request::Adopt { claim: Claim { epoch: 7, ..claim.clone() }, from: owner("machine-1") },
         ] {
@@ -312,14 +312,14 @@ fn an_adoption_takes_the_host_from_exactly_one_owner_and_begins_another_epoch() 
     let adopt = Request::Adopt { claim: claims("machine-2", 1, 3), from: owner("machine-1") };
     let adopted = Mark { owner: owner("machine-2"), epoch: 2, fence: 3 };
     assert_eq!(ask(&mut host, adopt.clone()), Answer::Adopted(adopted.clone()));
-    // The answer was lost: asking again is the same.
+    // The answer was lost: the repeated request has the same answer.
     assert_eq!(ask(&mut host, adopt), Answer::Adopted(adopted.clone()));
     refused(&mut host, step("b", claims("machine-1", 1, 501), Step::Reboot), FailureKind::NotOwner);
     // The fencing tokens of another API server may be lower: they count from the adoption.
     let record = ask(&mut host, step("c", claims("machine-2", 2, 3), Step::Install(kubelet("2"))));
     assert!(matches!(record, Answer::Ended(record) if record.outcome == Outcome::Done));
     refused(&mut host, step("d", claims("machine-2", 2, 2), Step::Reboot), FailureKind::Fenced);
-    // Back again is a third epoch; what was sent in the first one is not followed.
+    // The adoption back is a third epoch; a request of the first epoch is refused.
     let back = Request::Adopt { claim: claims("machine-1", 2, 502), from: owner("machine-2") };
     assert!(matches!(ask(&mut host, back), Answer::Adopted(mark) if mark.epoch == 3));
     refused(&mut host, step("e", claims("machine-1", 1, 502), Step::Reboot), FailureKind::NotOwner);
@@ -332,7 +332,7 @@ fn a_released_host_keeps_everything_and_belongs_to_the_next_who_asks() {
     assert_eq!(ask(&mut host, Request::Release { claim: claims("machine-1", 1, 1) }), Answer::Released);
     assert_eq!(observe(&mut host, &[]).owner, None);
     assert_eq!(version(&mut host), Some("1".to_owned()));
-    // Who still believes to own it looks again first.
+    // A Machine that still believes to be the owner must observe the host first.
     refused(&mut host, step("b", claims("machine-1", 1, 1), Step::Install(kubelet("2"))), FailureKind::NotOwner);
     let answer = ask(&mut host, step("b", claims("machine-2", 0, 1), Step::Install(kubelet("2"))));
     assert!(matches!(answer, Answer::Ended(_)), "{answer:?}");
@@ -343,7 +343,7 @@ fn a_released_host_keeps_everything_and_belongs_to_the_next_who_asks() {
 fn a_claim_writes_the_mark_and_nothing_else() {
     let mut host = host();
     done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
-    // As an earlier version left it, which wrote no mark and compared fencing tokens of its own.
+    // The host as an earlier version left it, which wrote no mark and compared fencing tokens of its own.
     {
         let mut machine = host.system().host();
         machine.remove(&format!("{HOME}/owner.json"));
@@ -365,7 +365,7 @@ fn a_claim_writes_the_mark_and_nothing_else() {
     let changed: Vec<_> =
         after.iter().filter(|(path, file)| before.get(*path) != Some(file)).map(|(path, _)| path).collect();
     assert_eq!(changed, [&format!("{HOME}/journal/fence")], "and the fence of earlier versions is shut");
-    // Whoever releases a host leaves it to the next one.
+    // A released host can be claimed by any Machine.
     assert_eq!(ask(&mut host, Request::Release { claim: claims("machine-1", 1, 7) }), Answer::Released);
     assert!(!observe(&mut host, &[]).never_owned);
 }
@@ -407,7 +407,7 @@ fn a_unit_that_ends_again_and_again_does_not_run() {
     assert_eq!(seen.deviations.iter().map(|one| one.what.as_str()).collect::<Vec<_>>(), ["unit kubelet.service"]);
     done(&apply(&mut host, "b", Step::Repair(package.clone())));
     assert_eq!(host.system().host().unit("kubelet.service").active, "active");
-    // It is stopped with the package that brought it.
+    // The unit is stopped with the package that brought it.
     host.system().host().crash_loop("kubelet.service");
     done(&apply(&mut host, "c", Step::Remove { component: "kubelet".to_owned() }));
     assert!(!host.system().host().unit("kubelet.service").restarting);
@@ -418,7 +418,7 @@ fn a_fence_from_the_wall_clock_is_not_compared_and_its_operators_are_refused_fro
     let mut host = host();
     let fence = format!("{HOME}/journal/fence");
     host.system().host().put(&fence, b"1794963600\n", 0o600);
-    // A young API server has low numbers.
+    // A young API server has low resourceVersions.
     assert!(matches!(ask(&mut host, request("a", 12, Step::Install(kubelet("1")))), Answer::Ended(_)));
     let kept = host.system().host().read(&fence, 64).unwrap().unwrap();
     assert_eq!(String::from_utf8(kept).unwrap().trim(), u64::MAX.to_string());
@@ -463,7 +463,7 @@ fn the_mark_is_there_before_anything_else_and_goes_last() {
     }
 }
 
-/// The former owner cleans up, and between its first look and its lock somebody adopts the host.
+/// The former owner cleans up, and another Machine adopts the host between the first read of the mark and the lock.
 #[test]
 fn a_clean_up_does_not_take_the_mark_of_who_adopted_the_host_meanwhile() {
     let mut host = host();
@@ -517,7 +517,7 @@ fn one_that_hangs_is_running_and_one_that_died_is_interrupted() {
 fn a_boot_is_done_when_the_host_runs_in_another() {
     let mut host = host();
     assert_eq!(apply(&mut host, "boot", Step::Reboot).outcome, Outcome::Running);
-    // It waits for the boot, and nothing else begins.
+    // The step waits for the reboot, and no other step starts.
     let mut other = Host::new(host.system().process());
     drop(host);
     assert_eq!(recall(&mut other, "boot").map(|record| record.outcome), Some(Outcome::Running));
@@ -553,7 +553,7 @@ fn damage_to_a_record_means_interrupted_and_never_unknown() {
         assert_eq!(apply(&mut host, "a", Step::Install(kubelet("2"))).outcome, Outcome::Interrupted);
         assert_eq!(version(&mut host), Some("1".to_owned()));
     }
-    // And what the last step was is found without the file that says so.
+    // The last step is also found without the file that names it.
     host.system().host().put(&format!("{HOME}/journal/latest"), b"\0\0", 0o600);
     done(&apply(&mut host, "b", Step::Install(kubelet("2"))));
 }
@@ -654,7 +654,7 @@ fn settings_are_set_now_and_for_the_next_boot_and_put_back() {
     host.system().host().boot();
     let mut host = Host::new(host.system().process());
     assert_eq!(observe(&mut host, std::slice::from_ref(&package)).components[0].deviations, []);
-    // One setting less: it gets its earlier value at once.
+    // With one setting less, that sysctl gets its earlier value at once.
     host.system().host().set_sysctl("net.ipv4.tcp_mem", "7 7 7");
     let less = settings(&[("net.ipv4.tcp_mem", "1 2 3")]);
     done(&apply(&mut host, "b", Step::Install(less)));

@@ -1,4 +1,4 @@
-//! Packages of the operating system and kernels, on hosts in memory: what is installed, kept, put right, taken away, and what interruptions leave.
+//! Packages of the operating system and kernels, on hosts in memory: installation, kept versions, repair, removal, and interruptions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use fleetwright_host::system::memory::{Faults, Web};
 use fleetwright_host::{Host, Memory};
 use fleetwright_wire::*;
 
-/// A host whose repositories have these versions, with what they need.
+/// A host whose repositories have these versions, with their dependencies.
 fn host_with(repository: &[(&str, &[&str])], depends: &[(&str, &[&str])]) -> Host<Memory> {
     let host = host();
     {
@@ -45,7 +45,7 @@ fn deb(component: &str, packages: &[(&str, &str)]) -> Package {
     package(component, packages[0].1, Method::Deb(deb))
 }
 
-/// A package file, as hosts in memory understand it.
+/// A package file, as hosts in memory parse it.
 fn file(name: &str, version: &str) -> Source {
     let bytes = format!("Package: {name}\nVersion: {version}\n").into_bytes();
     Source { urls: Vec::new(), sha256: fleetwright_host::text::sha256(&bytes), inline: Some(Bytes(bytes)) }
@@ -147,7 +147,7 @@ fn what_was_there_before_us_is_put_back() {
     let before = debs(&host);
     install(&mut host, "a", &deb("tool", &[("tool", "2")]));
     assert_eq!(debs(&host)["tool"], held("2"));
-    // The repository has it no more: it was kept.
+    // The repository no longer has the version; the host kept its file.
     host.system().host().packages.repository = Arc::new(BTreeMap::from([("tool".to_owned(), vec!["2".to_owned()])]));
     remove(&mut host, "b", "tool");
     assert_eq!(debs(&host), before);
@@ -163,7 +163,7 @@ fn what_another_component_or_a_person_needs_stays() {
     install(&mut host, "b", &deb("other", &[("other", "1")]));
     remove(&mut host, "c", "tool");
     assert_eq!(debs(&host).keys().collect::<Vec<_>>(), ["deep", "lib", "other"]);
-    // A person installs something that needs one of them.
+    // A person installs a package that needs one of them.
     host.system().host().packages.debs.insert("mine".to_owned(), DebState::default());
     remove(&mut host, "d", "other");
     assert_eq!(debs(&host).keys().collect::<Vec<_>>(), ["deep", "mine"]);
@@ -364,7 +364,7 @@ fn a_kernel_is_in_place_once_it_runs_and_the_old_one_boots_again_when_it_is_remo
         assert_eq!(told(&mut host, &first), [""; 0], "{way:?}");
         assert!(host.system().host().modules.contains("nf_conntrack"));
 
-        // A newer one leaves the one that runs alone, and the one before it once that runs no more.
+        // A newer kernel does not remove the running one; the one before is removed once it no longer runs.
         install(&mut host, "b", &kernel("6.1.0-54-amd64", way, &[]));
         assert_eq!(
             debs(&host).keys().collect::<Vec<_>>(),
@@ -386,7 +386,7 @@ fn a_kernel_is_in_place_once_it_runs_and_the_old_one_boots_again_when_it_is_remo
         let mut after = host.system().host().tree();
         let mut before = before;
         if way == Boot::Grub {
-            // Its bytes are made anew.
+            // The bytes of grub.cfg are generated again.
             after.remove("/boot/grub/grub.cfg");
             before.remove("/boot/grub/grub.cfg");
         }
@@ -423,7 +423,7 @@ fn kernel_mistakes_say_what_to_do() {
     assert!(record.message.contains("6.1.0-53-amd64"), "{}", record.message);
 }
 
-/// Interrupts each of these steps at each of its calls, then asks for the end, and compares with a host on which nothing went wrong.
+/// Interrupts each of these steps at each of its calls, then requests the end, and compares with a host without interruptions.
 fn crash_at_every_call(make: &dyn Fn() -> Host<Memory>, steps: &[Step], end: &[Step], packages: bool) {
     let finish = |host: &mut Host<Memory>| {
         for (at, step) in end.iter().enumerate() {
@@ -463,7 +463,7 @@ fn crash_at_every_call(make: &dyn Fn() -> Host<Memory>, steps: &[Step], end: &[S
                 break;
             }
             crashes += 1;
-            // What comes next does not wait for what was interrupted to be done again, unless what is left of it is to be compared.
+            // The next step runs without repeating the interrupted one, except where the remaining packages are compared.
             for (at, step) in steps[last..].iter().enumerate().filter(|_| !packages) {
                 done(&apply(&mut host, &format!("again-{at}"), step.clone()));
             }

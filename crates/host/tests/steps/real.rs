@@ -1,4 +1,4 @@
-//! The real system, with its files in a folder of the test's own. Needs root, as the helper does.
+//! The real system, with its files in a directory of the test. Needs root, as the helper does.
 
 use std::fs;
 use std::io::{BufReader, Read as _, Write as _};
@@ -19,7 +19,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// Files that belong to root can be written by root alone.
+/// Only root can write the files of root.
 fn root() -> Option<tempfile::TempDir> {
     let folder = tempfile::tempdir().unwrap();
     if fs::metadata(folder.path()).unwrap().uid() == 0 {
@@ -34,7 +34,7 @@ fn run(real: &mut Real, script: &str, within: u64) -> fleetwright_host::system::
     real.run(&ProgramRun { argv: &argv, input: b"", env: &[], within: Duration::from_secs(within) }).unwrap()
 }
 
-/// Everything in a folder, with mode, owner and content.
+/// Everything in a directory, with mode, owner and content.
 fn tree(root: &Path) -> Vec<String> {
     let mut shown = Vec::new();
     let mut folders = vec![root.to_owned()];
@@ -78,13 +78,13 @@ fn a_user_who_owns_a_folder_on_the_way_does_not_lead_root_elsewhere() {
     assert!(real.set_mode(&format!("{app}/other.conf"), 0o666, "1234", "1234").is_err());
     assert!(real.remove(&format!("{app}/other.conf")).is_err());
     assert_eq!(tree(&path("etc")), before);
-    // Nor does a link in the place of a file show them what root can read.
+    // A link in the place of a file does not show them what root can read either.
     symlink("../../etc/systemd/system/ssh.service.d/other.conf", path("home/mallory/mine")).unwrap();
     lchown(path("home/mallory/mine"), Some(1234), Some(1234)).unwrap();
     for read in ["/home/mallory/mine".to_owned(), format!("{app}/other.conf")] {
         assert!(real.read(&read, 99).is_err() && real.sha256(&read).is_err(), "{read}");
     }
-    // Links of root are the host's own, such as /lib and /var/run.
+    // Links of root belong to the host itself, such as /lib and /var/run.
     symlink("etc/systemd", path("units")).unwrap();
     real.write("/units/system/a.service", b"one", 0o644, "root", "root").unwrap();
     assert_eq!(real.read("/units/system/a.service", 9).unwrap().as_deref(), Some(&b"one"[..]));
@@ -124,7 +124,7 @@ fn a_folder_goes_only_if_it_is_empty_when_it_is_removed() {
     real.write("/opt/ours/conf", b"ours", 0o644, "root", "root").unwrap();
     assert!(!real.remove_empty("/opt/ours").unwrap());
     assert_eq!(fs::read(path("opt/ours/conf")).unwrap(), b"ours");
-    // What a crash left of writing a file stays beside a file of somebody else, and goes with the folder otherwise.
+    // A leftover of a crashed write stays beside a file of others, and is removed with the directory otherwise.
     let leftover = path("opt/ours/.fleetwright-0123456789abcdef");
     fs::write(&leftover, b"half").unwrap();
     assert!(!real.remove_empty("/opt/ours").unwrap());
@@ -133,11 +133,11 @@ fn a_folder_goes_only_if_it_is_empty_when_it_is_removed() {
     assert!(real.remove_empty("/opt/ours").unwrap());
     assert!(!path("opt/ours").exists() && path("opt").is_dir());
     assert!(real.remove_empty("/opt/ours").unwrap(), "nothing is there");
-    // A folder of that name is somebody's.
+    // A directory of that name belongs to others.
     fs::create_dir_all(path("opt/ours/.fleetwright-0123456789abcdef")).unwrap();
     assert!(!real.remove_empty("/opt/ours").unwrap());
     assert!(leftover.is_dir());
-    // Nor is a link or a file a folder.
+    // A link or a file is not a directory either.
     symlink("ours", path("opt/link")).unwrap();
     assert!(real.remove_empty("/opt/link").unwrap());
     assert!(fs::symlink_metadata(path("opt/link")).is_ok());
@@ -192,7 +192,7 @@ fn a_file_is_written_whole_with_its_mode_and_owner() {
     assert!(real.read("/etc/a/b", 2).is_err());
     assert_eq!(real.read("/etc/a/b/c", 3).unwrap(), None);
     assert_eq!(real.list("/etc/a").unwrap(), ["b"]);
-    // Over a link: the link goes, what it leads to stays.
+    // Over a link: the link is replaced, its target stays.
     symlink("b", root.path().join("etc/a/link")).unwrap();
     real.write("/etc/a/link", b"two", 0o644, "root", "root").unwrap();
     assert_eq!(real.read("/etc/a/b", 9).unwrap().as_deref(), Some(&b"one"[..]));
@@ -287,7 +287,7 @@ fn whatever_a_program_started_is_killed_with_it() {
     let child = fs::read_to_string(noted).unwrap();
     let stat = format!("/proc/{}/stat", child.trim());
     let until = Instant::now() + Duration::from_secs(60);
-    // Gone, or ended and not yet waited for by its new parent.
+    // The process is gone, or a zombie that its new parent has not reaped yet.
     while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
         assert!(Instant::now() < until, "it lives on");
         thread::sleep(Duration::from_millis(20));
@@ -310,7 +310,7 @@ fn tar(files: &[(&str, &str)]) -> Vec<u8> {
         let mut header = tar::Header::new_gnu();
         header.set_size(content.len() as u64);
         header.set_mode(0o755);
-        // The checked way refuses the paths that some tests are about.
+        // The checked function refuses the paths that some tests need.
         header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
         header.set_cksum();
         archive.append(&header, content.as_bytes()).unwrap();
@@ -367,7 +367,7 @@ fn an_archive_cannot_lead_out_of_its_folder() {
     assert_eq!(fs::read_dir(folder.path().join("outside")).unwrap().count(), 0);
 }
 
-/// Serves each connection with the next of these answers, and answers the address.
+/// Serves each connection with the next of these answers, and returns the address.
 fn web(answers: Vec<Vec<u8>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -400,13 +400,13 @@ fn what_is_fetched_comes_whole_or_not_at_all() {
     let error = fetch(50).unwrap_err();
     assert!(error.to_string().contains("100 bytes, more than 50"), "{error}");
     assert_eq!(fetch(50).unwrap_err().to_string(), "status 404");
-    // A port that is in no range from which others are given out.
+    // A port in no range from which others are allocated.
     let refused = "127.0.0.1:1";
     assert!(real.fetch(&format!("http://{refused}/x"), "/cache/x", 50, within, &mut |_, _| ()).is_err());
     assert!(real.connects(refused, within).is_err());
 }
 
-/// Serves this to everybody who trusts `authority`, and answers the port.
+/// Serves this answer to clients that trust `authority`, and returns the port.
 fn tls(authority: &Authority, answer: Vec<u8>) -> u16 {
     let pair = authority.issue(Leaf::server("packages", ["localhost"], [])).unwrap();
     let chain = vec![CertificateDer::from_pem_slice(pair.cert_pem.as_bytes()).unwrap()];
@@ -423,7 +423,7 @@ fn tls(authority: &Authority, answer: Vec<u8>) -> u16 {
     thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), stream.unwrap());
-            // Those who do not trust it end it here.
+            // Clients that do not trust it end the connection here.
             if stream.read(&mut [0; 4096]).is_ok() {
                 let _ = stream.write_all(&answer);
                 stream.conn.send_close_notify();
@@ -454,7 +454,7 @@ fn a_source_over_https_comes_from_a_server_that_the_host_trusts_and_from_no_othe
         let mut child = Command::new(env!("CARGO_BIN_EXE_fleetwright-host"))
             .args(["serve", "--root"])
             .arg(root.path())
-            // As the host's own list of authorities would be.
+            // Stands for the host's own list of authorities.
             .env("SSL_CERT_FILE", authorities)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -486,7 +486,7 @@ fn checks_ask_the_network() {
     let within = Duration::from_secs(60);
     assert_eq!(real.http_status(&format!("http://{web}/healthz"), within).unwrap(), 200);
     assert!(real.connects(&web, within).is_ok());
-    // By name too, and a name that nobody has says so.
+    // By name, too; an unknown name is reported.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     assert!(real.connects(&format!("localhost:{port}"), within).is_ok());
@@ -504,7 +504,7 @@ fn the_host_says_what_it_is() {
     assert_eq!(real.sysctl("kernel.no_such_thing").unwrap(), None);
 }
 
-/// What is written to it can be read by the test, until it is cut.
+/// A writer whose bytes the test can read, until it is cut.
 #[derive(Clone, Default)]
 struct Wire(Arc<Mutex<(Vec<u8>, bool)>>);
 
@@ -551,13 +551,13 @@ fn a_cut_connection_ends_no_step() {
     let mark = root.path().join("mark");
     let wire = Wire::default();
     wire.0.lock().unwrap().1 = true;
-    // Nobody listens from the beginning, and the input ends with the request.
+    // The reader is gone from the start, and the input ends with the request.
     let package = script(&format!("echo began > {0}; sleep 1; echo ended > {0}", mark.display()));
     let input = line(&request("a", 1, Step::Install(package)));
     serve(&mut Host::new(Real::at(root.path())), &input[..], wire);
     assert_eq!(fs::read_to_string(mark).unwrap(), "ended\n");
     let record = recall(&mut Host::new(Real::at(root.path())), "a").unwrap();
-    // The check fails on purpose: the step went on to its very end.
+    // The check fails on purpose: the step ran to its very end.
     assert!(record.message.contains("check"), "{}", record.message);
     assert_eq!(record.outcome, Outcome::Failed);
 }
@@ -611,7 +611,7 @@ fn programs_in_a_script_cannot_eat_the_rest_of_it() {
     }
     let record = apply(&mut host, "a", Step::Install(package));
     assert!(record.tail.contains("after"), "{record:?}");
-    // And the first thing that fails ends it.
+    // The first command that fails ends the script.
     let record = apply(&mut host, "b", Step::Install(script("echo before\nfalse\necho after")));
     assert!(record.tail.contains("before") && !record.tail.contains("after"), "{record:?}");
 }
@@ -639,7 +639,7 @@ fn a_killed_helper_whose_script_goes_on_is_still_running() {
     let Some(root) = root() else { return };
     let mark = root.path().join("mark");
     let package = script(&format!("echo began > {0}; while test -e {0}; do sleep 0.05; done", mark.display()));
-    // In a session of its own, as on a host, with its files in the folder of the test.
+    // In a session of its own, as on a host, with its files in the directory of the test.
     let mut child = Command::new(env!("CARGO_BIN_EXE_fleetwright-host"))
         .args(["serve", "--root"])
         .arg(root.path())

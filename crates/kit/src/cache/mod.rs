@@ -1,4 +1,4 @@
-//! What the API server holds, close at hand: one watch for each kind, cut down to what is read, indexed.
+//! Caches of objects of the API server: one watch for each kind, reduced to the fields that are read, with indexes.
 
 mod namespaces;
 mod read;
@@ -21,12 +21,12 @@ use namespaces::NamespaceSelection;
 pub(crate) use reflector::{Fill, Filling};
 use store::{Changed, Store};
 
-/// What a cache keeps of an object.
+/// The fields of an object that a cache stores.
 pub trait View: Send + Sync + Debug + 'static {
-    /// The object as it is decoded from the API server. It may be a type that leaves out fields nobody reads.
+    /// The decoded object. The type may omit unused fields.
     type Object: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static;
 
-    /// Keeps what is read and drops the rest (managedFields first of all).
+    /// Extracts the used fields and drops the rest (managedFields first of all).
     fn of(object: Self::Object) -> Self;
 }
 
@@ -48,27 +48,27 @@ where
 
 type Values<V> = fn(&Key, &V) -> Vec<String>;
 
-/// Where a cache comes from: the objects to watch and the indexes to keep.
+/// The source of a cache: the objects to watch and the indexes to maintain.
 pub struct Source<V: View> {
     api: Api<V::Object>,
     labels: Option<String>,
     indexes: Vec<(&'static str, Values<V>)>,
-    /// The namespaces to watch, each by itself; none for one watch of all that `api` reaches.
+    /// The namespaces with a watch each; `None` for one watch of everything that `api` covers.
     follow: Option<NamespaceSelection>,
 }
 
 impl<V: View> Source<V> {
-    /// All objects that `api` reaches. Make it with [`Operator::client`](crate::Operator::client), so that its calls are counted.
+    /// All objects that `api` covers. Create it with [`Operator::client`](crate::Operator::client), so that its calls are counted.
     pub fn new(api: Api<V::Object>) -> Self {
         Self { api, labels: None, indexes: Vec::new(), follow: None }
     }
 
-    /// The objects in the namespaces that another cache holds, with one list and watch for each, in one cache: for kinds that may not be read in the
-    /// whole cluster.
+    /// The objects in the namespaces of another cache, with one list and watch for each, in one cache: for kinds that may not be read in the whole
+    /// cluster.
     ///
-    /// A namespace that is not `open` is not watched, unless it was open before. Its watch ends, and its objects go, when the other cache does not hold
-    /// the namespace any more. The cache is full when each namespace that is known at the start was listed; one whose list is forbidden is not waited for,
-    /// so that one lost RoleBinding does not stop all others: [`Cache::covers`] tells them apart.
+    /// A namespace that is not `open` is not watched, unless it was open before. When the other cache does not have the namespace any more, the watch
+    /// ends and the objects are removed. The cache is in sync when each namespace that is known at the start was listed; a namespace whose list is
+    /// forbidden is not waited for, so that one missing RoleBinding does not stop all others: [`Cache::covers`] tells them apart.
     pub fn within<N: View>(client: kube::Client, namespaces: &Cache<N>, open: fn(&N) -> bool) -> Self
     where
         V::Object: Resource<Scope = NamespaceResourceScope>,
@@ -76,7 +76,7 @@ impl<V: View> Source<V> {
         Self { follow: Some(NamespaceSelection::new(namespaces.clone(), open)), ..Self::new(Api::all(client)) }
     }
 
-    /// The objects in that namespace, too, of a source that follows namespaces.
+    /// Adds a namespace to a source with one watch for each namespace.
     #[must_use]
     pub fn also(mut self, namespace: &str) -> Self {
         if let Some(follow) = &mut self.follow {
@@ -85,44 +85,44 @@ impl<V: View> Source<V> {
         self
     }
 
-    /// Only those with these labels.
+    /// Selects objects with these labels.
     #[must_use]
     pub fn labels(mut self, selector: &str) -> Self {
         self.labels = Some(selector.to_owned());
         self
     }
 
-    /// Keeps an index: `values` gives the values under which an object is found.
+    /// Adds an index: `values` returns the values under which an object is found.
     #[must_use]
     pub fn index(mut self, name: &'static str, values: fn(&Key, &V) -> Vec<String>) -> Self {
         self.indexes.push((name, values));
         self
     }
 
-    /// What tells this source from others of the same view: two that do not differ in it share one cache.
+    /// Identity of this source among others of the same view: sources with the same identity share one cache.
     pub(crate) fn identity(&self) -> String {
         let of = self.follow.as_ref().map(NamespaceSelection::identity).unwrap_or_default();
         format!("{}?{}{of}", self.api.resource_url(), self.labels.as_deref().unwrap_or_default())
     }
 
-    /// Whether objects of that namespace are ever told of.
+    /// Whether objects of that namespace are watched.
     fn follows(&self, namespace: &str) -> bool {
         self.follow.as_ref().is_none_or(|follow| follow.holds(namespace))
     }
 }
 
-/// A change that a cache saw.
+/// A change of an object in a cache.
 #[derive(Debug)]
 pub struct Change<'a, V> {
-    /// Of which object.
+    /// Key of the object.
     pub key: &'a Key,
-    /// As it was; none for a new one.
+    /// Old state; `None` for a new object.
     pub old: Option<&'a Arc<V>>,
-    /// As it is; none if it is gone.
+    /// New state; `None` for a deleted object.
     pub new: Option<&'a Arc<V>>,
 }
 
-/// Whether a change is news, or one of the objects that were there when the operator began.
+/// Whether an object changed, or existed when the operator started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChangeOrigin {
     Initial,
@@ -133,9 +133,9 @@ type Listener<V> = Box<dyn Fn(&Change<'_, V>, ChangeOrigin) + Send + Sync>;
 
 /// The objects of one kind; cheap to clone.
 ///
-/// Guarantees: a reader sees each object whole and never goes back in time, also while the list is read anew;
-/// what this process wrote is seen as soon as its answer is; who listens hears of every change once and in order,
-/// beginning when all caches of the operator are full.
+/// Guarantees: a reader sees each object whole and never an older state after a newer one, also during a new list;
+/// a write of this process is visible as soon as its answer has arrived; a listener gets every change once and in order,
+/// starting when all caches of the operator are in sync.
 pub struct Cache<V: View> {
     inner: Arc<Inner<V>>,
 }
@@ -143,11 +143,11 @@ pub struct Cache<V: View> {
 struct Inner<V: View> {
     source: Source<V>,
     store: RwLock<Store<V>>,
-    /// Held while a change is stored and told, so that changes are told in the order in which they were stored.
-    /// Not the store's own lock, because who listens reads the store.
+    /// Held while a change is stored and delivered, so that changes are delivered in the order in which they were stored.
+    /// Not the store's own lock, because listeners read the store.
     telling: Mutex<Listeners<V>>,
     synced: AtomicBool,
-    /// Sent to at every change, also before listeners are called: caches of objects in these namespaces follow it.
+    /// Notified at every change, before listeners are called: caches of objects in these namespaces follow it.
     changed: watch::Sender<()>,
 }
 
@@ -180,7 +180,7 @@ impl<V: View> Cache<V> {
         Self { inner: Arc::new(Inner { source, store: RwLock::new(store), telling, synced, changed }) }
     }
 
-    /// Takes over the indexes of another source of the same objects.
+    /// Adds the indexes of another source of the same objects.
     pub(crate) fn add_indexes(&self, source: &Source<V>) {
         let mut store = self.store_mut();
         for (name, values) in &source.indexes {
@@ -188,20 +188,20 @@ impl<V: View> Cache<V> {
         }
     }
 
-    /// The object, if there is one.
+    /// The object, if it exists.
     pub fn get(&self, key: &Key) -> Option<Arc<V>> {
         self.store().get(key)
     }
 
-    /// The objects with that value in that index, in the order of their keys.
+    /// The objects with that value in that index, sorted by key.
     ///
     /// # Panics
-    /// If the source has no such index: a mistake in the program, which must not look like an empty answer.
+    /// If the source has no such index: a bug, which must not look like an empty result.
     pub fn by(&self, index: &'static str, value: &str) -> Vec<(Key, Arc<V>)> {
         self.store().by(index, value)
     }
 
-    /// How many have that value in that index.
+    /// Number of objects with that value in that index.
     ///
     /// # Panics
     /// If the source has no such index.
@@ -209,17 +209,17 @@ impl<V: View> Cache<V> {
         self.store().count(index, value)
     }
 
-    /// All keys, in order.
+    /// All keys, sorted.
     pub fn keys(&self) -> Vec<Key> {
         self.store().keys()
     }
 
-    /// How many objects there are.
+    /// Number of objects.
     pub fn len(&self) -> usize {
         self.store().len()
     }
 
-    /// Whether there are none.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -229,33 +229,34 @@ impl<V: View> Cache<V> {
         self.inner.synced.load(Ordering::Acquire)
     }
 
-    /// Whether it knows all that the namespace holds. Of a cache that follows namespaces: whether that one was listed, or this process created it.
+    /// Whether all objects of the namespace are known. For a cache with one watch for each namespace: whether that one was listed, or this process
+    /// created it.
     pub fn covers(&self, namespace: &str) -> bool {
         self.inner.source.follow.is_none() || self.store().is_complete(namespace)
     }
 
-    /// This process created that namespace a moment ago: there is nothing in it that would have to be listed first.
+    /// Records that this process has just created that namespace: it contains nothing that must be listed first.
     pub fn begins_empty(&self, namespace: &str) {
         if self.inner.source.follow.is_some() {
             self.store_mut().completed(namespace);
         }
     }
 
-    /// Takes the answer of our own write, so that nobody decides on what was before it. Ignored if the watch was faster.
+    /// Stores the answer of our own write, so that no later pass decides on the state before it. Ignored if the watch was faster.
     ///
-    /// A cache with a label selector takes only what it holds already: the answer does not say whether the selector matches,
-    /// and the watch would never take back what it never gave.
+    /// A cache with a label selector updates only objects that it already has: the answer does not tell whether the selector matches,
+    /// and no watch event would remove an object that the watch never delivered.
     pub fn written(&self, object: V::Object) {
         let known_only = self.inner.source.labels.is_some();
         let (key, version) = (Key::of(&object), version(&object));
-        // Nothing would ever take it away again.
+        // No watch event would ever remove the object.
         if !self.inner.source.follows(&key.namespace) {
             return;
         }
         self.change(|store| store.written(key, version, V::of(object), known_only).into_iter().collect());
     }
 
-    /// Takes the answer of our own create of an object that belongs here, which a cache of some labels cannot know by itself.
+    /// Stores the answer of our own create, for an object that has the labels of the selector.
     pub(crate) fn created(&self, object: V::Object) {
         let (key, version) = (Key::of(&object), version(&object));
         if !self.inner.source.follows(&key.namespace) {
@@ -264,17 +265,17 @@ impl<V: View> Cache<V> {
         self.change(|store| store.written(key, version, V::of(object), false).into_iter().collect());
     }
 
-    /// Takes that our own delete of the object at that version went well.
+    /// Applies the successful answer of our own delete of the object at that version.
     pub(crate) fn deleted(&self, key: &Key, version: u64) {
         self.change(|store| store.deleted(key, version).into_iter().collect());
     }
 
-    /// Calls `listener` for every change, once all caches of the operator are full; first for each object there is then.
+    /// Calls `listener` for every change, once all caches of the operator are in sync; first for each existing object.
     pub(crate) fn listen(&self, listener: impl Fn(&Change<'_, V>, ChangeOrigin) + Send + Sync + 'static) {
         self.telling().listeners.push(Box::new(listener));
     }
 
-    /// Stores what `apply` says and tells what changed.
+    /// Applies a change to the store and delivers it to the listeners.
     fn change(&self, apply: impl FnOnce(&mut Store<V>) -> Vec<Changed<V>>) {
         let telling = self.telling();
         let changes = apply(&mut self.store_mut());
@@ -286,7 +287,7 @@ impl<V: View> Cache<V> {
         }
     }
 
-    /// The first list is complete; whether that is news.
+    /// Marks the first list as complete; returns whether it was not before.
     fn has_synced(&self) -> bool {
         let news = !self.inner.synced.swap(true, Ordering::AcqRel);
         if news {
@@ -317,7 +318,7 @@ impl<V> Listeners<V> {
     }
 }
 
-/// The version of an object as a number, which Kubernetes promises it to be; 0 if it is none.
+/// The resourceVersion as a number, which Kubernetes guarantees it to be; 0 if it is none.
 fn version(object: &impl ResourceExt) -> u64 {
     object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }

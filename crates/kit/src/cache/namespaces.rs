@@ -1,4 +1,4 @@
-//! A cache that follows namespaces: one list and watch for each namespace that another cache holds.
+//! A cache with one list and watch for each namespace of another cache.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::Key;
 /// The number of namespaces that are listed at the same time.
 const MAX_CONCURRENT_LISTS: usize = 32;
 
-/// The namespaces that another cache holds.
+/// The namespaces of another cache.
 pub(super) struct NamespaceSelection {
-    /// Watched whatever the other cache holds.
+    /// Namespaces that are always watched.
     pub always: BTreeSet<Arc<str>>,
     namespaces: Box<dyn Namespaces>,
 }
@@ -27,7 +27,7 @@ impl NamespaceSelection {
         Self { always: BTreeSet::new(), namespaces: Box::new(NamespaceCache { cache, open }) }
     }
 
-    /// What tells it from others.
+    /// Identity among other selections.
     pub fn identity(&self) -> String {
         format!("&within={}&also={:?}", self.namespaces.identity(), self.always)
     }
@@ -84,17 +84,17 @@ impl<N: View> Namespaces for NamespaceCache<N> {
 /// The namespace of a watch.
 pub(super) struct WatchedNamespace {
     pub namespace: Arc<str>,
-    /// Held while it is listed.
+    /// Held during the list.
     pub lists: Arc<Semaphore>,
-    /// Where to say, once, that the API server has answered a list, or has forbidden it.
+    /// Sender that reports once that the API server has answered a list, or has forbidden it.
     answered: Option<mpsc::UnboundedSender<Arc<str>>>,
 }
 
 impl WatchedNamespace {
-    /// The API server has answered.
+    /// Reports that the API server has answered.
     pub fn answered(&mut self) {
         if let Some(answered) = self.answered.take() {
-            // Nobody waits for it any more when the operator stops.
+            // No receiver is left when the operator stops.
             let _ = answered.send(self.namespace.clone());
         }
     }
@@ -106,17 +106,17 @@ pub(super) async fn fill<V: View>(cache: Cache<V>, filling: Filling) {
     let mut changes = follow.namespaces.changes();
     let lists = Arc::new(Semaphore::new(MAX_CONCURRENT_LISTS));
     let (answers, mut answered) = mpsc::unbounded_channel();
-    // All in this task: once a watch is aborted, nothing of it is stored any more.
+    // All in this task: once a watch is aborted, it stores nothing any more.
     let mut running = FuturesUnordered::new();
     let mut watches: HashMap<Arc<str>, AbortHandle> = HashMap::new();
     let mut have_answered: BTreeSet<Arc<str>> = BTreeSet::new();
-    // Those that are known when the other cache is full.
+    // The namespaces that are known when the other cache is in sync.
     let mut waited_for: Option<Vec<Arc<str>>> = None;
     loop {
         changes.borrow_and_update();
         let known = follow.namespaces.synced();
         let all = follow.all();
-        // Also one that was created and deleted before its watch could start.
+        // Also a namespace that was created and deleted before its watch could start.
         let known_of = cache.store().namespaces();
         for namespace in known_of.into_iter().filter(|namespace| !follow.holds(namespace)) {
             if let Some(watch) = watches.remove(&namespace) {

@@ -1,4 +1,4 @@
-//! Objects as they come from the API server, one that cannot be read not hiding the others.
+//! Parses objects from the API server; an unparsable object does not hide the others.
 
 use kube::ResourceExt;
 use serde::de::{DeserializeOwned, Deserializer};
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::Key;
 
-/// An object, or why it cannot be read: written by a newer release, say, with a word that this one does not know.
+/// An object, or why it cannot be parsed: a newer release may have written an unknown enum value, for example.
 #[derive(Clone)]
 pub(super) struct ParsedObject<K> {
     pub key: Key,
@@ -16,7 +16,7 @@ pub(super) struct ParsedObject<K> {
 }
 
 impl<K> ParsedObject<K> {
-    /// The version as a number; 0 if it is none.
+    /// The resourceVersion as a number; 0 if it is no number.
     pub fn number(&self) -> u64 {
         self.version.parse().unwrap_or_default()
     }
@@ -39,7 +39,7 @@ impl<'de, K: DeserializeOwned + ResourceExt> Deserialize<'de> for ParsedObject<K
     }
 }
 
-/// A list of them.
+/// A list of parsed objects.
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "ParsedObject<K>: Deserialize<'de>"))]
 pub(super) struct Page<K> {
@@ -57,7 +57,7 @@ pub(super) struct PageMeta {
     pub next: String,
 }
 
-/// What every object has.
+/// Type and metadata of an object.
 #[derive(Deserialize)]
 struct ObjectWithMeta {
     metadata: ObjectKeyMeta,

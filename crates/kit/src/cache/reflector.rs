@@ -1,7 +1,7 @@
 //! Fills a cache: one list, then one watch for ever.
 //!
-//! kube's own watcher keeps to itself at which version a list was read and what bookmarks say. Without those an answer of our
-//! own write that comes after a list could bring back an object that is gone, for ever; so the loop is our own.
+//! kube's own watcher does not expose the version at which a list was read, nor bookmarks. Without these an answer of our
+//! own write that arrives after a list could bring back a deleted object for ever; therefore the kit has its own loop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,47 +20,47 @@ use crate::metrics::Metrics;
 use crate::outages::Outages;
 use crate::{Clock, Key, Random};
 
-/// The size of a page, as client-go has it.
+/// Page size, the same as in client-go.
 const PAGE: u32 = 500;
-/// For how long the server keeps a watch open, at least; up to a fifth is added so that restarts spread.
+/// Minimum timeout of a watch; up to a fifth is added so that restarts spread.
 const WATCH_SECONDS: u32 = 240;
-/// A watch that says nothing for so long, not even that it ends, is cut off.
+/// A watch without any event, not even its end, is cancelled after this time.
 const SILENCE: Duration = Duration::from_secs(330);
-/// For how long the server may take to begin an answer.
+/// Timeout for the start of an answer.
 const START: Duration = Duration::from_secs(60);
-/// The first and the longest wait after faults in a row.
+/// First and longest backoff after consecutive faults.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// The first wait for rights in a namespace that was never listed.
+/// First backoff while rights are missing in a namespace that was never listed.
 const AWAIT_RIGHTS: Duration = Duration::from_millis(50);
-/// A watch that lasted less than this does not show that the server is well, or one that hangs up again and again would be asked without a pause.
+/// A shorter watch does not count as healthy; otherwise a server that closes connections at once would get requests without a pause.
 const HEALTHY_WATCH: Duration = Duration::from_secs(1);
-/// Lists older than what was seen already come from a server that lags behind. After so many of them in a row, the API server was set
-/// back (restored from a backup, say), and they are the truth.
+/// Lists with a version older than the cache come from a server that lags behind. After this number of consecutive ones, the API server was
+/// restored to an older state (from a backup, for example), and the lists are correct.
 const LAGGING_LISTS: u32 = 8;
-/// After so many faults in a row, lists are no longer streamed, and a version that the server calls too new is given up.
+/// After this number of consecutive faults, lists are no longer streamed, and a version that the server calls too new is dropped.
 const FAILED_STARTS_LIMIT: u32 = 4;
 
-/// What fills a cache besides the API server.
+/// Dependencies of a cache's reflector.
 #[derive(Clone)]
 pub(crate) struct Filling {
     pub clock: Clock,
     pub random: Random,
     pub metrics: Metrics,
-    /// Woken when the cache has become full.
+    /// Notified when the cache is in sync.
     pub synced: Arc<Notify>,
-    /// Told of when this cache is not kept up to date because the API server does not answer.
+    /// Gets the outages in which this cache is stale because the API server does not answer.
     pub outages: Outages,
 }
 
 /// A cache of any view.
 pub(crate) trait Fill: Send + Sync {
-    /// Fills it; never returns.
+    /// Fills the cache; never returns.
     fn fill(&self, filling: Filling) -> BoxFuture<'static, ()>;
     /// Whether the first list is complete.
     fn synced(&self) -> bool;
-    /// Begins to tell changes; first every object.
+    /// Starts to deliver changes; first every object.
     fn open(&self);
-    /// Of what kind the objects are.
+    /// The kind of the objects.
     fn kind(&self) -> String;
 }
 
@@ -88,7 +88,7 @@ impl<V: View> Fill for Cache<V> {
     }
 }
 
-/// Why a watch or list ended otherwise than it should.
+/// Why a watch or list failed.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
     #[error("the resourceVersion of the watch has expired")]
@@ -118,7 +118,7 @@ impl Fault {
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
 
-    /// Whether the API server did not answer: a refusal is an answer, one of a proxy before a server that is gone is none.
+    /// Whether the API server did not answer: a refusal is an answer, an error of a proxy without a backend is none.
     fn is_unanswered(&self) -> bool {
         match self {
             Self::Silent => true,
@@ -148,27 +148,27 @@ pub(super) struct Watch<V: View> {
     cache: Cache<V>,
     kind: String,
     filling: Filling,
-    /// The namespace that it watches; none for all that the source reaches.
+    /// The namespace of the watch; `None` for a watch of all that the source covers.
     place: Option<WatchedNamespace>,
-    /// Whether lists are streamed by a watch. Not every server does.
+    /// Whether lists are streamed by a watch. Not every server supports it.
     streamed: bool,
-    /// Where to go on from; none if a list is needed.
+    /// Version from which the watch continues; `None` if a list is needed.
     position: Option<String>,
-    /// In a row.
+    /// Number of consecutive faults.
     faults: u32,
-    /// Whether a watch expired, and none has lasted since.
+    /// Whether a watch expired, and no healthy one followed.
     expired: bool,
-    /// In a row.
+    /// Number of consecutive lagging lists.
     lagging: u32,
-    /// Whether an outage was logged and has not ended.
+    /// Whether an outage was logged and is not over.
     out: bool,
-    /// Whether the API server does not answer since.
+    /// Whether the API server has not answered since the fault.
     unanswered: bool,
 }
 
 impl<V: View> Drop for Watch<V> {
     fn drop(&mut self) {
-        // The watch of a namespace that is gone must not leave an outage that never ends.
+        // The watch of a deleted namespace must not leave an outage that never ends.
         if self.unanswered {
             self.filling.outages.end(self.filling.clock.now());
         }
@@ -204,7 +204,7 @@ impl<V: View> Watch<V> {
         }
     }
 
-    /// Whether it was never allowed to list its namespace: the RoleBinding that a new namespace gets may come a moment after the namespace.
+    /// Whether the namespace could never be listed: the RoleBinding of a new namespace may be created a moment after the namespace.
     fn awaits_rights(&self, fault: &Fault) -> bool {
         let forbidden = fault.status().is_some_and(|status| status.code == 403);
         forbidden && self.place.is_some() && !self.cache.covers(self.namespace())
@@ -219,14 +219,14 @@ impl<V: View> Watch<V> {
                 self.filling.outages.begin(self.filling.clock.now());
             }
             if let Some(status) = fault.status() {
-                // A version that is too new is one from before the API server was set back.
+                // A version that is too new is from before the API server was restored to an older state.
                 let too_new = status.code == 400 || status.message.contains("Too large resource version");
                 if status.code == 410 || (too_new && self.faults > FAILED_STARTS_LIMIT) {
                     self.position = None;
                 }
             }
             let expired = matches!(fault, Fault::Expired) || fault.status().is_some_and(|status| status.code == 410);
-            // The list that follows tells whether the server is well; only one that expires again has to wait.
+            // The next list shows whether the server is healthy; only a watch that expires again has to wait.
             if expired && !std::mem::replace(&mut self.expired, true) {
                 tracing::debug!(kind = self.kind, "{fault}; listing again");
                 continue;
@@ -262,7 +262,7 @@ impl<V: View> Watch<V> {
                 events
             }
             None => {
-                // Thousands of namespaces must not be listed in the same moment.
+                // Thousands of namespaces must not be listed at the same moment.
                 let lists = self.place.as_ref().map(|place| place.lists.clone());
                 let _turn = match lists {
                     Some(lists) => lists.acquire_owned().await.ok(),
@@ -299,10 +299,10 @@ impl<V: View> Watch<V> {
         }
     }
 
-    /// A list as the beginning of a watch: the server sends each object once and says when that was all.
+    /// A streamed list: the watch sends each object once and then a bookmark.
     async fn list_streamed(&mut self) -> Result<Events<V::Object>, Fault> {
         let params = WatchParams { send_initial_events: true, ..self.params() };
-        // No version: as new as can be.
+        // Without a version: the most recent state.
         let mut events = match self.start(&params, "").await {
             Ok(events) => events,
             Err(fault) => {
@@ -341,7 +341,7 @@ impl<V: View> Watch<V> {
         }
     }
 
-    /// A list in pages. Readers see what was before until the last page is here.
+    /// A list in pages. Readers see the old state until the last page has arrived.
     async fn list_paged(&mut self) -> Result<(), Fault> {
         let source = &self.cache.inner.source;
         let client = source.api.clone().into_client();
@@ -359,7 +359,7 @@ impl<V: View> Watch<V> {
         }
     }
 
-    /// What the cache keeps of an object; none if it cannot be read.
+    /// The view of an object; `None` if it cannot be parsed.
     fn viewed(&self, read: ParsedObject<V::Object>) -> (Key, u64, Option<V>) {
         let number = read.number();
         let view = match read.object {
@@ -404,7 +404,7 @@ impl<V: View> Watch<V> {
         Ok(())
     }
 
-    /// Takes what the watch tells until it ends.
+    /// Applies the events of the watch until it ends.
     async fn follow(&mut self, mut events: Events<V::Object>) -> Result<(), Fault> {
         let begin = self.filling.clock.monotonic();
         loop {
@@ -418,7 +418,7 @@ impl<V: View> Watch<V> {
                 Ok(Some(event)) => event?,
                 Ok(None) if !lasted && self.faults > 0 => return Err(Fault::Ended),
                 Ok(None) | Err(_) => {
-                    // The first that ends at once may have been cut by chance; only a second one waits.
+                    // The first watch that ends at once may have been interrupted by chance; only a second one waits.
                     self.faults = u32::from(!lasted);
                     self.filling.metrics.watch_restart(&self.kind, "ended");
                     return Ok(());

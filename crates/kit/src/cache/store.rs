@@ -1,4 +1,4 @@
-//! What a cache holds, without any I/O: what is told by the watch, by lists and by our own writes, put in order by version.
+//! The objects of a cache, without any I/O: events of the watch, lists and answers of our own writes, ordered by resourceVersion.
 
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Values;
 use crate::Key;
 
-/// What a step changed.
+/// Change of an object by one event.
 #[derive(Debug)]
 pub(super) struct Changed<V> {
     pub key: Key,
@@ -27,31 +27,32 @@ struct Index<V> {
 
 /// Objects by key and by index.
 ///
-/// Two sources tell about them: the watch, in the order of versions, and the answers of our own writes, which may be
-/// ahead of the watch. `seen` is how far the watch has come; an answer at or below it is no news, and what an answer told is
-/// kept until the watch has come that far.
+/// Two sources update it: the watch, in the order of versions, and the answers of our own writes, which may be
+/// ahead of the watch. `seen` is the version that the watch has reached; an answer at or below it is ignored, and an answer above it is
+/// kept until the watch has reached that version.
 ///
-/// A store that follows namespaces has a watch for each of them: how far one has come says nothing of the others, and a list of one prunes
+/// A store by namespace has one watch for each namespace: the version of one watch does not apply to the others, and a list of one namespace prunes
 /// nothing of the others.
 pub(super) struct Store<V> {
     entries: HashMap<Key, Entry<V>>,
     indexes: HashMap<&'static str, Index<V>>,
     /// Whether each namespace has a watch of its own.
     by_namespace: bool,
-    /// What is known of each watch, by its namespace. One watch for all has the empty one.
+    /// State of each watch, by its namespace. A watch of all namespaces has the empty name.
     scopes: HashMap<Arc<str>, Scope>,
-    /// What we deleted, and at which version, until the watch or a list says so too: until then they may still speak of them.
+    /// Objects that this process deleted, with their version, until the watch or a list has confirmed the deletion: older events may still contain
+    /// them.
     deleted: HashMap<Key, u64>,
 }
 
-/// How far one watch has come.
+/// State of one watch.
 #[derive(Default)]
 struct Scope {
-    /// The highest version that the watch or a list has told.
+    /// Highest version that the watch or a list has delivered.
     seen: u64,
-    /// Whether all that the namespace holds is known.
+    /// Whether all objects of the namespace are known.
     complete: bool,
-    /// The objects of the namespace, so that a list of it does not look at all others.
+    /// Keys of the objects of the namespace, so that a list of it does not iterate over all others.
     keys: BTreeSet<Key>,
 }
 
@@ -63,7 +64,7 @@ impl<V> Default for Store<V> {
 }
 
 impl<V> Store<V> {
-    /// With a watch for each namespace.
+    /// A store with one watch for each namespace.
     pub fn by_namespace() -> Self {
         Self { by_namespace: true, ..Self::default() }
     }
@@ -99,22 +100,22 @@ impl<V> Store<V> {
         self.entries.len()
     }
 
-    /// How far the watch of that namespace has come.
+    /// Version that the watch of that namespace has reached.
     pub fn seen(&self, namespace: &str) -> u64 {
         self.scopes.get(self.scope_of(namespace)).map_or(0, |scope| scope.seen)
     }
 
-    /// Whether all that the namespace holds is known: it was listed, or this process created it.
+    /// Whether all objects of the namespace are known: it was listed, or this process created it.
     pub fn is_complete(&self, namespace: &str) -> bool {
         self.scopes.get(self.scope_of(namespace)).is_some_and(|scope| scope.complete)
     }
 
-    /// All that the namespace holds is known.
+    /// Records that all objects of the namespace are known.
     pub fn completed(&mut self, namespace: &str) {
         self.scope(namespace).complete = true;
     }
 
-    /// The namespaces of which something is known.
+    /// The namespaces with a scope.
     pub fn namespaces(&self) -> Vec<Arc<str>> {
         self.scopes.keys().cloned().collect()
     }
@@ -128,28 +129,28 @@ impl<V> Store<V> {
         self.scopes.entry(name.into()).or_default()
     }
 
-    /// All objects, as if they were new, in the order of their keys, so that a run can be repeated.
+    /// All objects as added, sorted by key, so that a run is reproducible.
     pub fn all(&self) -> Vec<Changed<V>> {
         let new = |key: Key| Changed { old: None, new: self.get(&key), key };
         self.keys().into_iter().map(new).collect()
     }
 
-    /// The watch of that namespace has come to that version.
+    /// Records the version that the watch of that namespace has reached.
     pub fn reached(&mut self, namespace: &str, version: u64) {
         let scope = self.scope(namespace);
         scope.seen = scope.seen.max(version);
     }
 
-    /// The watch tells that an object is there, or was changed.
+    /// Applies a watch event of an object that was added or modified.
     pub fn applied(&mut self, key: Key, version: u64, view: V) -> Option<Changed<V>> {
         self.reached(&key.namespace, version);
         self.newer(key, version, view)
     }
 
-    /// The watch tells that an object is gone.
+    /// Applies a watch event of an object that was deleted.
     pub fn gone(&mut self, key: &Key, version: u64) -> Option<Changed<V>> {
         self.reached(&key.namespace, version);
-        // An entry that is newer was created again since, by us.
+        // An entry with a newer version was created again since, by this process.
         if self.entries.get(key).is_some_and(|entry| version != 0 && entry.version > version) {
             return None;
         }
@@ -159,32 +160,32 @@ impl<V> Store<V> {
         self.remove(key)
     }
 
-    /// The answer of our own write.
+    /// Applies the answer of our own write.
     pub fn written(&mut self, key: Key, version: u64, view: V, known_only: bool) -> Option<Changed<V>> {
-        // The watch was faster. What it told since may be newer, or that the object is gone.
+        // The watch was faster: it may have delivered a newer version, or the deletion of the object.
         if version <= self.seen(&key.namespace) || (known_only && !self.entries.contains_key(&key)) {
             return None;
         }
         self.newer(key, version, view)
     }
 
-    /// Our own delete of the object at that version went well.
+    /// Applies the successful answer of our own delete of the object at that version.
     pub fn deleted(&mut self, key: &Key, version: u64) -> Option<Changed<V>> {
         match self.entries.get(key) {
-            // Created again since.
+            // The object was created again since.
             Some(entry) if entry.version > version => return None,
-            // The watch has told that it is gone.
+            // The watch has delivered the deletion.
             None if version <= self.seen(&key.namespace) => return None,
             _ => {}
         }
-        // Answers come in any order: that of an older delete takes nothing from what a newer one told.
+        // Answers arrive in any order: the answer of an older delete must not lower the version of a newer one.
         let deleted = self.deleted.entry(key.clone()).or_default();
         *deleted = version.max(*deleted);
         self.remove(key)
     }
 
-    /// A whole list of that namespace, read at that version. What it does not name is gone, unless an answer of ours is newer than the list; what it
-    /// names without a view stays as it was.
+    /// Applies a complete list of that namespace, read at that version. Objects that it does not contain are removed, unless an answer of ours is
+    /// newer than the list; objects that it contains without a view are kept unchanged.
     pub fn listed(&mut self, namespace: &str, version: u64, list: Vec<(Key, u64, Option<V>)>) -> Vec<Changed<V>> {
         let mut changes = Vec::new();
         let mut named = HashSet::with_capacity(list.len());
@@ -207,7 +208,7 @@ impl<V> Store<V> {
         changes
     }
 
-    /// Forgets how far the watch of that namespace had come: the API server was set back, and what it tells from now on counts.
+    /// Resets the version of the watch of that namespace: the API server was restored to an older state, and its events from now on count.
     pub fn reset_scope(&mut self, namespace: &str) {
         self.scope(namespace).seen = 0;
         let all = !self.by_namespace;
@@ -219,7 +220,7 @@ impl<V> Store<V> {
         }
     }
 
-    /// The namespace is gone, and its watch with it: its objects are gone too.
+    /// Removes a deleted namespace, with its scope and its objects.
     pub fn ended(&mut self, namespace: &str) -> Vec<Changed<V>> {
         let keys = self.keys_of(namespace);
         let changes = keys.iter().filter_map(|key| self.remove(key)).collect();
@@ -228,7 +229,7 @@ impl<V> Store<V> {
         changes
     }
 
-    /// The objects that the watch of that namespace tells of.
+    /// The keys of the objects in the scope of that namespace.
     fn keys_of(&self, namespace: &str) -> Vec<Key> {
         match self.by_namespace {
             true => self.scopes.get(namespace).map(|scope| scope.keys.iter().cloned().collect()).unwrap_or_default(),
@@ -236,7 +237,7 @@ impl<V> Store<V> {
         }
     }
 
-    /// Stores what is newer than what is stored.
+    /// Stores an object if its version is newer than the stored one.
     fn newer(&mut self, key: Key, version: u64, view: V) -> Option<Changed<V>> {
         match self.deleted.get(&key) {
             Some(deleted) if version != 0 && version <= *deleted => return None,

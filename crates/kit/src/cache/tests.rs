@@ -1,4 +1,4 @@
-//! The store against a server that is only a list of what happened.
+//! Tests of the store against a model of the server: a list of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ fn key(name: usize) -> Key {
     Key::new("fleet", NAMES[name])
 }
 
-/// What is stored of an object: at which version it was written.
+/// The stored view: the version at which the object was written.
 type Stored = u64;
 
 fn store() -> Store<Stored> {
@@ -24,18 +24,18 @@ fn store() -> Store<Stored> {
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Somebody creates or changes an object.
+    /// Another client creates or changes an object.
     Put(usize),
-    /// Somebody deletes one.
+    /// Another client deletes an object.
     Delete(usize),
-    /// We do, and the answer comes later.
+    /// This process writes or deletes an object, and the answer arrives later.
     OwnPut(usize),
     OwnDelete(usize),
-    /// The answer of one of our writes comes.
+    /// The answer of one of our writes arrives.
     Answer(prop::sample::Index),
-    /// The watch tells the next event.
+    /// The watch delivers the next event.
     Watch,
-    /// The watch tells that nothing happened up to now; only right after all events.
+    /// The watch delivers a bookmark; only right after all events.
     Bookmark,
     /// A list is read, from a server that is some events behind.
     List(usize),
@@ -56,7 +56,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..80)
 }
 
-/// What happened, with the version being the place in the list, from 1.
+/// All events; the version of an event is its position in the list, from 1.
 #[derive(Default)]
 struct Server {
     happened: Vec<(usize, bool)>,
@@ -91,8 +91,8 @@ enum Answer {
     Delete { name: usize, version: u64, at: u64 },
 }
 
-/// Holds the store to the simplest thing that could be right: of each object it shows what the server held at the later of how far the watch
-/// has come and the last own write of it that was answered.
+/// Compares the store with the simplest correct model: each object has the state of the server at the later of the version that the watch
+/// has reached and the last own write of it that was answered.
 fn hold(ops: Vec<Op>) -> Result<(), TestCaseError> {
     let (mut server, mut store) = (Server::default(), store());
     let mut watched = 0;
@@ -223,7 +223,7 @@ fn with_a_selector_only_what_is_known_is_taken_from_an_answer() {
     assert!(store.written(key(0), 5, 5, true).is_none());
     assert!(store.applied(key(0), 6, 6).is_some());
     assert!(store.written(key(0), 7, 7, true).is_some());
-    // The write took it out of the selector: the watch calls that deleted, at the same version.
+    // The write changed a label that the selector needs: the watch reports a deletion, at the same version.
     assert!(store.gone(&key(0), 7).is_some());
 }
 
@@ -270,7 +270,7 @@ fn a_list_of_one_namespace_prunes_nothing_of_another_one() {
 fn how_far_one_namespace_has_come_says_nothing_of_another_one() {
     let mut store = Store::<Stored>::by_namespace();
     store.reached("blue", 100);
-    // Our own write in a namespace whose watch lags behind that of the other one.
+    // Our own write in a namespace whose watch is behind that of the other one.
     assert!(store.written(of("pay"), 50, 50, false).is_some());
     assert!(store.written(of("blue"), 50, 50, false).is_none());
     assert_eq!((store.seen("blue"), store.seen("pay")), (100, 0));
@@ -291,7 +291,7 @@ fn what_a_namespace_held_is_gone_with_it() {
     assert!(changes[0].new.is_none());
     assert!(!store.is_complete("blue"));
     assert_eq!(store.by("odd", "1").len(), 1);
-    // One of the same name that comes later starts without what was known of the first one.
+    // A later object of the same name starts without the state of the first one.
     assert!(store.written(of("blue"), 2, 2, false).is_some());
 }
 
@@ -370,7 +370,7 @@ mod following {
         Api::<Namespace>::all(admin.clone()).delete("one", &DeleteParams::default()).await?;
         eventually("its objects go with it", || objects.count("namespace", "one") == 0).await?;
         eventually("and its watch", || !objects.covers("one")).await?;
-        // The answer of a write that comes late is not kept: no watch would ever take it back.
+        // The answer of a write that arrives late is dropped: no watch event would ever remove it.
         let late: ConfigMap = serde_json::from_value(json!({
             "metadata": { "name": "late", "namespace": "one", "resourceVersion": "999999" },
         }))?;

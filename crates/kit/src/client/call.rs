@@ -1,28 +1,28 @@
-//! What a request to the API server asks for.
+//! The verb, resource and object of a request to the API server.
 
 use http::{Method, Request, header};
 
-/// A request, as people and budgets see it.
+/// A request, for people and for budgets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `apply`, `delete` or `deletecollection`; for paths that are no objects, the
     /// method in lower case.
     pub verb: &'static str,
-    /// As `kubectl` writes it, with the subresource: `configmaps`, `machines.fleetwright.io/status`. `other` for paths that are no objects.
+    /// Resource as `kubectl` names it, with the subresource: `configmaps`, `machines.fleetwright.io/status`. `other` for paths that are no objects.
     pub resource: String,
-    /// The namespace; empty for all, and for kinds that have none.
+    /// Namespace; empty for all namespaces, and for cluster-scoped kinds.
     pub namespace: String,
-    /// The object's name; empty for calls on many.
+    /// Name of the object; empty for calls on collections.
     pub name: String,
 }
 
 impl Call {
-    /// Reads it off the method, the path, the query and the content type.
+    /// Derived from the method, the path, the query and the content type.
     pub fn of<B>(request: &Request<B>) -> Self {
         let place = RequestPath::of(request.uri().path());
         let named = !place.name.is_empty();
         let verb = match *request.method() {
-            // Watching one object by its path is long gone from Kubernetes, watching with a query is not.
+            // Watching one object by its path was removed from Kubernetes; watching by a query parameter was not.
             Method::GET if watches(request.uri().query()) => "watch",
             Method::GET if place.resource == OTHER || named => "get",
             Method::GET => "list",
@@ -39,12 +39,12 @@ impl Call {
         Self { verb, resource: place.resource, namespace: place.namespace, name: place.name }
     }
 
-    /// Whether it only reads. What is not known to read is taken to write.
+    /// Whether the call only reads. An unknown verb counts as a write.
     pub fn reads(&self) -> bool {
         matches!(self.verb, "get" | "list" | "watch" | "head" | "options")
     }
 
-    /// Whether it goes on for long.
+    /// Whether the call is a watch, which is long-lived.
     pub fn is_watch(&self) -> bool {
         self.verb == "watch"
     }
@@ -81,7 +81,7 @@ impl RequestPath {
         let rest: Vec<&str> = segments.collect();
         let (namespace, resource, name, subresource) = match rest.as_slice() {
             [] => return none(),
-            // The two subresources of namespaces themselves, which look like resources within one.
+            // The two subresources of namespaces themselves, whose paths look like resources within a namespace.
             ["namespaces", name, sub @ ("status" | "finalize")] => ("", "namespaces", *name, *sub),
             ["namespaces", namespace, resource, rest @ ..] => (
                 *namespace,

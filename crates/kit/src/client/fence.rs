@@ -1,4 +1,4 @@
-//! Until when we may write.
+//! The fence of the lease: until when this process may write.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,9 +8,10 @@ use jiff::Timestamp;
 
 use crate::Clock;
 
-/// Says whether the lease can still be ours; cheap to clone, clones are one fence.
+/// Tells whether the lease can still be ours; cheap to clone, clones share one fence.
 ///
-/// It looks at two clocks. The monotonic one cannot be set, but stands still while a virtual machine is suspended; the time of day goes
+/// The fence uses two clocks. The monotonic one cannot be set, but stops while a virtual machine is suspended; the time of day
+/// continues then, but can be set back. The lease counts as held only if both clocks agree.
 /// on then, but can be set back. Only if both say that the lease lasts, it lasts.
 #[derive(Clone, Debug)]
 pub struct Fence {
@@ -26,12 +27,12 @@ enum State {
 }
 
 impl Fence {
-    /// One that always holds: there is no lease.
+    /// A fence that always holds, without a lease.
     pub fn open() -> Self {
         Self::with(State::Open)
     }
 
-    /// One that does not hold until [`Fence::hold_until`] is called.
+    /// A fence that does not hold until [`Fence::hold_until`] is called.
     pub fn closed() -> Self {
         Self::with(State::Closed)
     }
@@ -40,8 +41,8 @@ impl Fence {
         Self { inner: Arc::new(Mutex::new(state)), number: Arc::default() }
     }
 
-    /// The fencing token, from the API server: it grows with each leader that takes the lease, and is 0 without a lease. What is acted on outside the API server remembers the highest that it
-    /// heard and does not listen to a lower one, so that a leader that was paused is refused when it goes on.
+    /// The fencing token, from the API server: it grows with each leader that takes the lease, and is 0 without a lease. A target outside the API
+    /// server records the highest token that it received and refuses a lower one, so that a leader that was paused is refused when it resumes.
     pub fn number(&self) -> u64 {
         self.number.load(Ordering::Acquire)
     }
@@ -50,12 +51,12 @@ impl Fence {
         self.number.store(number, Ordering::Release);
     }
 
-    /// Holds until the first of the two moments.
+    /// Opens the fence until the first of the two moments.
     pub fn hold_until(&self, monotonic: Duration, wall: Timestamp) {
         self.set(State::Until { monotonic, wall });
     }
 
-    /// Holds no longer.
+    /// Closes the fence.
     pub fn close(&self) {
         self.set(State::Closed);
     }
@@ -88,10 +89,10 @@ mod tests {
         assert!(!fence.holds(&clock));
         fence.hold_until(10 * SECOND, noon + 10 * SECOND);
         assert!(fence.holds(&clock));
-        // The virtual machine was suspended: only the time of day went on.
+        // The virtual machine was suspended: only the time of day advanced.
         fence.hold_until(10 * SECOND, noon - SECOND);
         assert!(!fence.holds(&clock));
-        // The time of day was set back: only the monotonic clock tells.
+        // The time of day was set back: only the monotonic clock shows it.
         fence.hold_until(Duration::ZERO, noon + 3600 * SECOND);
         assert!(!fence.holds(&clock));
         fence.hold_until(10 * SECOND, noon + 10 * SECOND);

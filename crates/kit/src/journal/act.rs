@@ -1,4 +1,4 @@
-//! What a controller says to the journal, and what the journal answers.
+//! The interface between controllers and the journal.
 
 use std::fmt;
 use std::future::Future;
@@ -10,50 +10,50 @@ use jiff::Timestamp;
 
 use crate::{Key, Next, Remedy, StepError, WriteError};
 
-/// How long one that waits is content with its last answer. Asking costs no call.
+/// Interval at which a waiting Operation asks the gate again. Asking costs no call.
 const ASK_GATE_AGAIN: Duration = Duration::from_secs(300);
 
 /// A change of the world outside the API server.
 pub trait Act: Send + Sync {
-    /// What is done, on what, and why. The same intent is the same act.
+    /// The intent: type, target and reason. The same intent is the same act.
     fn intent(&self) -> Intent;
 
-    /// Does it. Called at most once for each Operation. May take up to [`Act::timeout`]; the pass waits for it.
-    /// May be dropped at any await, after which the act counts as started.
+    /// Starts the act. Called at most once for each Operation. May take up to [`Act::timeout`]; the pass waits for it.
+    /// The future may be dropped at any await, after which the act counts as started.
     fn start(&self, key: &OperationKey) -> impl Future<Output = CallOutcome> + Send;
 
-    /// Asks the world what became of an act that was started, or was about to be, by this process or another. Changes nothing, but for one
-    /// thing: where the world can be told to take nothing under this key any more, it is told so before the answer is
-    /// [`ProbeResult::NeverStarted`]. Otherwise a process that was paused right before it began would still begin when it goes on.
+    /// Determines the outcome of an act that this or another process started, or was about to start. Changes nothing, with one
+    /// exception: if the target can be configured to refuse this key from now on, the probe does that before it answers
+    /// [`ProbeResult::NeverStarted`]. Otherwise a process that was paused right before the start would still start the act when it resumes.
     fn probe(&self, key: &OperationKey) -> impl Future<Output = ProbeResult> + Send;
 
-    /// How long [`Act::start`] is waited for. After that, its outcome is asked after.
+    /// Timeout of [`Act::start`]. After it, the outcome is probed.
     fn timeout(&self) -> Duration {
         Duration::from_secs(300)
     }
 }
 
-/// What an act is to do.
+/// Intent of an act.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Intent {
-    /// What is done, in CamelCase, such as `Drain`. The gate's policies name it.
+    /// Type in CamelCase, such as `Drain`. Policies name it.
     pub type_: String,
-    /// On what, with the labels that the gate's scopes look at.
+    /// Target, with the labels for the scopes of policies.
     pub target: Target,
-    /// Why, for people.
+    /// Reason, for people.
     pub reason: String,
-    /// Stands for everything that the act depends on, and the number of the attempt.
+    /// Fingerprint of all inputs of the act and of the number of the attempt.
     pub fingerprint: String,
-    /// How long its Operation is kept after it ended; a week if none is given.
+    /// Retention of the Operation after its end; one week by default.
     pub keep_for: Option<Span>,
 }
 
-/// Which operation; the world can tell acts apart by it.
+/// Identity of an Operation, by which the target can tell acts apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OperationKey {
-    /// The Operation object.
+    /// Namespace and name of the Operation.
     pub key: Key,
-    /// Its uid, different for each object that ever was.
+    /// Uid of the Operation, unique over time.
     pub uid: String,
 }
 
@@ -63,37 +63,37 @@ impl fmt::Display for OperationKey {
     }
 }
 
-/// How far an operation is.
+/// Progress of an Operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The gate does not let it pass yet. The driver is woken when that could have changed.
+    /// The gate does not grant it yet. The driver is triggered when that could have changed.
     Waiting {
-        /// Why, for people.
+        /// Reason, for people.
         why: String,
-        /// Until when, if time alone ends it.
+        /// End of the wait, if only time is missing.
         until: Option<Timestamp>,
     },
-    /// It was started and has not ended.
+    /// Started, without a known outcome.
     Running {
-        /// When to ask again.
+        /// When to probe again.
         ask_again_after: Duration,
     },
-    /// It ended well; what is known about it.
+    /// Succeeded, with a message.
     Succeeded(String),
-    /// It ended badly, or was given up; what is known about it.
+    /// Failed or abandoned, with a message.
     Failed(String),
-    /// It was about to be started and never was. If it is still wanted: a new attempt, with another fingerprint.
+    /// Never started. If the act is still wanted, it needs a new attempt with another fingerprint.
     NeverStarted,
-    /// Nobody but a person can say what became of it; what is asked of that person.
+    /// Only a person can determine the outcome; the request to that person.
     NeedsPerson(String),
 }
 
 impl Progress {
-    /// When to drive it again, besides when something changes.
+    /// When to drive the Operation again, besides when something changes.
     pub fn next(&self) -> Next {
         match self {
             Self::Waiting { until: Some(until), .. } => Next::At(*until),
-            // No cache says when a percentage is of more than it was.
+            // No cache event tells when the total of a percentage has grown.
             Self::Waiting { until: None, .. } => Next::After(ASK_GATE_AGAIN),
             Self::Running { ask_again_after } => Next::After(*ask_again_after),
             _ => Next::AwaitChange,
@@ -113,38 +113,38 @@ impl Progress {
     }
 }
 
-/// Why an operation could not be driven on.
+/// Why an Operation could not be driven.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// Something could not be written.
+    /// A write failed.
     #[error("{0}")]
     Write(#[from] WriteError),
-    /// Something could not be read.
+    /// A read failed.
     #[error("cannot read {what}: {message}")]
     Read {
-        /// What.
+        /// The object.
         what: String,
-        /// What happened.
+        /// The error.
         message: String,
-        /// For how long the API server asks to wait.
+        /// Wait that the API server requests.
         after: Option<Duration>,
     },
-    /// The cache is behind what was just seen.
+    /// The cache does not have the object yet.
     #[error("Operation {0} is not in the cache yet")]
     CacheBehind(Key),
-    /// There is another operation of that name.
+    /// Another Operation has that name.
     #[error(
         "Operation {key} already exists with another spec.{field}: {theirs:?} instead of {ours:?}; \
          use another fingerprint, or delete the Operation after it has ended"
     )]
     NameTaken {
-        /// The operation.
+        /// The Operation.
         key: Key,
-        /// In which field it differs.
+        /// The field that differs.
         field: &'static str,
-        /// What it has.
+        /// The value of the existing Operation.
         theirs: String,
-        /// What is wanted.
+        /// The wanted value.
         ours: String,
     },
 }

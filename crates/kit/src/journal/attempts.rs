@@ -1,5 +1,5 @@
-//! What this process remembers of the acts that it claimed. Gone with the process, on purpose: what a new one finds claimed
-//! is not its own.
+//! The acts that this process has claimed, in memory only, on purpose: a claim that a new process finds is
+//! not its own.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use fleetwright_plan::operation::{AttemptState, CallOutcome};
 use super::OperationKey;
 use crate::Key;
 
-/// One for each operation that this process claims.
+/// An attempt for each Operation that this process claims.
 #[derive(Default)]
 pub(super) struct Attempts {
     by_key: Mutex<HashMap<Key, Attempt>>,
@@ -22,8 +22,8 @@ struct Attempt {
 }
 
 impl Attempts {
-    /// The token under which this process claims the operation. Always the same one, so that a claim whose answer was lost is
-    /// known again when it turns out to have been written.
+    /// The token with which this process claims the Operation. Always the same one, so that a claim whose answer was lost is
+    /// recognized when it turns out to have been written.
     pub(super) fn token(&self, id: &OperationKey, identity: &str) -> String {
         let mut by_key = self.lock();
         if let Some(attempt) = by_key.get(&id.key).filter(|attempt| attempt.uid == id.uid) {
@@ -35,14 +35,14 @@ impl Attempts {
         token
     }
 
-    /// What is remembered of the attempt with that token.
+    /// State of the attempt with that token.
     pub(super) fn memory(&self, id: &OperationKey, token: Option<&str>) -> AttemptState {
         let by_key = self.lock();
         let attempt = by_key.get(&id.key).filter(|attempt| attempt.uid == id.uid && Some(&*attempt.token) == token);
         attempt.map_or(AttemptState::Foreign, |attempt| attempt.memory.clone())
     }
 
-    /// Takes the right to start the act; none if it was taken before.
+    /// Takes the right to start the act; `None` if it was already taken.
     pub(super) fn begin<'a>(&'a self, id: &'a OperationKey) -> Option<StartedAttempt<'a>> {
         let mut by_key = self.lock();
         let attempt = by_key.get_mut(&id.key).filter(|attempt| attempt.uid == id.uid)?;
@@ -52,7 +52,7 @@ impl Attempts {
         })
     }
 
-    /// Forgets an operation that ended or is gone, unless its act is being started right now.
+    /// Forgets an Operation that has ended or is gone, unless its act is being started right now.
     pub(super) fn forget(&self, key: &Key) {
         let mut by_key = self.lock();
         if by_key.get(key).is_some_and(|attempt| attempt.memory != AttemptState::Starting) {
@@ -71,14 +71,14 @@ impl Attempts {
     }
 }
 
-/// An act that was started. If it is dropped before it ended, as with a pass that is dropped, what became of the act was lost.
+/// A started act. If it is dropped before the act has ended, as with a dropped pass, the outcome is lost.
 pub(super) struct StartedAttempt<'a> {
     attempts: &'a Attempts,
     id: &'a OperationKey,
 }
 
 impl StartedAttempt<'_> {
-    /// Remembers what the act came back with.
+    /// Stores the outcome of the act.
     pub(super) fn ended(self, ending: CallOutcome) {
         self.attempts.set(self.id, AttemptState::Ended(ending));
         std::mem::forget(self);

@@ -1,29 +1,29 @@
 //! Acts that must not happen twice.
 //!
-//! A controller that wants the world outside the API server changed describes the change as an [`Act`] and asks the [`Journal`] to
-//! drive it, pass by pass, until it ended. The journal keeps an `Operation` object for each act.
+//! A controller that wants to change something outside the API server describes the change as an [`Act`] and asks the [`Journal`] to
+//! drive it, pass by pass, until the act has ended. The journal keeps an `Operation` object for each act.
 //!
-//! Expected flow: the intent is written (`Pending`); the gate is asked, and the places that it gives are recorded in the policies
-//! (`Granted`); this process writes that it starts the act (`Running`); it starts it; it writes the outcome (`Succeeded`, `Failed`).
-//! Whoever finds an act `Running` that it did not claim itself asks after it with the act's probe. What the world cannot tell
-//! waits for a person (`Unknown`).
+//! Expected flow: the journal writes the intent (`Pending`); it asks the gate and records the granted places in the policies
+//! (`Granted`); it writes that this process starts the act (`Running`); it starts the act; it writes the outcome (`Succeeded`, `Failed`).
+//! A process that finds a `Running` act that it did not claim itself calls the act's probe. If the probe cannot determine the outcome,
+//! the Operation waits for a person (`Unknown`).
 //!
 //! Guarantees:
 //! - the act is started at most once for each Operation, across crashes, lost answers and two leaders for a moment: only by the process whose
 //!   token the API server confirmed, only while that process leads, and only if it remembers not to have started it;
-//! - an Operation that was started cannot be removed before its outcome is known: it has a finalizer from its creation on, which the journal removes
-//!   when somebody deleted the Operation and either its act was never started, or it ended;
-//! - never more are under way than each policy allows, since places are taken with a precondition on the policy's version;
-//! - an outcome that is known to this process is written until it stays written.
+//! - an Operation that was started cannot be removed before its outcome is known: it has a finalizer from its creation on. The journal removes the
+//!   finalizer when somebody deleted the Operation and either its act was never started, or the act has ended;
+//! - never more Operations are in progress than each policy allows, since places are taken with a precondition on the policy's resourceVersion;
+//! - an outcome that this process knows is written again until the API server keeps it.
 //!
 //! Caveats:
-//! - between the last look at the lease and the first effect of [`Act::start`] there is no lock that spans both worlds: a process that
-//!   is paused just there starts its act when it goes on. So nobody else ever starts *the same* Operation;
-//!   what never began is recorded as failed, and a controller that still wants it asks for a new one, with the number of the attempt
-//!   in its fingerprint. What is acted on should refuse a key that it was told of before.
+//! - between the last check of the lease and the first effect of [`Act::start`] no lock spans both the API server and the outside world: a process
+//!   that is paused exactly there starts its act when it resumes. Therefore no other process ever starts *the same* Operation;
+//!   an act that never started is recorded as failed, and a controller that still wants it creates a new Operation, with the number of the attempt
+//!   in its fingerprint. The target of an act should refuse a key that it has already received.
 //! - a person who may write Operations can remove the finalizer too. The journal adds it again, unless the Operation is being deleted, when the API
-//!   server takes no new finalizer.
-//! - an Operation that is gone is forgotten: one of the same intent is a new act. Drive only what the world still needs.
+//!   server accepts no new finalizer.
+//! - the journal does not remember an Operation that was removed: a new one with the same intent is a new act. Drive only acts that are still needed.
 
 mod act;
 mod attempts;
@@ -59,12 +59,12 @@ use attempts::Attempts;
 pub use act::{Act, Intent, JournalError, OperationKey, Progress};
 pub use fleetwright_plan::operation::{CallOutcome, ProbeResult};
 
-/// An operation as the journal's cache holds it.
+/// An Operation in the journal's cache.
 pub type CachedOperation = FullObject<Operation>;
-/// A policy as the journal's cache holds it.
+/// An OperationPolicy in the journal's cache.
 pub type CachedPolicy = FullObject<OperationPolicy>;
 
-/// Keeps the Operations of one namespace; cheap to clone.
+/// Drives the Operations of one namespace; cheap to clone.
 #[derive(Clone)]
 pub struct Journal {
     inner: Arc<Inner>,
@@ -82,30 +82,30 @@ struct Inner {
     gate: tokio::sync::Mutex<()>,
 }
 
-/// Index of operations that wait for the gate, by type.
+/// Index of Operations that wait for the gate, by type.
 const WAITING: &str = "waiting";
-/// Index of operations that hold a place, by type.
+/// Index of Operations that hold a place, by type.
 const UNDER_WAY: &str = "under-way";
-/// Index of operations by kind and name of their target.
+/// Index of Operations by kind and name of their target.
 const TARGET: &str = "target";
 /// Index of policies by the types that they name.
 const TYPE: &str = "type";
-/// Index of policies by the operations that hold places in them.
+/// Index of policies by the Operations that hold places in them.
 const HOLDER: &str = "holder";
 
-/// No probe takes longer: who asks a host that hangs must not hang with it.
+/// Timeout of a probe: a pass that probes a host that hangs must not hang too.
 const LONGEST_PROBE: Duration = Duration::from_secs(60);
 
 impl Journal {
-    /// What [`Journal::drive`] may need of a pass's calls, when two policies name the type: an intent, two places, a grant, a claim and an
-    /// outcome, after an intent with other labels was deleted and released, or a finalizer that somebody removed was added again; and looks at
-    /// what was in the way. Each further policy needs one write more.
+    /// Calls of a pass that [`Journal::drive`] may need when two policies name the type: an intent, two places, a grant, a claim and an
+    /// outcome, after an Operation with other labels was deleted and released, or a finalizer that somebody removed was added again; and reads of
+    /// the conflicting objects. Each further policy needs one more write.
     pub const BUDGET: Budget = Budget { reads: 2, writes: 8 };
 
-    /// Adds a journal for that namespace to an operator: its caches, and the controllers that forget old operations, hear what
-    /// people say about them, and keep the policies' counts true. `population` says of how many a percentage is.
+    /// Adds a journal for that namespace to an operator: its caches, and the controllers that delete old Operations, apply the outcomes that
+    /// people record, and keep the counts of the policies correct. `population` is the total of which a percentage is taken.
     ///
-    /// Operations are told apart by the operator's name: each operator drives, and forgets, its own.
+    /// Operations are separated by the operator's name: each operator drives, and deletes, its own.
     pub fn add(operator: &mut Operator, namespace: &str, population: impl Population + 'static) -> Self {
         let operations = Source::new(Api::<Operation>::namespaced(operator.client(), namespace))
             .index(WAITING, |_, op: &CachedOperation| {
@@ -136,8 +136,8 @@ impl Journal {
         journal
     }
 
-    /// Wakes the controller that drives acts on objects of that kind: when one of their operations changes, and when the gate may
-    /// let pass one that waits.
+    /// Triggers the controller that drives acts on objects of that kind: when one of their Operations changes, and when the gate may
+    /// grant one that waits.
     #[must_use = "what wakes a controller is complete only when all of it is said"]
     pub fn wake<'a>(&self, wakes: Triggers<'a>, kind: &'static str) -> Triggers<'a> {
         let journal = self.clone();
@@ -149,14 +149,14 @@ impl Journal {
             .on(&self.inner.policies, move |change: &Change<'_, CachedPolicy>| journal.waiting(kind, change))
     }
 
-    /// The targets of that kind whose operations wait for a policy that changed.
+    /// The targets of that kind whose Operations wait for a policy that changed.
     fn waiting(&self, kind: &str, change: &Change<'_, CachedPolicy>) -> Vec<Key> {
         let (Some(policy), old) = (change.new, change.old) else {
-            // It is gone: what it held back may pass.
+            // The policy was deleted: the Operations that it blocked may be granted.
             let types = change.old.map(|old| old.0.spec.operations.clone()).unwrap_or_default();
             return self.waiting_of(kind, &types);
         };
-        // A place that was taken lets nobody pass.
+        // A place that was taken unblocks no other Operation.
         let observed = |policy: &CachedPolicy| {
             (policy.0.metadata.generation, policy.0.status.as_ref().and_then(|status| status.observed_generation))
         };
@@ -175,23 +175,23 @@ impl Journal {
     fn waiting_of(&self, kind: &str, types: &[String]) -> Vec<Key> {
         let waiting = types.iter().flat_map(|type_| self.inner.operations.by(WAITING, type_));
         let mut waiting: Vec<_> = waiting.filter(|(_, op)| op.0.spec.target.kind == kind).collect();
-        // Who has waited longest asks first.
+        // The Operation that has waited longest asks first.
         waiting.sort_by(|(_, a), (_, b)| a.0.metadata.creation_timestamp.cmp(&b.0.metadata.creation_timestamp));
         waiting.into_iter().map(|(key, op)| Key::new(&key.namespace, &op.0.spec.target.name)).collect()
     }
 
-    /// The operations on an object of that kind and name, as far as the cache knows, in the order of their names.
+    /// The Operations on an object of that kind and name that are in the cache, sorted by name.
     pub fn of_target(&self, kind: &str, name: &str) -> Vec<(Key, Arc<CachedOperation>)> {
         self.inner.operations.by(TARGET, &target(kind, name))
     }
 
-    /// The Operation object of that intent.
+    /// Key of the Operation object of that intent.
     pub fn key(&self, intent: &Intent) -> Key {
         Key::new(&self.inner.namespace, &name::operation_name(intent))
     }
 
-    /// Writes this policy, unless some policy names one of its types: an operator whose acts nobody limited yet brings a limit of its own, which people may change. The gate
-    /// counts by it when it was observed.
+    /// Writes this policy, unless a policy names one of its types: an operator brings a default limit for acts that have none, which people may
+    /// change. The gate counts with the policy as soon as it is in the cache.
     ///
     /// # Errors
     /// See [`JournalError`].
@@ -209,10 +209,10 @@ impl Journal {
         Ok(())
     }
 
-    /// The intent with the number of the attempt in its fingerprint: one more than those that are known never to have started.
+    /// The intent with the number of the attempt in its fingerprint: one more than the attempts that are known never to have started.
     ///
-    /// For acts that may be asked for again although a process that was paused right before its start could still go on
-    /// with the earlier one: those that do no harm twice, or whose target refuses what comes late.
+    /// For acts that may be requested again although a process that was paused right before its start could still run
+    /// the earlier attempt: acts that do no harm if they run twice, or whose target refuses late attempts.
     #[must_use]
     pub fn next_attempt(&self, intent: &Intent) -> Intent {
         let mut attempt = intent.clone();
@@ -224,7 +224,7 @@ impl Journal {
         attempt
     }
 
-    /// The rights that a journal needs in its namespace.
+    /// The RBAC rules that a journal needs in its namespace.
     pub fn rules() -> Vec<PolicyRule> {
         let rule = |resource: &str, verbs: &[&str]| PolicyRule {
             api_groups: Some(vec![fleetwright_api::GROUP.to_owned()]),
@@ -240,7 +240,7 @@ impl Journal {
         ]
     }
 
-    /// Drives an act as far as it goes now. Call it in every pass of the controller that wants the act, until it ended.
+    /// Drives an act as far as possible now. Call it in every pass of the controller that wants the act, until the act has ended.
     ///
     /// # Errors
     /// See [`JournalError`]. Whatever the error, calling it again is safe.
@@ -300,7 +300,7 @@ impl Journal {
                     }
                 }
                 OperationStep::Record(ended) => self.write(pass, &operation, &ended).await?,
-                // The controller of operations writes it, and its change wakes the driver.
+                // The controller of Operations writes the outcome, and that change triggers the driver.
                 OperationStep::RecordManualOutcome(_) | OperationStep::Wait => {
                     return Ok(Progress::Running { ask_again_after: operation::ask_again_after(&status, now) });
                 }
@@ -314,9 +314,9 @@ impl Journal {
         }
     }
 
-    /// Gives up an operation that was not started; false if that is too late, or it is gone.
+    /// Withdraws an Operation that was not started; false if it has already started, or does not exist.
     ///
-    /// A controller that no longer wants an act calls it: what waits, or holds a place, would do so for ever.
+    /// A controller that no longer wants an act calls it: otherwise the Operation waits, or holds a place, for ever.
     ///
     /// # Errors
     /// See [`JournalError`].
@@ -328,12 +328,12 @@ impl Journal {
         Ok(true)
     }
 
-    /// The Operation of that intent, written down if there is none.
+    /// The Operation of that intent, created if it does not exist.
     async fn find_or_write(&self, pass: &Pass, intent: &Intent) -> Result<Arc<CachedOperation>, JournalError> {
         let key = self.key(intent);
         let mut known = self.inner.operations.get(&key);
         if let Some(stale) = known.take_if(|op| phase(op) == OperationPhase::Pending && labels_changed(op, intent)) {
-            // The gate looks at the labels, and a specification does not change. What only waits can be asked for anew.
+            // The gate selects by labels, and a specification is immutable. An Operation that only waits can be created again.
             let meta = &stale.0.metadata;
             let (uid, version) = (meta.uid.as_deref(), meta.resource_version.as_deref());
             let (uid, version) = (uid.unwrap_or_default(), version.unwrap_or_default());
@@ -345,7 +345,7 @@ impl Journal {
         if known.is_none() {
             let object = self.written_down(&key, intent);
             if !pass.writer().create_in(&self.inner.operations, &object).await? {
-                // The cache does not have it yet, or the answer to our own create was lost.
+                // The cache does not have the Operation yet, or the answer to our own create was lost.
                 refresh(pass, &self.inner.operations, &key).await?;
             }
         }
@@ -419,7 +419,7 @@ impl Journal {
                 Ok(None)
             }
             GateAnswer::Refused(refusal) => {
-                // Places that were taken before another policy turned out to be full go back to those who can use them.
+                // Another policy turned out to be full: the places that were already taken are released for other Operations.
                 for (_, policy) in &policies {
                     let Some(held) = policy.0.status.as_ref() else { continue };
                     if held.holders.iter().any(|holder| *holder.operation == *id.key.name) {
@@ -436,7 +436,7 @@ impl Journal {
     }
 
     async fn start<A: Act>(&self, pass: &Pass, id: &OperationKey, act: &A) {
-        // Two passes may have come here with the same token: one of them gets it.
+        // Two passes may reach this line with the same token: only one of them gets the attempt.
         let Some(attempt) = self.inner.attempts.begin(id) else { return };
         tracing::info!(operation = %id, "starting");
         let timeout = act.timeout();
@@ -472,7 +472,7 @@ impl Journal {
         self.patch(pass, operation, json!([test, add])).await
     }
 
-    /// Removes the finalizer, if the Operation is still the version that was decided on: a claim that came in between keeps it.
+    /// Removes the finalizer, if the Operation still has the version that was decided on: a claim in between keeps the finalizer.
     async fn release(&self, pass: &Pass, operation: &CachedOperation) -> Result<(), JournalError> {
         let meta = &operation.0.metadata;
         let mut finalizers = meta.finalizers.iter().flatten();
@@ -484,7 +484,7 @@ impl Journal {
             { "op": "remove", "path": path },
         ]);
         match self.patch(pass, operation, patch).await {
-            // Somebody was faster.
+            // Another writer already removed it.
             Err(JournalError::Write(WriteError::Gone(_))) => Ok(()),
             done => done,
         }
@@ -525,7 +525,7 @@ impl Journal {
     }
 }
 
-/// Writes status on top of the version that was decided on. After a conflict, the cache has what was in the way, so that the next pass
+/// Writes status with the version that was decided on as precondition. After a conflict, the cache gets the conflicting object, so that the next pass
 /// does not lose the same race again while the watch is late.
 async fn merge<K>(
     pass: &Pass,
@@ -548,7 +548,7 @@ where
     }
 }
 
-/// Reads an object past the cache, and lets the cache have it.
+/// Reads an object from the API server and stores it in the cache.
 async fn refresh<K>(pass: &Pass, cache: &Cache<FullObject<K>>, key: &Key) -> Result<Option<K>, JournalError>
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
@@ -582,7 +582,7 @@ fn is_terminating(operation: &CachedOperation) -> bool {
     operation.0.metadata.deletion_timestamp.is_some()
 }
 
-/// Whether the finalizer keeps it from being removed.
+/// Whether the finalizer blocks the removal of the Operation.
 fn is_protected(operation: &CachedOperation) -> bool {
     operation.0.metadata.finalizers.iter().flatten().any(|name| name == names::OPERATION_FINALIZER)
 }

@@ -1,10 +1,10 @@
-//! What the Operation of an intent is called.
+//! Names of Operations.
 
 use super::Intent;
 
 /// The name of the Operation of an intent: the same for the same intent, in every process.
 pub(super) fn operation_name(intent: &Intent) -> String {
-    /// The longest name that Kubernetes takes.
+    /// Maximum length of a name in Kubernetes.
     const LONGEST: usize = 253;
     let mut hash = Fnv::default();
     for part in [&intent.type_, &intent.target.kind, &intent.target.name, &intent.fingerprint] {
@@ -18,7 +18,7 @@ pub(super) fn operation_name(intent: &Intent) -> String {
     format!("{type_}-{}-{hash}", target.trim_end_matches(['.', '-']))
 }
 
-/// FNV-1a with 64 bits: names outlive a process and a version of the standard library, whose hashers may change.
+/// FNV-1a with 64 bits: names must be stable across processes and versions of the standard library, whose hashers may change.
 struct Fnv(u64);
 
 impl Default for Fnv {
@@ -29,7 +29,7 @@ impl Default for Fnv {
 
 impl Fnv {
     fn add(&mut self, text: &str) {
-        // No text has this byte, so that parts do not run into each other.
+        // No text contains this byte, so parts stay separate.
         for byte in text.bytes().chain([0xff]) {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn the_same_intent_has_the_same_name_for_ever() {
-        // Spelled out: a changed hash would start every act under way once more.
+        // A literal value: a changed hash would start every act in progress again.
         assert_eq!(operation_name(&intent("Drain", "host-17", "kubelet-1.37.1")), "drain-host-17-162cf564");
     }
 

@@ -1,5 +1,5 @@
-//! Deletes operations that ended long ago, protects the others from being removed, and hears what people say about those whose outcome nobody else
-//! knows.
+//! Deletes Operations whose retention has passed, protects the others from being removed, and applies the outcomes that people record for Operations
+//! in phase `Unknown`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::controller::{Budget, Controller, Next, Options, Outcome};
 use crate::events::reference;
 use crate::{Change, Key, Operator, Pass, WriteError};
 
-/// Index of operations by type and phase.
+/// Index of Operations by type and phase.
 pub(super) const COUNTED: &str = "counted";
 
 const PHASES: [(OperationPhase, &str); 6] = [
@@ -28,7 +28,7 @@ const PHASES: [(OperationPhase, &str); 6] = [
     (OperationPhase::Unknown, "Unknown"),
 ];
 
-/// The value in [`COUNTED`]. Only what the operator asked for itself is counted, so that two operators do not count the same.
+/// The value in [`COUNTED`]. An operator counts only its own Operations, so that two operators do not count the same ones.
 pub(super) fn counted(operation: &CachedOperation) -> String {
     let name = PHASES.iter().find(|(known, _)| *known == phase(operation)).map_or("", |(_, name)| name);
     row(&operation.0.spec.requested_by, &operation.0.spec.type_, name)
@@ -60,7 +60,7 @@ struct Operations {
     journal: Journal,
 }
 
-/// An operation, and what this process remembers of it.
+/// An Operation, and what this process knows about its attempt.
 #[derive(Clone)]
 struct Found {
     operation: Arc<CachedOperation>,
@@ -70,13 +70,13 @@ struct Found {
 enum Decision {
     /// Nothing, until that time.
     Nothing(Option<Timestamp>),
-    /// Write what a person said.
+    /// Write the outcome that a person recorded.
     RecordManualOutcome(Box<OperationStatus>),
-    /// It is kept no longer.
+    /// Delete the Operation: its retention has passed.
     Prune,
     /// Add the finalizer.
     Protect,
-    /// Somebody deleted it, and nothing more needs to be known about it: remove the finalizer.
+    /// Remove the finalizer: the Operation is marked for deletion, and its outcome is known.
     Release,
 }
 
@@ -147,7 +147,7 @@ impl Controller for Operations {
                 let (uid, version) = (uid.unwrap_or_default(), version.unwrap_or_default());
                 let cache = &self.journal.inner.operations;
                 match pass.writer().delete(cache, pass.key(), uid, version).await {
-                    // Somebody was faster.
+                    // Another writer already did it.
                     Err(WriteError::Gone(_)) => Ok(()),
                     done => Ok(done?),
                 }

@@ -1,4 +1,4 @@
-//! Keeps the counts of OperationPolicies true: who ended gives up its place, whatever became of the process that drove it.
+//! Keeps the counts of OperationPolicies correct: a finished Operation releases its place, even if the process that drove it has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -17,9 +17,9 @@ use crate::controller::{Budget, Controller, Next, Options, Outcome};
 use crate::events::reference;
 use crate::{Change, Key, Operator, Pass};
 
-/// So many holders that the cache does not know are asked for in one pass; the others stay until the next.
+/// Maximum number of holders missing in the cache that are read in one pass; the others stay until the next.
 const MOST_ASKED: usize = 8;
-/// How soon the others are asked for.
+/// Wait before the next holders are read.
 const ASK_NEXT_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) fn add(operator: &mut Operator, journal: &Journal) {
@@ -31,7 +31,7 @@ pub(super) fn add(operator: &mut Operator, journal: &Journal) {
 }
 
 impl Journal {
-    /// The policies whose counts a change of an operation may have made untrue.
+    /// The policies whose counts may be affected by a change of an Operation.
     fn policies_of(&self, change: &Change<'_, CachedOperation>) -> Vec<Key> {
         let policies = &self.inner.policies;
         let holding = || policies.by(HOLDER, &change.key.name);
@@ -52,12 +52,12 @@ struct Policies {
     journal: Journal,
 }
 
-/// A policy, and the operations that its counts depend on.
+/// A policy, and the Operations that its counts depend on.
 #[derive(Clone)]
 struct Found {
     policy: Arc<CachedPolicy>,
     operations: BTreeMap<Key, Arc<CachedOperation>>,
-    /// The holders that were not asked for yet.
+    /// Holders that were not read yet.
     unsure: BTreeSet<String>,
 }
 
@@ -67,7 +67,7 @@ impl Controller for Policies {
 
     type Found = Found;
     type Valid = Found;
-    /// The status to write; none if it is what it should be.
+    /// The status to write; `None` if it is correct.
     type Decision = Option<OperationPolicyStatus>;
     type Done = ();
     type DereferenceError = JournalError;
@@ -95,7 +95,7 @@ impl Controller for Policies {
                     unsure.insert(holder.operation.clone());
                     continue;
                 }
-                // A place is given up only for what is really gone: the cache may not have it yet.
+                // A place is released only if the Operation is really gone: the cache may not have it yet.
                 asked += 1;
                 known = refresh(pass, &inner.operations, &key).await?.map(|operation| Arc::new(FullObject(operation)));
             }
@@ -128,7 +128,7 @@ impl Controller for Policies {
     ) -> Result<(), JournalError> {
         let Some(status) = status else { return Ok(()) };
         let mut body = json!(status);
-        // An empty list is left out by the type, and a merge patch would keep the old one.
+        // The type omits an empty list, and a merge patch would keep the old one.
         body["holders"] = json!(status.holders);
         merge(pass, &self.journal.inner.policies, &found.policy.0, body).await
     }

@@ -1,4 +1,4 @@
-//! What the process itself uses, read when asked.
+//! Resource usage of the process, read on each scrape.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// The unit of times in `/proc/PID/stat`: `USER_HZ`, which is 100 on every architecture that we are built for.
+/// Unit of times in `/proc/PID/stat`: `USER_HZ`, which is 100 on every supported architecture.
 const TICKS: f64 = 100.0;
 
-/// Processor time, memory and open files, under the names that Prometheus' own libraries give them. Nothing where there is no `/proc`.
+/// CPU time, memory and open files, with the metric names of Prometheus' client libraries. Nothing on systems without `/proc`.
 #[derive(Debug)]
 pub(super) struct Process;
 
@@ -40,7 +40,7 @@ impl Collector for Process {
     }
 }
 
-/// The 14th and 15th field; the second is the program's name in parentheses and may hold anything.
+/// The 14th and 15th field; the second is the program's name in parentheses and may contain any character.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace().skip(11);
     let user: u32 = fields.next()?.parse().ok()?;

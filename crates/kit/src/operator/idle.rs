@@ -1,4 +1,4 @@
-//! Whether there is anything to do.
+//! Whether an operator is idle.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::Clock;
 use crate::cache::Fill;
 use crate::events::Events;
 
-/// Says whether an operator has anything to do, and how far it is. Cheap to clone.
+/// Reports whether an operator is idle, and its progress. Cheap to clone.
 #[derive(Clone)]
 pub struct Idle {
     inner: Arc<Inner>,
@@ -42,11 +42,11 @@ impl Idle {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Whether the caches are full, no pass runs, none is ready to, and no event waits to be sent. Timers do not count, and what the API server has
-    /// not told yet cannot be known. An operator that does not lead is idle once its caches are full.
+    /// Whether the caches are full, no pass runs, no key is ready for one, and no event waits to be sent. Timers do not count, and changes that the
+    /// API server has not sent yet are unknown. An operator that does not lead is idle once its caches are full.
     ///
-    /// A pass that waits on the clock (for an answer that does not come, say) is not idle: who moves a manual clock should do so too if nothing
-    /// happens for a while.
+    /// A pass that waits on the clock (for an answer that does not arrive, for example) is not idle: a test that advances a manual clock should also
+    /// do so if nothing happens for a while.
     pub fn is_idle(&self) -> bool {
         let now = self.inner.clock.monotonic();
         self.synced()
@@ -64,12 +64,12 @@ impl Idle {
         lock(&self.inner.caches).iter().filter(|cache| !cache.synced()).map(|cache| cache.kind()).collect()
     }
 
-    /// Whether passes are made.
+    /// Whether passes run.
     pub fn leading(&self) -> bool {
         self.inner.leads.load(Ordering::Acquire)
     }
 
-    /// How many passes have ended so far.
+    /// Number of passes that have ended.
     pub fn passes(&self) -> u64 {
         self.inner.passes.load(Ordering::Acquire)
     }

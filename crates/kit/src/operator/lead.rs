@@ -1,4 +1,4 @@
-//! Whether this process leads.
+//! The leadership of this process.
 
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
@@ -13,7 +13,7 @@ pub(super) enum Lead {
     Lease {
         state: watch::Receiver<Leading>,
         stop: oneshot::Sender<()>,
-        /// The leader alone. Dropped, it ends with the rest.
+        /// The task of the leader. It is aborted on drop.
         task: JoinSet<()>,
     },
 }
@@ -23,7 +23,7 @@ impl Lead {
         let settings = &operator.settings;
         let Some(lease) = settings.lease.clone() else { return Self::Always };
         let (clock, metrics) = (settings.clock.clone(), settings.metrics.clone());
-        // Its own calls are what opens the fence.
+        // The leader's own calls open the fence, so they do not ask it.
         let client =
             client::wrap(settings.client.clone(), Fence::open(), clock.clone(), metrics.clone(), &settings.name);
         let leader = Leader::new(client, lease, clock, settings.random.clone(), operator.fence.clone(), metrics);
@@ -32,23 +32,23 @@ impl Lead {
         let (stop, stopped) = oneshot::channel::<()>();
         let mut task = JoinSet::new();
         task.spawn(async move {
-            // That it was lost is seen by its state; that nobody is left to stop it means the same as stop.
+            // A lost lease is visible in the state; a dropped sender means the same as a stop.
             let _ = leader.run(async { drop(stopped.await) }).await;
         });
         Self::Lease { state, stop, task }
     }
 
-    /// Returns when we lead.
+    /// Returns when this process leads.
     pub async fn leads(&self) {
         if let Self::Lease { state, .. } = self
             && state.clone().wait_for(|state| *state == Leading::Leading).await.is_err()
         {
-            // What keeps the lease has ended: that is for `lost` to say.
+            // The leader's task has ended: `lost` reports that.
             std::future::pending().await
         }
     }
 
-    /// Returns when the lease is lost, and says how.
+    /// Returns when the lease is lost, with the reason.
     pub async fn lost(&self) -> String {
         let Self::Lease { state, .. } = self else { return std::future::pending().await };
         match state.clone().wait_for(|state| matches!(state, Leading::Lost { .. })).await.as_deref() {
@@ -57,7 +57,7 @@ impl Lead {
         }
     }
 
-    /// Gives the lease back, so that another can lead at once.
+    /// Releases the lease, so that another process can lead at once.
     pub async fn release(self) {
         if let Self::Lease { stop, mut task, .. } = self {
             let _ = stop.send(());

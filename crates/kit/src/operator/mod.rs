@@ -1,4 +1,4 @@
-//! Many controllers in one process.
+//! An operator: several controllers in one process.
 
 mod idle;
 mod lead;
@@ -32,27 +32,27 @@ pub use idle::Idle;
 use lead::Lead;
 use worker::{ControllerQueue, Drive, Driver};
 
-/// For how long passes under way may go on at a stop, and what waits to be said after them.
+/// Timeout at a stop for passes in progress, and for unsent events after them.
 const PASSES_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 const EVENTS_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Called after every pass.
 pub type OnPass = Arc<dyn Fn(&PassRecord) + Send + Sync>;
 
-/// What an operator is made of.
+/// Settings of an operator.
 #[derive(Clone)]
 pub struct Settings {
-    /// In lower case, such as `fleetwright-readiness`: the user agent and the reporting controller of events.
+    /// Name in lower case, such as `fleetwright-readiness`: the user agent and the reporting controller of events.
     pub name: String,
-    /// How to reach the API server. The kit adds fence and counting around it.
+    /// Client of the API server. The kit adds fence and counting to it.
     pub client: kube::Client,
-    /// Tells the time.
+    /// Clock of all waits and timestamps.
     pub clock: Clock,
-    /// Jitter and backoff come from it.
+    /// Source of jitter and backoff.
     pub random: Random,
-    /// The lease to hold; without one there must be only one process.
+    /// The lease to hold; without one only one process may run.
     pub lease: Option<Lease>,
-    /// What is counted, is counted here.
+    /// Metrics registry of the process.
     pub metrics: Metrics,
     /// Panic when a pass makes more calls than its controller declared, or panics. For tests.
     pub strict_budgets: bool,
@@ -61,7 +61,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The system's clock and randomness, no lease, nothing strict.
+    /// Settings with the system's clock and randomness, no lease, and without strict budgets.
     pub fn new(name: &str, client: kube::Client) -> Self {
         Self {
             name: name.to_owned(),
@@ -76,17 +76,17 @@ impl Settings {
     }
 }
 
-/// Caches and controllers, run together.
+/// Caches and controllers that run together.
 pub struct Operator {
     settings: Settings,
     identity: String,
     client: kube::Client,
     fence: Fence,
     events: Events,
-    /// By view and by what the source reaches.
+    /// Caches by view and by the identity of the source.
     caches: HashMap<(TypeId, String), Box<dyn Any + Send + Sync>>,
     drivers: Vec<Arc<dyn Drive>>,
-    /// In a mutex only because the operator is shared by its parts, and futures cannot be.
+    /// A mutex because the operator is shared by its parts, and futures are not `Sync`.
     background: Mutex<Vec<BoxFuture<'static, ()>>>,
     idle: Idle,
     health: Health,
@@ -94,7 +94,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Without caches or controllers yet.
+    /// An operator without caches or controllers.
     pub fn new(settings: Settings) -> Self {
         let Settings { name, client, clock, metrics, lease, .. } = &settings;
         let fence = if lease.is_some() { Fence::closed() } else { Fence::open() };
@@ -108,17 +108,17 @@ impl Operator {
         Self { identity, client, fence, events, caches, drivers, background, idle, health, outages, settings }
     }
 
-    /// The client with fence and counting, for making [`kube::Api`]s.
+    /// The client with fence and counting, for creating [`kube::Api`]s.
     pub fn client(&self) -> kube::Client {
         self.client.clone()
     }
 
-    /// The fence of the lease, for clients of other servers: what a task sends after a wait is sent only while we lead.
+    /// The fence of the lease, for clients of other servers: a task sends requests after a wait only while this process leads.
     pub fn fence(&self) -> Fence {
         self.fence.clone()
     }
 
-    /// Who we are: the identity of the lease, or the operator's name without one.
+    /// The identity of the lease, or the operator's name without one.
     pub fn identity(&self) -> &str {
         &self.identity
     }
@@ -128,37 +128,37 @@ impl Operator {
         &self.settings.name
     }
 
-    /// Tells the time.
+    /// The clock.
     pub fn clock(&self) -> &Clock {
         &self.settings.clock
     }
 
-    /// Where jitter comes from.
+    /// The source of jitter.
     pub fn random(&self) -> &Random {
         &self.settings.random
     }
 
-    /// What is counted.
+    /// The metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.settings.metrics
     }
 
-    /// Tells people.
+    /// The publisher of Events.
     pub fn events(&self) -> &Events {
         &self.events
     }
 
-    /// Says when there is nothing to do; also after [`Operator::run`] has begun.
+    /// Reports when the operator is idle; also after [`Operator::run`] has started.
     pub fn watch_idle(&self) -> Idle {
         self.idle.clone()
     }
 
-    /// When the API server did not answer.
+    /// The outages of the API server.
     pub fn outages(&self) -> &Outages {
         &self.outages
     }
 
-    /// What the probes are answered from, see [`crate::serve::Endpoint`].
+    /// State for the probes, see [`crate::serve::Endpoint`].
     pub fn health(&self) -> &Health {
         &self.health
     }
@@ -203,20 +203,20 @@ impl Operator {
         Triggers { _operator: self, line }
     }
 
-    /// Adds something that goes on while the operator runs, leading or not. It is dropped when the operator stops.
+    /// Adds a task that runs together with the operator, leading or not. It is dropped when the operator stops.
     pub fn background(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.background.get_mut().unwrap_or_else(PoisonError::into_inner).push(task.boxed());
     }
 
-    /// Serves until `stop` is ready; then finishes the passes under way, gives the lease back and returns, within seconds.
+    /// Runs until `stop` is ready; then finishes the passes in progress, releases the lease and returns, within seconds.
     ///
-    /// Everything the operator does hangs below this future: dropping it stops all of it dead.
+    /// All tasks of the operator belong to this future: dropping it cancels all of them at once.
     ///
     /// # Errors
-    /// When it cannot go on: nothing that waiting would mend.
+    /// The operator cannot continue, and waiting would not help.
     ///
     /// # Panics
-    /// When a pass does, if the settings are strict.
+    /// If a pass panics and the settings are strict.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) -> Result<(), RunError> {
         let _running = self.health.running();
         let mut tasks = JoinSet::new();
@@ -248,7 +248,7 @@ impl Operator {
             loop {
                 tokio::select! {
                     biased;
-                    // Nothing but a panic ends one of them, or the leader's lease.
+                    // These tasks, and the leader's, end only by a panic.
                     Some(ended) = tasks.join_next() => if let Err(error) = ended && error.is_panic() {
                         std::panic::resume_unwind(error.into_panic());
                     },
@@ -271,7 +271,7 @@ impl Operator {
         stopped
     }
 
-    /// Runs passes until the operator is to stop: when all caches are full, and while we lead.
+    /// Runs passes when all caches are full, while this process leads, until the stop.
     async fn work(&self, caches: &[Arc<dyn Fill>], synced: &Notify, lead: &Lead) {
         let stopping = self.idle.stopping();
         let mut stop = stopping.subscribe();
@@ -306,7 +306,7 @@ impl Operator {
             passes.spawn(driver.clone().drive(stop.clone()));
         }
         let mut limit = pin!(async {
-            // A receiver of a sender that lives in `self`.
+            // The sender lives in `self`, so the receiver does not fail.
             let _ = stop.wait_for(|stop| *stop).await;
             self.settings.clock.sleep(PASSES_SHUTDOWN_TIMEOUT).await;
         });
@@ -316,7 +316,7 @@ impl Operator {
                 ended = passes.join_next() => match ended {
                     Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                     Some(_) => {}
-                    // Without controllers there is still something to lead: a background task.
+                    // Without controllers the lease still protects a background task.
                     None if !*stopping.borrow() => { limit.as_mut().await; return },
                     None => return,
                 },
@@ -329,23 +329,23 @@ impl Operator {
     }
 }
 
-/// Why an operator ended by itself.
+/// Why an operator stopped by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The lease was lost: another leads now. The process should end and start anew.
+    /// The lease was lost: another process leads now. The process should exit and restart.
     #[error("the lease was lost: {0}")]
     LeaseLost(String),
 }
 
-/// Says what wakes a controller.
+/// Configures what triggers a controller.
 pub struct Triggers<'a> {
     _operator: &'a mut Operator,
     line: ControllerQueue,
 }
 
 impl Triggers<'_> {
-    /// A change in that cache wakes the objects that `keys` names. It is asked first about every object there is when all
-    /// caches are full, as if it were new, and then about each change, in order. It may read caches, but must not wait or write.
+    /// A change in that cache triggers the objects that `keys` returns. It is called for every existing object when all
+    /// caches are full, as if the object were new, and then for each change, in order. It may read caches, but must not block or write.
     pub fn on<V: View>(
         self,
         cache: &Cache<V>,
@@ -362,7 +362,7 @@ impl Triggers<'_> {
         self
     }
 
-    /// What is woken by hand.
+    /// Adds manual triggers.
     pub fn by(self, waker: &Waker) -> Self {
         let line = self.line.clone();
         waker.attach(move |key| line.add(vec![key], Priority::High));
@@ -370,12 +370,12 @@ impl Triggers<'_> {
     }
 }
 
-/// Which kinds are full. Each cache is looked at once: one that fills meanwhile would be full for us, and for ever not full for those who ask whether
-/// we are ready.
+/// Which kinds are in sync. Each cache is checked once: a cache that fills between two checks would count as full here, but would never be recorded
+/// as full for the readiness probe.
 fn full(caches: &[Arc<dyn Fill>]) -> BTreeMap<String, bool> {
     let mut full = BTreeMap::new();
     for cache in caches {
-        // There may be several of one kind, with other views or selectors.
+        // Several caches can have the same kind, with other views or selectors.
         *full.entry(cache.kind()).or_insert(true) &= cache.synced();
     }
     full
@@ -387,7 +387,7 @@ mod tests {
 
     use super::*;
 
-    /// Full from the second look on.
+    /// Full from the second check on.
     #[derive(Default)]
     struct Filling(AtomicBool);
 

@@ -10,18 +10,18 @@ use crate::pass::Ending;
 use crate::queue::{MAX_CONFLICT_RETRIES, QueueResult};
 use crate::{Controller, Next, Outcome, Pass, Remedy, ReportedError, Step};
 
-/// The shortest wait that a controller can ask for. One that always asks for a time that is past would otherwise never rest.
+/// Shortest wait that a controller can request. A controller that always requests a time in the past would otherwise loop without a pause.
 const SHORTEST_WAIT: Duration = Duration::from_millis(10);
 
-/// What became of a pass.
+/// Result of a pass.
 pub(super) struct PassResult {
-    /// The step that failed, or the last.
+    /// The failed step, or the last one.
     pub step: Step,
     pub ending: Ending,
     pub ended: QueueResult,
-    /// What is to be told; none if all went well, or if it is nobody's business.
+    /// Error to report; `None` if there is none, or if people need not know it.
     pub trouble: Option<ReportedError>,
-    /// What it is told about.
+    /// The object of the error.
     pub about: Option<ObjectReference>,
 }
 
@@ -37,7 +37,7 @@ impl PassResult {
     }
 }
 
-/// Goes through the steps. `agains` is how often in a row this was repeated because somebody else wrote in between.
+/// Runs the steps. `agains` is the number of consecutive repetitions because of conflicts.
 pub(super) async fn run_steps<C: Controller>(controller: &C, pass: &Pass, agains: u32) -> PassResult {
     let span = |step: Step| tracing::info_span!("step", step = step.as_str());
     let key = pass.key();
@@ -85,7 +85,7 @@ pub(super) async fn run_steps<C: Controller>(controller: &C, pass: &Pass, agains
             PassResult { step: Step::Report, ending: Ending::Done, ended, trouble: None, about: None }
         }
         (Err(trouble), Ok(next)) => failed(trouble, agains, next, pass.now(), about),
-        // What went wrong first is what is told, but that it could not be written down decides when to try again.
+        // The first error is reported, but the failed report decides when to retry.
         (Err(trouble), Err(error)) => {
             let second = ReportedError::new(Step::Report, error);
             let remedy = second.remedy;
@@ -126,7 +126,7 @@ fn failed(
     PassResult { step, ending, ended: ended(trouble.remedy, next, now), about: Some(about()), trouble: Some(trouble) }
 }
 
-/// When the queue looks again after an error; sooner if the report asked for it.
+/// When the queue runs the next pass after an error; earlier if the report requested it.
 fn ended(remedy: Remedy, next: Next, now: Timestamp) -> QueueResult {
     let next = wait(next, now);
     match remedy {

@@ -56,7 +56,7 @@ impl ControllerQueue {
 
 /// A controller of any kind.
 pub(super) trait Drive: Send + Sync {
-    /// Makes passes until it is to stop, and ends those under way.
+    /// Runs passes until the stop, and finishes those in progress.
     fn drive(self: Arc<Self>, stop: watch::Receiver<bool>) -> BoxFuture<'static, ()>;
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Driver<C> {
     on_pass: Option<OnPass>,
     idle: Idle,
     health: Health,
-    /// What is wrong with which object, as it was told last.
+    /// The last reported error of each object.
     told: Mutex<HashMap<Key, (Step, &'static str)>>,
 }
 
@@ -98,7 +98,7 @@ impl<C: Controller> Driver<C> {
         }
     }
 
-    /// One pass, whatever becomes of it.
+    /// Runs one pass, and records its result in any case.
     async fn pass(self: Arc<Self>, taken: DequeuedKey) {
         let clock = &self.means.clock;
         let begin = clock.monotonic();
@@ -110,7 +110,7 @@ impl<C: Controller> Driver<C> {
         let (looked, calls) = if self.strict {
             look.await
         } else {
-            // A bug that one object brings to light must not stop the others.
+            // A panic that one object causes must not stop the others.
             AssertUnwindSafe(look).catch_unwind().await.unwrap_or_else(|panic| {
                 let _in = span.enter();
                 tracing::error!("the pass panicked: {}", panic_message(&*panic));
@@ -143,11 +143,11 @@ impl<C: Controller> Driver<C> {
         self.line.queue().end(&taken.key, looked.ended, clock.monotonic());
     }
 
-    /// Says what is wrong: in the log and as an event when it changes, as a metric each time.
+    /// Reports an error: in the log and as an event when it changes, as a metric each time.
     fn report_error(&self, key: &Key, looked: &PassResult) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(trouble) = &looked.trouble else {
-            // Only a pass that went well shows that it is mended; one that was repeated or fenced shows nothing.
+            // Only a successful pass proves that the error is gone; a repeated or fenced one proves nothing.
             if matches!(looked.ending, Ending::Done | Ending::Gone) && told.remove(key).is_some() {
                 tracing::info!("recovered from the last error");
             }
@@ -226,7 +226,7 @@ impl<C: Controller> Drive for Driver<C> {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")

@@ -1,4 +1,4 @@
-//! Which object is looked at next.
+//! The queue of a controller: which object runs next.
 //!
 //! A queue of keys without I/O: time is an argument, so that it is tested in virtual time. Ten thousand idle keys cost memory only.
 
@@ -10,17 +10,17 @@ use std::time::Duration;
 
 use crate::{Key, Options, Random};
 
-/// How urgent a look is.
+/// Priority of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// The first look at what was there before us, and deep checks.
+    /// First pass of an object that existed at the start, and deep checks.
     Low,
-    /// Something changed, or a time came.
+    /// A change, or a timer.
     High,
 }
 
 impl Priority {
-    /// In lower case, for metrics.
+    /// Name in lower case, for metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Low => "low",
@@ -29,53 +29,53 @@ impl Priority {
     }
 }
 
-/// How a pass ended, as far as the queue is concerned.
+/// Result of a pass for the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueResult {
-    /// Well, or as well as it can until something changes.
+    /// Done: nothing to do until something changes.
     AwaitChange,
-    /// The object is gone: nothing more to do until it comes back.
+    /// The object is gone: nothing to do until it is created again.
     Gone,
-    /// Look again after that long; nothing is wrong.
+    /// Run again after that time; there is no error.
     After(Duration),
-    /// Try again, later each time.
+    /// Retry with backoff.
     Failed,
-    /// Decide again on fresh data: when the change comes that was in the way, or else after a moment. After [`MAX_CONFLICT_RETRIES`] in a row it
+    /// Decide again with fresh data: when the conflicting change arrives, or else after a moment. After [`MAX_CONFLICT_RETRIES`] in a row it
     /// counts as failed.
     Conflict,
 }
 
-/// What to look at now.
+/// A key for the next pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DequeuedKey {
     /// The object.
     pub key: Key,
     /// Whether a deep check is due.
     pub deep: bool,
-    /// How urgent it was.
+    /// Priority of the pass.
     pub priority: Priority,
-    /// For how long it was ready and waited for a worker.
+    /// Time between being ready and the start of the pass.
     pub waited: Duration,
-    /// How many passes in a row ended because somebody else wrote in between.
+    /// Number of consecutive passes that ended with a conflict.
     pub agains: u32,
 }
 
-/// So many times in a row a pass is repeated because somebody else wrote in between.
+/// Number of consecutive conflicts after which a pass counts as failed.
 pub const MAX_CONFLICT_RETRIES: u32 = 5;
 
-/// The first wait before it is repeated, if nothing changes; doubles each time. The watch mostly tells within milliseconds what was in the way,
-/// and to decide again before it does would only be refused again.
+/// First wait after a conflict, if nothing changes; doubles each time. The watch mostly delivers the conflicting change within milliseconds,
+/// and a decision before that would only cause the next conflict.
 const FIRST_CONFLICT_RETRY: Duration = Duration::from_millis(10);
 
-/// So many urgent keys are taken before one that is not, if there is one.
+/// Number of keys with high priority that run before one with low priority, if there is one.
 const HIGH_BEFORE_LOW: u32 = 16;
 
-/// A change runs an object at once although it waits after an error: it may be what mends it. But only once; if it fails
-/// again, later changes run it no sooner than this many times the first backoff after its last start. Otherwise an object that changes
-/// with each of its failures would never wait.
+/// A change runs an object at once although it is in backoff: the change may fix the error. But only once; if it fails
+/// again, later changes run it no earlier than this many times the first backoff after its last start. Otherwise an object that changes
+/// with each of its failures would never be in backoff.
 const HURRY_BACKOFF_FACTOR: u32 = 5;
 
-/// When the time since the operator began is meant.
+/// Time since the operator started.
 type Moment = Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,22 +88,22 @@ enum State {
 #[derive(Debug)]
 struct Entry {
     state: State,
-    /// When to look although nothing changed.
+    /// When to run without a change.
     wake: Option<(Moment, Priority)>,
     /// When the next deep check is due.
     deep: Option<Moment>,
-    /// Where it is among the timers.
+    /// Time of its entry among the timers.
     timer: Option<Moment>,
     started: Option<Moment>,
     failures: u32,
     agains: u32,
-    /// Whether it waits because a pass failed.
+    /// Whether it is in backoff after a failed pass.
     backs_off: bool,
-    /// Whether a change has cut a wait short since the last success.
+    /// Whether a change has cut short a backoff since the last success.
     hurried: bool,
 }
 
-/// Keys to look at, each at most once at a time.
+/// Keys of objects, each in at most one pass at a time.
 pub struct Queue {
     options: Options,
     random: Random,
@@ -113,12 +113,12 @@ pub struct Queue {
     high_in_a_row: u32,
     timers: BTreeSet<(Moment, Key)>,
     running: usize,
-    /// By priority.
+    /// Number of ready keys by priority.
     ready: [usize; 2],
 }
 
 impl Queue {
-    /// Without keys.
+    /// An empty queue.
     pub fn new(options: Options, random: Random) -> Self {
         Self {
             options,
@@ -133,13 +133,13 @@ impl Queue {
         }
     }
 
-    /// Something changed: look at the object, now or when the pass under way has ended.
+    /// Adds a changed object: it runs now, or after the pass in progress.
     pub fn add(&mut self, key: &Key, priority: Priority, now: Moment) {
         let (backoff, deep_check) = (self.options.backoff, self.options.deep_check);
         let entry = match self.entries.get_mut(key) {
             Some(entry) => entry,
             None => {
-                // The first deep check is anywhere in the period, so that those of a fleet spread over it.
+                // The first deep check is at a random time in the period, so that a fleet's checks are spread.
                 let spread =
                     |period: Duration| now + Duration::from_secs_f64(period.as_secs_f64() * self.random.fraction());
                 self.entries.entry(key.clone()).or_insert(Entry { deep: deep_check.map(spread), ..Entry::default() })
@@ -152,7 +152,7 @@ impl Queue {
                 self.ready[*before as usize] -= 1;
                 self.ready[priority as usize] += 1;
                 *before = priority;
-                // It stays among the others as well, where it is passed over.
+                // The key stays in the low lane as well, where it is skipped.
                 self.high.push_back(key.clone());
             }
             State::Idle if entry.backs_off && entry.hurried => {
@@ -169,7 +169,7 @@ impl Queue {
         }
     }
 
-    /// The next key to look at. Who takes it must call [`Queue::end`].
+    /// The next key. The caller must call [`Queue::end`] after the pass.
     pub fn take(&mut self, now: Moment) -> Option<DequeuedKey> {
         self.tick(now);
         loop {
@@ -184,7 +184,7 @@ impl Queue {
                 }
             };
             let Some(entry) = self.entries.get_mut(&key) else { continue };
-            // One whose priority rose is in both lanes and taken from the better one.
+            // A key whose priority rose is in both lanes and is taken from the high one.
             let State::Ready { priority, since } = entry.state else { continue };
             if priority != lane {
                 continue;
@@ -205,7 +205,7 @@ impl Queue {
         }
     }
 
-    /// The pass over that key has ended. Returns after how long it is looked at again if nothing changes.
+    /// Ends the pass of that key. Returns the time until its next pass if nothing changes.
     pub fn end(&mut self, key: &Key, ended: QueueResult, now: Moment) -> Option<Duration> {
         let entry = self.entries.get_mut(key)?;
         let State::Running { again } = entry.state else { return None };
@@ -248,12 +248,12 @@ impl Queue {
         wait
     }
 
-    /// When a timer is due next. Keys that are ready already are no timers.
+    /// When the next timer is due. Ready keys have no timer.
     pub fn next_timer(&self) -> Option<Moment> {
         self.timers.first().map(|(due, _)| *due)
     }
 
-    /// How many keys are ready with that priority.
+    /// Number of ready keys with that priority.
     pub fn ready_keys(&self, priority: Priority) -> usize {
         self.ready[priority as usize]
     }
@@ -264,17 +264,17 @@ impl Queue {
         self.running == 0 && self.ready == [0, 0]
     }
 
-    /// How many keys there are, idle ones too.
+    /// Number of keys, including idle ones.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether the queue has no keys.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Makes ready what is due.
+    /// Makes keys with due timers ready.
     fn tick(&mut self, now: Moment) {
         while let Some((due, key)) = self.timers.first().cloned() {
             if due > now {
@@ -289,13 +289,13 @@ impl Queue {
             }
             match entry.state {
                 State::Idle => self.put_in_line(&key, woken.unwrap_or(Priority::Low), now),
-                // It will be looked at anyway. A deep check that is due is seen when it is taken.
+                // The key runs anyway. `take` notices a due deep check.
                 State::Ready { .. } | State::Running { .. } => {}
             }
         }
     }
 
-    /// Puts an idle key in line, or off until it may run again.
+    /// Makes an idle key ready, or delays it until it may run again.
     fn put_in_line(&mut self, key: &Key, priority: Priority, now: Moment) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         let soonest = entry.started.map_or(now, |started| started + self.options.at_most_every);
@@ -314,11 +314,11 @@ impl Queue {
         self.set_timer(key);
     }
 
-    /// Keeps the one timer of a key at the earlier of its wake-up and its deep check.
+    /// Sets the timer of a key to the earlier of its wake-up and its deep check.
     fn set_timer(&mut self, key: &Key) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         let due = match entry.state {
-            // Ready and running ones are looked at without a timer.
+            // Ready and running keys need no timer.
             State::Ready { .. } | State::Running { .. } => None,
             State::Idle => {
                 let mut deep = entry.deep;

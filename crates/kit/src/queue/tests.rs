@@ -98,7 +98,7 @@ fn a_change_cuts_the_wait_after_a_failure_short_once() {
     let mut queue = queue(options());
     let mut now = SECOND;
     queue.add(&key("a"), Priority::High, now);
-    // Far into its backoff.
+    // After many failures.
     for _ in 0..6 {
         pass(&mut queue, QueueResult::Failed, now).unwrap();
         now = queue.next_timer().unwrap();
@@ -106,7 +106,7 @@ fn a_change_cuts_the_wait_after_a_failure_short_once() {
     pass(&mut queue, QueueResult::Failed, now).unwrap();
     queue.add(&key("a"), Priority::High, now);
     assert!(pass(&mut queue, QueueResult::Failed, now).is_some(), "at once: the change may be what mends it");
-    // It changes with every failure from here on, and is still tried at most every five seconds.
+    // The object changes with every failure from here on, and still runs at most every five seconds.
     let begin = now;
     let mut passes = 0;
     while now < begin + 60 * SECOND {
@@ -160,7 +160,7 @@ fn what_is_gone_costs_nothing_more() {
     pass(&mut queue, QueueResult::Gone, SECOND).unwrap();
     assert!(queue.is_empty());
     assert_eq!(queue.next_timer(), None);
-    // Gone and back while it was looked at.
+    // Deleted and created again during its pass.
     queue.add(&key("a"), Priority::High, SECOND);
     let taken = queue.take(SECOND).unwrap();
     queue.add(&key("a"), Priority::High, SECOND);
@@ -228,7 +228,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// Whatever happens: never two passes of a key at once, no change is lost, and what is due is found.
+    /// Under random operations: never two concurrent passes of a key, no change is lost, and due keys are found.
     #[test]
     fn nothing_is_lost_and_nothing_runs_twice(ops in ops(), at_most_every in 0u32..3, deep in any::<bool>()) {
         let at_most_every = at_most_every * SECOND;
@@ -236,10 +236,10 @@ proptest! {
         let mut queue = queue(Options { at_most_every, deep_check, ..options() });
         let mut now = SECOND;
         let mut running: Vec<Key> = Vec::new();
-        // Changes that no pass has begun after.
+        // Changes without a pass that started after them.
         let mut unseen: HashSet<Key> = HashSet::new();
         let mut starts: HashMap<Key, Moment> = HashMap::new();
-        // Gone and come back: a new object.
+        // Deleted and created again: a new object.
         let mut forgotten: HashSet<Key> = HashSet::new();
         let mut begun = |taken: &DequeuedKey, now: Moment, unseen: &mut HashSet<Key>, forgotten: &mut HashSet<Key>, running: &[Key]| {
             prop_assert!(!running.contains(&taken.key), "two passes of {} at once", taken.key);
@@ -275,7 +275,7 @@ proptest! {
         for key in std::mem::take(&mut running) {
             queue.end(&key, QueueResult::AwaitChange, now);
         }
-        // From here on all goes well: within a bounded time every change was looked at.
+        // From here on all passes succeed: within a bounded time every change is followed by a pass.
         let end = now + 200 * SECOND;
         loop {
             while let Some((taken, _)) = pass(&mut queue, QueueResult::AwaitChange, now) {

@@ -10,14 +10,14 @@ use tokio::sync::watch;
 use crate::leader::Leading;
 use crate::{Clock, Key};
 
-/// A pass that runs longer than this is stuck: calls are limited to half a minute and acts are journaled, not awaited.
+/// A pass that runs longer than this is stuck: calls time out after half a minute and acts are journaled, not awaited.
 pub const LONGEST_PASS: Duration = Duration::from_secs(600);
 
-/// What the probes are answered from; cheap to clone, clones are one.
+/// State for the probes; cheap to clone, clones share it.
 #[derive(Clone, Debug)]
 pub struct Health {
     inner: Arc<Inner>,
-    /// Of other operators in the same process.
+    /// Health of other operators in the same process.
     others: Vec<Self>,
 }
 
@@ -47,29 +47,29 @@ enum Phase {
 /// The answer to a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether all is well.
+    /// Whether the probe succeeds.
     pub good: bool,
-    /// For a person: one line for each thing that matters.
+    /// For a person: one line for each relevant fact.
     pub text: String,
 }
 
 impl Health {
-    /// Of a process that has not begun to run.
+    /// Health of a process that has not started to run.
     pub fn new(clock: Clock) -> Self {
         Self { inner: Arc::new(Inner { clock, state: Mutex::default() }), others: Vec::new() }
     }
 
-    /// The health of a process with several operators: it is well if each of them is.
+    /// Health of a process with several operators: good if each of them is good.
     #[must_use]
     pub fn with(mut self, other: Self) -> Self {
         self.others.push(other);
         self
     }
 
-    /// The verdict on all operators of the process; what several of them say is said once.
+    /// The verdict on all operators of the process; lines that several of them have appear once.
     fn together(&self, own: Verdict, of: fn(&Self) -> Verdict) -> Verdict {
         self.others.iter().map(of).fold(own, |mut all, other| {
-            // What is wrong matters, and not who is well beside it.
+            // If one is bad, only its lines are shown.
             match (all.good, other.good) {
                 (true, false) => all = other,
                 (false, true) => {}
@@ -83,14 +83,14 @@ impl Health {
         })
     }
 
-    /// The process runs until the guard is dropped.
+    /// Marks the process as running until the guard is dropped.
     #[must_use = "the process counts as ended when the guard is dropped"]
     pub fn running(&self) -> RunGuard {
         self.state().phase = Phase::Running;
         RunGuard(self.clone())
     }
 
-    /// Whether a cache holds what the API server holds. One that was never named is not waited for.
+    /// Records whether a cache is in sync with the API server. A cache that was never recorded is not waited for.
     pub fn cache(&self, kind: &str, synced: bool) {
         let mut state = self.state();
         if let Some(known) = state.caches.get_mut(kind) {
@@ -100,7 +100,7 @@ impl Health {
         }
     }
 
-    /// A pass runs until the guard is dropped.
+    /// Marks a pass as running until the guard is dropped.
     #[must_use = "the pass counts as ended when the guard is dropped"]
     pub fn pass(&self, controller: &'static str, key: &Key) -> PassGuard {
         let started = self.inner.clock.monotonic();
@@ -111,12 +111,12 @@ impl Health {
         PassGuard { health: self.clone(), number }
     }
 
-    /// The probes say whether this process leads.
+    /// Adds the leadership state to the answers of the probes.
     pub fn follow(&self, leading: watch::Receiver<Leading>) {
         self.state().leading = Some(leading);
     }
 
-    /// Whether the process should go on; if not, it should be started anew.
+    /// Liveness: if it is bad, the process should be restarted.
     pub fn alive(&self) -> Verdict {
         let now = self.inner.clock.monotonic();
         let state = self.state();
@@ -140,7 +140,7 @@ impl Health {
         self.together(Verdict { good, text }, Self::alive)
     }
 
-    /// Whether the process does its work, or could at once if it led.
+    /// Readiness: whether the process works, or could work at once if it led.
     pub fn ready(&self) -> Verdict {
         let Verdict { mut good, mut text } = self.alive();
         if good {
@@ -179,7 +179,7 @@ impl Health {
     }
 }
 
-/// While it lives, the process runs.
+/// Guard of the running process.
 #[derive(Debug)]
 pub struct RunGuard(Health);
 
@@ -189,7 +189,7 @@ impl Drop for RunGuard {
     }
 }
 
-/// While it lives, the pass runs.
+/// Guard of a running pass.
 #[derive(Debug)]
 pub struct PassGuard {
     health: Health,

@@ -1,4 +1,4 @@
-//! Spans as they end.
+//! Collects spans when they end.
 
 use std::fmt;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -13,18 +13,18 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::export::Queue;
 
-/// The most attributes of a span and of an event, and the most events of a span; the rest is left out.
+/// Maximum number of attributes of a span and of an event, and of events of a span; the rest is dropped.
 const MOST: usize = 32;
-/// The longest text of an attribute, in bytes.
+/// Maximum length of an attribute's text, in bytes.
 const LONGEST: usize = 1024;
 
-/// Follows spans and hands them over when they end.
+/// A layer that passes ended spans to the exporter.
 pub(super) struct SpanCollector {
     queue: Queue,
     share: f64,
 }
 
-/// A span that has not ended.
+/// A span in progress.
 struct OpenSpan {
     trace: u128,
     id: u64,
@@ -95,9 +95,9 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for SpanCollector {
 }
 
 impl OpenSpan {
-    /// As OTLP has it, in JSON: ids in hexadecimal, 64-bit numbers as text.
+    /// The OTLP form in JSON: ids in hexadecimal, 64-bit numbers as text.
     fn ended(self, name: &str) -> Value {
-        // The time of day may be set while a span lasts.
+        // The time of day may be set during a span.
         let end = self.start + self.began.elapsed();
         let status = match self.fields.error {
             Some(message) => json!({"code": 2, "message": message}),
@@ -122,7 +122,7 @@ fn nanoseconds(time: SystemTime) -> String {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos().to_string()
 }
 
-/// The fields of a span or an event. Those whose names begin with `otel.` say what the span is, as in other Rust programs.
+/// The fields of a span or an event. Fields with the prefix `otel.` set properties of the span, as in other Rust programs.
 struct Fields {
     attributes: Vec<Value>,
     message: Option<String>,
@@ -133,7 +133,7 @@ struct Fields {
 
 impl Default for Fields {
     fn default() -> Self {
-        // Kind 1 is a span within the process.
+        // Kind 1 is a span within the process (`SPAN_KIND_INTERNAL`).
         Self { attributes: Vec::new(), message: None, name: None, kind: 1, error: None }
     }
 }
@@ -141,7 +141,7 @@ impl Default for Fields {
 impl Fields {
     fn add(&mut self, field: &Field, value: Value) {
         let attribute = json!({"key": field.name(), "value": value});
-        // A field that is recorded again has its last value.
+        // A field that is recorded twice has its last value.
         if let Some(known) = self.attributes.iter_mut().find(|known| known["key"] == field.name()) {
             *known = attribute;
         } else if self.attributes.len() < MOST {

@@ -1,6 +1,7 @@
 //! Sends spans to a collector: OTLP over HTTP, in JSON.
 //!
-//! Nobody waits for it. What does not fit into the queue, and what the collector does not take, is dropped and counted; nothing is sent twice.
+//! The exporter never blocks the program. Spans that do not fit into the queue, or that the collector refuses, are dropped and counted; nothing is
+//! sent twice.
 
 use std::future::Future;
 use std::pin::pin;
@@ -15,20 +16,20 @@ use tokio::sync::mpsc;
 use super::{TelemetryError, Traces};
 use crate::metrics::Metrics;
 
-/// Spans that wait to be sent.
+/// Capacity of the queue of spans.
 const MOST_WAITING: usize = 4096;
-/// Spans that are sent together.
+/// Spans per request.
 const MOST_TOGETHER: usize = 512;
-/// How long spans are gathered before they are sent.
+/// Time for which spans are gathered before a request.
 const GATHER: Duration = Duration::from_secs(1);
-/// How long the collector may take.
+/// Timeout of a request.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// How long the last spans may take when the process stops.
+/// Timeout for the last spans when the process stops.
 const LONGEST_END: Duration = Duration::from_secs(2);
-/// The most of an answer that is read.
+/// Maximum number of bytes that are read of an answer.
 const LARGEST_ANSWER: usize = 64 * 1024;
 
-/// Where ended spans go.
+/// The queue of ended spans.
 #[derive(Clone)]
 pub(super) struct Queue {
     sender: mpsc::Sender<Value>,
@@ -87,7 +88,7 @@ impl Exporter {
                 () = self.gather(&mut batch) => false,
             };
             if stopping {
-                // What was gathered so far is lost with the future, unless it is kept here.
+                // Gathered spans are lost if the future is dropped, unless they are stored here.
                 let last = async {
                     while !batch.is_empty() || self.spans.try_recv().map(|span| batch.push(span)).is_ok() {
                         while batch.len() < MOST_TOGETHER
@@ -116,7 +117,7 @@ impl Exporter {
         }
     }
 
-    /// kube's client, because it is there: HTTP and HTTPS with the system's authorities. Nothing of Kubernetes is in it.
+    /// kube's client, because it is a dependency anyway: HTTP and HTTPS with the system's authorities, without anything of Kubernetes.
     fn client(&self) -> Result<kube::Client, kube::Error> {
         let mut config = kube::Config::new(self.endpoint.clone());
         config.connect_timeout = Some(LONGEST_WAIT / 2);
@@ -124,10 +125,10 @@ impl Exporter {
         kube::Client::try_from(config)
     }
 
-    /// Waits for a span, and then a little for more.
+    /// Waits for a span, and then a moment for more.
     async fn gather(&mut self, batch: &mut Vec<Value>) {
         if self.spans.recv_many(batch, MOST_TOGETHER).await == 0 {
-            // Nobody can send any more.
+            // All senders are dropped.
             return std::future::pending().await;
         }
         let mut enough = pin!(tokio::time::sleep(GATHER));

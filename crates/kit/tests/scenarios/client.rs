@@ -264,7 +264,7 @@ async fn a_write_is_sent_once_also_by_a_client_that_retries() {
     let path = "/api/v1/namespaces/default/configmaps";
     let once = [format!("POST {path}"), format!("PUT {path}/a"), format!("PATCH {path}/a"), format!("DELETE {path}/a")];
     assert_eq!(*log.lock().unwrap(), once);
-    // What would happen otherwise: the reason for all this. Given up early, kube goes on for minutes.
+    // The behaviour without the kit, which is the reason for unrepeatable writes. The test stops early; kube would retry for minutes.
     log.lock().unwrap().clear();
     let bare: Api<ConfigMap> = Api::default_namespaced(client);
     let (post, map) = (PostParams::default(), map("a"));

@@ -402,7 +402,7 @@ mod scenarios {
         assert_eq!(yard.started(), []);
     }
 
-    /// A process that is stopped while the answer to its claim is on the way, and goes on when it is told to.
+    /// A process that is stopped while the answer to its claim is on the way, and resumes on a signal.
     struct PauseOneAnswer {
         clock: Clock,
         claimed: watch::Sender<bool>,
@@ -685,7 +685,7 @@ mod scenarios {
                 let settled = async || {
                     shop.until("the act is done and its operation is removed", async || {
                         let left = shop.operations("tea").await;
-                        // One that turned out never to have been started is kept; nobody deleted it.
+                        // An Operation whose act turned out never to have started is kept; it was not deleted.
                         let ended = left.iter().all(|op| {
                             let over = op.status.as_ref().is_some_and(|status| status.phase == OperationPhase::Failed);
                             over && op.metadata.deletion_timestamp.is_none()

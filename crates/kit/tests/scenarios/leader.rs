@@ -455,7 +455,7 @@ async fn a_lease_shorter_than_a_second_is_respected_for_a_whole_one() {
     .await;
 }
 
-/// Seeded: contenders are paused, cut off, killed and started anew, requests and answers get lost, clocks differ and drift.
+/// Seeded: contenders are paused, cut off, killed and restarted, requests and answers get lost, clocks differ and drift.
 #[tokio::test]
 async fn never_two_at_once_whatever_happens() {
     let seeds: u64 = std::env::var("LEADER_SEEDS").map_or(20, |seeds| seeds.parse().unwrap());
@@ -497,12 +497,12 @@ async fn never_two(seed: u64) -> u64 {
         }
         let time = Duration::from_millis(random.below(2500));
         for n in 0..3 {
-            // Time goes on for one that is stopped; it notices all at once.
+            // Time continues for a stopped contender; it notices all of it at once.
             asleep[n] += time.mul_f64(speeds[n]);
             if !all[n].paused.is() {
                 all[n].clock.advance(std::mem::take(&mut asleep[n]));
             }
-            // A lost lease ends the process, which is started anew.
+            // A lost lease ends the process, which is restarted.
             if all[n].run.is_finished() {
                 let clock = all[n].clock.clone();
                 all[n] = start(clock);

@@ -33,11 +33,11 @@ use tokio::task::JoinHandle;
 pub enum Style {
     /// At once.
     Prompt,
-    /// In a moment, and until then nobody knows more than that it goes on.
+    /// The act ends in a moment; until then the probe only knows that it runs.
     Slow,
     /// Until the yard's door is opened.
     Held,
-    /// It is lost on the way, and nobody can tell what became of it.
+    /// The parcel is lost on the way, and no probe can determine the outcome.
     Vanishes,
 }
 
@@ -97,7 +97,7 @@ impl DeliveredParcels {
         self.end(&under_way[0], parcel);
     }
 
-    /// What the driver was told last about a parcel.
+    /// The last progress that the driver got for a parcel.
     pub fn told(&self, parcel: &str) -> Option<Progress> {
         self.inside().progress.get(parcel).and_then(|told| told.last().cloned())
     }
@@ -410,7 +410,7 @@ impl JournalFixture {
         .await
     }
 
-    /// The names of the operations that hold places in a policy, once it has so many.
+    /// The names of the Operations that hold places in a policy, once it has `count` of them.
     pub async fn held(&self, policy: &str, count: usize) -> Vec<String> {
         self.until(&format!("{policy} has {count} holders"), async || {
             let policy = self.api::<OperationPolicy>().get(policy).await.expect("the policy");

@@ -1,4 +1,4 @@
-//! Archives for the tarball method, made from binaries of this machine and kept in the cache.
+//! Archives for the tarball method, built from binaries of this machine and cached.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::binaries::cache;
 
 pub use super::modules::NODE_PROBLEM_DETECTOR;
 
-/// Makes a `tar.zst` of these files (path in the archive, file), the same bytes for the same files. Executables stay so.
+/// Builds a `tar.zst` of these files (path in the archive, file): reproducible, and with the executable bits kept.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -30,7 +30,7 @@ pub async fn kubelet(minor: &str) -> Result<PathBuf> {
     archive(&format!("kubelet-{minor}"), vec![("bin/kubelet".to_owned(), binary)]).await
 }
 
-/// The archive of the node-problem-detector, with `bin/node-problem-detector` in it. Built from its Go module the first time.
+/// The archive of the node-problem-detector, with `bin/node-problem-detector` in it. The first call builds it from its Go module.
 pub async fn node_problem_detector() -> Result<PathBuf> {
     let binary = aside(modules::node_problem_detector).await?;
     archive(

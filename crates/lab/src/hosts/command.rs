@@ -1,4 +1,4 @@
-//! Programs of this machine, run to their end.
+//! Programs of this machine, run until they exit.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,17 +10,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// So often a program is looked at whether it is stopped.
+/// The interval of checks whether a program is stopped by a signal.
 const STOPPED: Duration = Duration::from_millis(250);
 
-/// Runs a program and gives its standard output; the error has what it said.
+/// Runs a program and returns its standard output; the error has its output.
 pub(crate) fn call<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = A>) -> Result<String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
     told(command)
 }
 
-/// Runs a command that was prepared and gives its standard output; the error has what it said.
+/// Runs a prepared command and returns its standard output; the error has its output.
 pub(crate) fn told(mut command: Command) -> Result<String> {
     let child = command
         .stdout(Stdio::piped())
@@ -31,7 +31,7 @@ pub(crate) fn told(mut command: Command) -> Result<String> {
     judged(&command, output)
 }
 
-/// The same, with something to read on its standard input. It should not say much before it has read all.
+/// The same, with data for its standard input. The command should not write much output before it has read all input.
 pub(crate) fn fed(mut command: Command, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<String> {
     let mut child = command
         .stdin(Stdio::piped())
@@ -41,15 +41,15 @@ pub(crate) fn fed(mut command: Command, write: impl FnOnce(&mut dyn Write) -> Re
         .with_context(|| format!("cannot run {:?}", command.get_program()))?;
     let mut input = BufWriter::with_capacity(1 << 20, child.stdin.take().context("it has no input")?);
     let written = write(&mut input).and_then(|()| Ok(input.flush()?));
-    // Not flushed once more: whoever gave up does not read.
+    // Dropped without a flush: a command that has exited does not read.
     drop(input.into_parts());
     let output = awake(child.id(), || child.wait_with_output())?;
-    // What the command says of itself tells more than a pipe that nobody reads.
+    // The command's own error message explains more than a broken pipe.
     judged(&command, output).and_then(|said| written.map(|()| said))
 }
 
-/// Lets a child go on whenever it is stopped. A host that shuts down stops all programs in it for a moment; `nsenter` then stops as well, nobody
-/// would let it go on, and the host waits for it.
+/// Resumes a child whenever it is stopped. A host that shuts down stops all programs in it for a moment; `nsenter` then stops as well, nothing
+/// else would resume it, and the host waits for it.
 fn awake<T>(child: u32, work: impl FnOnce() -> T) -> T {
     let (working, over) = mpsc::channel::<()>();
     thread::scope(|scope| {
@@ -57,7 +57,7 @@ fn awake<T>(child: u32, work: impl FnOnce() -> T) -> T {
             while over.recv_timeout(STOPPED) == Err(RecvTimeoutError::Timeout) {
                 let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
                 if stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')) {
-                    // Gone meanwhile, at worst.
+                    // At worst the child has exited meanwhile.
                     let _ = Command::new("kill").args(["-CONT", &child.to_string()]).status();
                 }
             }
@@ -78,7 +78,7 @@ fn judged(command: &Command, output: Output) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs blocking work where it does not hold up others.
+/// Runs blocking work on a thread for it.
 pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.context("the work panicked")?
 }

@@ -1,4 +1,4 @@
-//! A machine with a kernel of its own, for kernel packages and true reboots: emulated, so it is slow.
+//! A machine with its own kernel, for kernel packages and real reboots. It is emulated, hence slow.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -16,12 +16,12 @@ use super::template::{digest as key, once};
 use super::{Network, Repository, Template, requirements};
 use crate::binaries::cache;
 
-/// Emulation on a busy machine.
+/// The boot timeout; emulation on a busy machine is slow.
 const BOOT: Duration = Duration::from_secs(400);
 const MEMORY: &str = "640";
 
-/// Makes the initial RAM disk of a kernel, as its package asks for when it is installed. Debian's own generator would take minutes under
-/// emulation, and is meant for hardware that this machine does not have.
+/// Creates the initial RAM disk of a kernel when its package is installed. Debian's own generator would take minutes under
+/// emulation, and targets hardware that this machine does not have.
 const INITRD: &str = r#"#!/bin/sh
 set -e
 version=$1
@@ -54,7 +54,7 @@ chmod 755 "$work/init"
 mv "/boot/initrd.img-$version.tmp" "/boot/initrd.img-$version"
 "#;
 
-/// Makes the tree of an emulated machine out of that of a host: a kernel, and a package that stands for the generator of RAM disks.
+/// Turns the tree of a host into that of an emulated machine: it adds a kernel, and a package that replaces the generator of RAM disks.
 const FINISH: &str = r#"
 template=$1 apt=$2 kernel=$3 initrd=$4 root=$5
 cp -a "$template" "$root"
@@ -103,7 +103,7 @@ for unit in serial-getty@ttyS0.service getty@tty1.service e2scrub_reap.service s
 done
 "#;
 
-/// Makes a disk of a tree with something on top of it.
+/// Creates a disk from a tree with additional files.
 const DISK: &str = r#"
 root=$1 folder=$2
 mkdir -p "$folder/mnt" && mount -t tmpfs tmpfs "$folder/mnt"
@@ -117,7 +117,7 @@ done
 mkfs.ext4 -q -F -L root -d "$folder/mnt/all" "$folder/disk.ext4" 3g
 "#;
 
-/// An emulated machine: Debian with a kernel of its own. Dropping it ends it and leaves nothing.
+/// An emulated machine: Debian with its own kernel. Dropping it ends it and removes everything of it.
 #[derive(Debug)]
 pub struct EmulatedMachine {
     inner: Arc<Mutex<Inner>>,
@@ -134,23 +134,23 @@ struct Inner {
     supervisor: Option<Supervisor>,
 }
 
-/// The kernels that an emulated machine can run: the newest of Debian 12, and the one before, which it begins with.
+/// The kernels that an emulated machine can run: the newest of Debian 12, and the one before, with which it starts.
 #[derive(Clone, Debug)]
 pub struct Kernels {
     /// The repository with both.
     pub repository: Repository,
-    /// The package that a machine begins with.
+    /// The kernel package that a machine starts with.
     pub first: String,
-    /// Another one.
+    /// The newer kernel package.
     pub second: String,
 }
 
 impl Kernels {
-    /// Finds and fetches them.
+    /// Finds and fetches the kernels.
     pub async fn find() -> Result<Self> {
         let template = Template::debian().await?;
         let place = cache()?.join("hosts").join("kernels");
-        // Debian makes new ones every few weeks: what was chosen once stays, so that the cache stays of use.
+        // Debian publishes new kernels every few weeks: the first choice is kept, so that the cache stays valid.
         if !place.exists() {
             let found = Repository::search(&template, "^linux-image-6.1.0-[0-9]+-cloud-amd64$").await?;
             let [.., first, second] = found.as_slice() else { bail!("Debian's mirror has too few kernels: {found:?}") };
@@ -160,22 +160,22 @@ impl Kernels {
         let [first, second] = chosen.lines().collect::<Vec<_>>()[..] else {
             bail!("{}: not two kernels", place.display())
         };
-        // apt would bring a generator of RAM disks along; the machine has one of its own by then.
+        // apt would install its own generator of RAM disks; the machine has a replacement by then.
         let repository = Repository::with(&template, &[first, second, "linux-base"]).await?;
         Ok(Self { repository, first: first.to_owned(), second: second.to_owned() })
     }
 
-    /// What `uname -r` says with a package's kernel.
+    /// The output of `uname -r` with a package's kernel.
     pub fn release(package: &str) -> &str {
         package.trim_start_matches("linux-image-")
     }
 }
 
 impl EmulatedMachine {
-    /// Boots one and waits for its sshd.
+    /// Boots a machine and waits for its sshd.
     ///
     /// # Errors
-    /// When this machine cannot emulate, or it does not boot: the error has the end of what it said on its console.
+    /// When this machine cannot emulate, or the emulated one does not boot: the error has the end of its console output.
     pub async fn start(network: &Network, name: &str) -> Result<Self> {
         for program in ["qemu-system-x86_64", "debugfs", "mkfs.ext4", "e2fsck", "dpkg-deb"] {
             if !requirements::installed(program) {
@@ -195,22 +195,22 @@ impl EmulatedMachine {
         .await
     }
 
-    /// Its name.
+    /// The name of the machine.
     pub fn name(&self) -> String {
         self.lock().name.clone()
     }
 
-    /// Its address.
+    /// The address of the machine.
     pub fn address(&self) -> Ipv4Addr {
         self.lock().address
     }
 
-    /// The serial number that its firmware has. Hosts by nspawn see the firmware of this machine, which may have none.
+    /// The serial number in its firmware. Hosts by nspawn see the firmware of this machine, which may have none.
     pub fn serial(&self) -> String {
         serial(&self.lock().name)
     }
 
-    /// The private key that opens it for root.
+    /// The private SSH key for root.
     pub fn ssh_key(&self) -> String {
         self.lock().network.ssh_key().to_owned()
     }
@@ -220,7 +220,7 @@ impl EmulatedMachine {
         self.lock().host_key.clone()
     }
 
-    /// Runs a command by SSH and gives its standard output.
+    /// Runs a command by SSH and returns its standard output.
     pub async fn ssh(&self, command: &str) -> Result<String> {
         let (network, folder, address, host_key) = {
             let inner = self.lock();
@@ -230,17 +230,17 @@ impl EmulatedMachine {
         aside(move || ssh(&network, &folder, address, &host_key, &command)).await
     }
 
-    /// Changes with every boot.
+    /// The boot id, which changes with every boot.
     pub async fn boot_id(&self) -> Result<String> {
         Ok(self.ssh("cat /proc/sys/kernel/random/boot_id").await?.trim().to_owned())
     }
 
-    /// What `uname -r` says.
+    /// The output of `uname -r`.
     pub async fn kernel(&self) -> Result<String> {
         Ok(self.ssh("uname -r").await?.trim().to_owned())
     }
 
-    /// Reboots it as a person would, and waits until it is back.
+    /// Reboots it by command, and waits until sshd answers again.
     pub async fn reboot(&self) -> Result<()> {
         let before = self.boot_id().await?;
         let _ = self.ssh("systemctl reboot").await;
@@ -264,12 +264,12 @@ impl EmulatedMachine {
         self.with(Inner::boot).await
     }
 
-    /// Takes it off the network; it runs on.
+    /// Disconnects it from the network; it continues to run.
     pub async fn disconnect(&self) -> Result<()> {
         self.with(|inner| call("ip", ["link", "set", &inner.tap, "down"]).map(drop)).await
     }
 
-    /// Puts it back on the network.
+    /// Reconnects it to the network.
     pub async fn reconnect(&self) -> Result<()> {
         self.with(|inner| call("ip", ["link", "set", &inner.tap, "up"]).map(drop)).await
     }
@@ -303,7 +303,7 @@ impl Inner {
         let files = [("etc/lab-network".to_owned(), 0o644, link.into_bytes())];
         self.host_key = seed(&self.folder.join("seed"), &self.name, self.address, &self.network, &files)?;
         let (root, folder) = (tree.to_string_lossy(), self.folder.to_string_lossy());
-        // In a mount namespace: nothing stays mounted, whatever happens.
+        // In a mount namespace, so that nothing stays mounted after a failure.
         let arguments = ["--mount", "--propagation", "private", "sh", "-euc", DISK, "disk", &root, &folder];
         call("unshare", arguments).context("cannot create the disk")?;
         let [_, b, c, d] = self.address.octets();

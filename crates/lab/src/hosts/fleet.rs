@@ -1,4 +1,4 @@
-//! The objects by which a site's hosts become a fleet: what a person would write.
+//! The objects that make a fleet of a site's hosts, as a person would write them.
 
 use anyhow::{Context, Result};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
@@ -7,36 +7,36 @@ use serde_json::{Value, json};
 
 use super::{EmulatedMachine, Host, Kernels, Published, Site, archives, images, shipped};
 
-/// The Secret with the key that opens all hosts.
+/// The Secret with the SSH key of all hosts.
 const KEY: &str = "lab-ssh";
-/// The label by which the gates choose the lab's machines.
+/// The label by which the readiness gates select the lab's machines.
 const POOL: &str = "lab";
 
-/// A host, as a Machine names it.
+/// The fields of a host that a Machine needs.
 #[derive(Clone, Debug)]
 pub struct HostDescription {
-    /// Its name.
+    /// The name of the host.
     pub name: String,
-    /// Its address.
+    /// The address of the host.
     pub address: String,
-    /// Its host key.
+    /// The host key.
     pub host_key: String,
-    /// Which of the site's hosts it is; its pods' addresses follow from it.
+    /// The number of the host in the site; the addresses of its pods follow from it.
     pub number: u8,
 }
 
 impl HostDescription {
-    /// A host.
+    /// The description of a host by nspawn.
     pub fn host(host: &Host, number: u8) -> Self {
         Self { name: host.name(), address: host.address().to_string(), host_key: host.host_key(), number }
     }
 
-    /// An emulated machine.
+    /// The description of an emulated machine.
     pub fn emulated(machine: &EmulatedMachine, number: u8) -> Self {
         Self { name: machine.name(), address: machine.address().to_string(), host_key: machine.host_key(), number }
     }
 
-    /// The Machine, with these packages (component, name of the package version).
+    /// The Machine with these packages (component, name of the package version).
     pub fn machine(&self, namespace: &str, packages: &[(String, String)]) -> Value {
         let packages: Vec<_> =
             packages.iter().map(|(component, name)| json!({ "component": component, "ref": name })).collect();
@@ -63,7 +63,7 @@ impl HostDescription {
 }
 
 impl Site {
-    /// What machines refer to, in a namespace that is made too: the key, the cluster's values, package versions, gates.
+    /// The objects that machines refer to, and their namespace: the SSH key, the cluster's values, package versions, gates.
     pub fn objects(&self, namespace: &str) -> Result<Vec<Value>> {
         let mut objects = vec![
             json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }),
@@ -73,7 +73,7 @@ impl Site {
                 "metadata": { "name": "cluster-values", "namespace": namespace },
                 "data": self.cluster_values(),
             }),
-            // Kubelets that are about to join may ask for a certificate, and nothing else.
+            // Bootstrap tokens may request a kubelet certificate, and nothing else.
             json!({
                 "apiVersion": "rbac.authorization.k8s.io/v1",
                 "kind": "ClusterRoleBinding",
@@ -94,7 +94,7 @@ impl Site {
         Ok(objects)
     }
 
-    /// Of these what only the site has, and what a cluster does not bring itself: the key, package versions, gates.
+    /// The objects among these that only the site has, and that a cluster does not bring itself: the SSH key, package versions, gates.
     pub fn fleet(&self, namespace: &str) -> Result<Vec<Value>> {
         let mut objects = vec![
             json!({
@@ -116,7 +116,7 @@ impl Site {
                     ],
                 },
             }),
-            // The gate lets nothing pass that no policy names.
+            // The gate of operations allows only types that a policy names.
             json!({
                 "apiVersion": "fleetwright.io/v1alpha1",
                 "kind": "OperationPolicy",
@@ -128,7 +128,7 @@ impl Site {
         Ok(objects)
     }
 
-    /// The package versions that the site has something for.
+    /// The package versions whose packages the site serves.
     pub fn package_versions(&self, namespace: &str) -> Result<Vec<Value>> {
         let deb = |package: &str, name: &str| -> Result<String> {
             shipped(package, &self.repository.deb(name)?.version, None)
@@ -144,7 +144,7 @@ impl Site {
             texts.push(shipped("kubelet", version, Some(self.kubelet(version)?))?);
         }
         let mut versions = texts.iter().map(|text| package(text, namespace)).collect::<Result<Vec<_>>>()?;
-        // Only net.* settings are a host's own here; the set for the whole kernel would be set for this machine.
+        // Only net.* settings have a namespace here; the sysctl package for the whole kernel would change this machine.
         versions.push(self.images_package(namespace));
         Ok(versions)
     }
@@ -165,7 +165,7 @@ impl Site {
         Ok(packages)
     }
 
-    /// The images, imported into containerd: no registry is reachable from here.
+    /// The package version that imports the images into containerd: the hosts reach no registry.
     fn images_package(&self, namespace: &str) -> Value {
         let Published { url, sha256 } = self.images();
         let import =
@@ -200,20 +200,20 @@ impl Site {
     }
 }
 
-/// The package version of that YAML, in a namespace.
+/// Parses a package version from YAML and sets its namespace.
 ///
 /// # Errors
-/// When it is none.
+/// When the text is not a package version.
 pub fn package(text: &str, namespace: &str) -> Result<Value> {
     let mut package: Value = serde_saphyr::from_str(text).with_context(|| format!("invalid YAML:\n{text}"))?;
     package["metadata"]["namespace"] = namespace.into();
     Ok(package)
 }
 
-/// Writes objects as a person with `kubectl apply --server-side` would.
+/// Applies objects as `kubectl apply --server-side` does.
 ///
 /// # Errors
-/// When the server refuses one: says which.
+/// When the server refuses an object: the error names it.
 pub async fn apply(client: &Client, objects: &[Value]) -> Result<()> {
     for object in objects {
         let kind = object["kind"].as_str().context("an object has a kind")?;

@@ -1,4 +1,4 @@
-//! One host by systemd-nspawn.
+//! A host by systemd-nspawn.
 
 use std::fs;
 use std::io::{Read as _, Write};
@@ -17,13 +17,13 @@ use super::network::keygen;
 use super::supervisor::Supervisor;
 use super::{Network, Template, Tree};
 
-/// How long a host may take to boot: seconds, but the machine may be busy.
+/// The boot timeout of a host: a boot takes seconds, but the machine may be busy.
 const BOOT: Duration = Duration::from_secs(120);
 const END: Duration = Duration::from_secs(30);
-/// A host's environment for commands that come in from outside.
+/// The environment of commands that are run in a host from outside.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What a host is to have.
+/// The configuration of a host to boot.
 #[derive(Clone, Debug)]
 pub struct HostBuilder {
     network: Network,
@@ -35,30 +35,30 @@ pub struct HostBuilder {
 }
 
 impl HostBuilder {
-    /// How large its disk is, as mount(8) says it: `3g`. It is memory, used as far as it is filled.
+    /// The size of its disk in the notation of mount(8), such as `3g`. The disk is memory, which is used as far as it is filled.
     pub fn disk(mut self, size: impl Into<String>) -> Self {
         self.disk = size.into();
         self
     }
 
-    /// A file that it has from the beginning.
+    /// A file that exists from the first boot on.
     pub fn file(mut self, path: impl Into<String>, mode: u32, content: impl Into<Vec<u8>>) -> Self {
         self.files.push((path.into(), mode, content.into()));
         self
     }
 
-    /// Shows it a folder of this machine, which it cannot write to: what is large and the same for all is not copied.
+    /// Mounts a folder of this machine read-only, so that large shared files need not be copied.
     pub fn bind(mut self, folder: &Path, place: &str) -> Self {
-        // nspawn separates by colons.
+        // nspawn separates fields by colons.
         let escaped = folder.to_string_lossy().replace('\\', "\\\\").replace(':', "\\:");
         self.binds.push(format!("--bind-ro={escaped}:{place}"));
         self
     }
 
-    /// Boots it and waits for its sshd.
+    /// Boots the host and waits for its sshd.
     ///
     /// # Errors
-    /// When it does not boot: the error has the end of what it said on its console.
+    /// When the host does not boot: the error has the end of its console output.
     pub async fn start(self) -> Result<Host> {
         aside(move || {
             let mut inner = Inner::prepare(self)?;
@@ -71,7 +71,7 @@ impl HostBuilder {
     }
 }
 
-/// A host: Debian with systemd, sshd and an address of its own. Dropping it ends it and leaves nothing; its console's log stays with the
+/// A host: Debian with systemd, sshd and its own address. Dropping it ends it and removes everything of it; its console's log stays with the
 /// network's folder if that is kept.
 #[derive(Debug)]
 pub struct Host {
@@ -89,7 +89,7 @@ struct Inner {
 }
 
 impl Host {
-    /// Says what a host is to have.
+    /// The configuration of a host, to extend and start.
     pub fn builder(network: &Network, template: &Template, name: &str) -> HostBuilder {
         HostBuilder {
             network: network.clone(),
@@ -101,37 +101,37 @@ impl Host {
         }
     }
 
-    /// Boots a bare one and waits for its sshd.
+    /// Boots a bare host and waits for its sshd.
     pub async fn start(network: &Network, template: &Template, name: &str) -> Result<Self> {
         Self::builder(network, template, name).start().await
     }
 
-    /// Its name.
+    /// The name of the host.
     pub fn name(&self) -> String {
         self.lock().wanted.name.clone()
     }
 
-    /// Its address.
+    /// The address of the host.
     pub fn address(&self) -> Ipv4Addr {
         self.lock().address
     }
 
-    /// The private key that opens it for root.
+    /// The private SSH key for root.
     pub fn ssh_key(&self) -> String {
         self.lock().wanted.network.ssh_key().to_owned()
     }
 
-    /// Its host key, as in a `known_hosts` file, without the host: `ssh-ed25519 AAAA…`.
+    /// The host key, as in a `known_hosts` file, without the host: `ssh-ed25519 AAAA…`.
     pub fn host_key(&self) -> String {
         self.lock().host_key.clone()
     }
 
-    /// The name of its link to the bridge, on this machine; its cgroups have it in their names.
+    /// The name of its network link on this machine; the names of its cgroups contain it.
     pub fn link(&self) -> String {
         self.lock().link.clone()
     }
 
-    /// Runs a shell command as root and gives its standard output; an error has everything that it said. Needs no network.
+    /// Runs a shell command as root and returns its standard output; an error has all output. Needs no network.
     pub async fn run(&self, command: &str) -> Result<String> {
         let (entered, command) = (self.lock().enter()?, command.to_owned());
         aside(move || {
@@ -142,7 +142,7 @@ impl Host {
         .await
     }
 
-    /// The same for a command that reads what is written here on its standard input, such as `tar -x`.
+    /// Like [`Host::run`], with data for the command's standard input, for commands such as `tar -x`.
     pub async fn feed(
         &self,
         command: &str,
@@ -153,7 +153,7 @@ impl Host {
         aside(move || fed(entered, write)).await
     }
 
-    /// The same by SSH, as anybody else would.
+    /// Like [`Host::run`], but by SSH.
     pub async fn ssh(&self, command: &str) -> Result<String> {
         let (network, folder, address, host_key) = {
             let inner = self.lock();
@@ -163,14 +163,14 @@ impl Host {
         aside(move || ssh(&network, &folder, address, &host_key, &command)).await
     }
 
-    /// Whether it runs.
+    /// Whether the host runs.
     pub fn is_on(&self) -> bool {
         self.lock().leader().is_some()
     }
 
-    /// Shuts it down as a person would, and waits.
+    /// Shuts the host down by command, and waits for its end.
     pub async fn poweroff(&self) -> Result<()> {
-        // The answer may be cut off by what was asked for.
+        // The shutdown may cut the answer off.
         let _ = self.run("systemctl poweroff").await;
         self.until(END, "to be off", |inner| Ok(inner.leader().is_none())).await
     }
@@ -185,7 +185,7 @@ impl Host {
         self.with(Inner::boot).await
     }
 
-    /// Reboots it as a person would, and waits until it is back.
+    /// Reboots the host by command, and waits until sshd answers again.
     pub async fn reboot(&self) -> Result<()> {
         let before = self.boot_id().await?;
         let _ = self.run("systemctl reboot").await;
@@ -200,12 +200,12 @@ impl Host {
         self.with(|inner| inner.wait_for_sshd()).await
     }
 
-    /// Changes with every boot.
+    /// The boot id, which changes with every boot.
     pub async fn boot_id(&self) -> Result<String> {
         Ok(self.run("cat /proc/sys/kernel/random/boot_id").await?.trim().to_owned())
     }
 
-    /// Installs it anew: all of its files are gone, and it has another host key.
+    /// Reinstalls the host: all of its files are lost, and it gets a new host key.
     pub async fn wipe(&self) -> Result<()> {
         self.with(|inner| {
             inner.seed()?;
@@ -215,17 +215,17 @@ impl Host {
         .await
     }
 
-    /// Takes it off the network; it runs on.
+    /// Disconnects the host from the network; it continues to run.
     pub async fn disconnect(&self) -> Result<()> {
         self.with(|inner| call("ip", ["link", "set", &inner.link, "down"]).map(drop)).await
     }
 
-    /// Puts it back on the network.
+    /// Reconnects the host to the network.
     pub async fn reconnect(&self) -> Result<()> {
         self.with(|inner| call("ip", ["link", "set", &inner.link, "up"]).map(drop)).await
     }
 
-    /// Leaves it with so few bytes of free disk space.
+    /// Fills the disk until only this number of bytes is free.
     pub async fn fill_disk(&self, free: u64) -> Result<()> {
         self.with(move |inner| {
             let used = inner.used()?;
@@ -234,37 +234,37 @@ impl Host {
         .await
     }
 
-    /// Gives it all of its disk again.
+    /// Frees the disk space again.
     pub async fn empty_disk(&self) -> Result<()> {
         self.with(|inner| inner.tell(&format!("limit {}", inner.wanted.disk.clone()))).await
     }
 
-    /// Makes its file systems read-only, as a kernel does that does not trust a disk any more. Fails if files are open for writing.
+    /// Makes its file systems read-only, as a kernel does after disk errors. Fails if files are open for writing.
     pub async fn read_only(&self) -> Result<()> {
-        // The journal is open all the time; it can do without its disk.
+        // journald keeps files open all the time; it can work without its disk.
         self.run("journalctl --relinquish-var && mount -o remount,bind,ro /var && mount -o remount,bind,ro /")
             .await
             .map(drop)
     }
 
-    /// Makes them writable again.
+    /// Makes the file systems writable again.
     pub async fn writable(&self) -> Result<()> {
         self.run("mount -o remount,bind,rw / && mount -o remount,bind,rw /var").await.map(drop)
     }
 
-    /// Sends packets for a subnet, such as another host's pods, that way. Lasts until the host is dropped.
+    /// Adds a route for a subnet, such as another host's pods. The route lasts until the host is dropped.
     pub async fn route(&self, subnet: &str, via: Ipv4Addr) -> Result<()> {
         let route = format!("route {subnet} via {via}");
         self.with(move |inner| inner.tell(&route)).await
     }
 
-    /// All of its files, now.
+    /// The current tree of all its files.
     pub async fn tree(&self) -> Result<Tree> {
         let leader = self.lock().leader().context("the host is off")?;
         aside(move || Tree::read(&Path::new("/proc").join(leader.to_string()).join("root"))).await
     }
 
-    /// Ends it and waits until nothing of it is left. Dropping it does the same.
+    /// Ends the host and waits until everything of it is removed. Dropping it does the same.
     pub async fn stop(self) -> Result<()> {
         aside(move || {
             drop(self);
@@ -304,7 +304,7 @@ impl Inner {
         Ok(Self { wanted, folder, address, host_key: String::new(), link, supervisor: None })
     }
 
-    /// Starts the supervisor, which makes the disk, and links the host to the bridge.
+    /// Starts the supervisor, which creates the disk, and links the host to the bridge.
     fn install(&mut self) -> Result<()> {
         self.seed()?;
         let cgroup = format!("fleetwright-{}-{}-{}", std::process::id(), self.link, self.wanted.name);
@@ -364,7 +364,7 @@ impl Inner {
         with_console_tail(&self.folder.join("console.log"), error)
     }
 
-    /// The first process of the host, as this machine numbers it; none if it is off.
+    /// The pid of the host's first process on this machine; none if the host is off.
     fn leader(&self) -> Option<u32> {
         let nspawn = fs::read_to_string(self.folder.join("nspawn.pid")).ok()?;
         let parent = format!("PPid:\t{}", nspawn.trim());
@@ -372,13 +372,13 @@ impl Inner {
             let process = entry.file_name().to_str()?.parse::<u32>().ok()?;
             let status = fs::read_to_string(entry.path().join("status")).ok()?;
             let first = |line: &str| line.starts_with("NSpid:") && line.ends_with("\t1");
-            // Before it became init it is still nspawn itself.
+            // Before the process becomes init it is still nspawn itself.
             let init = !status.starts_with("Name:\t(sd-") && !status.starts_with("Name:\tsystemd-nspawn");
             (init && status.lines().any(|line| line == parent) && status.lines().any(first)).then_some(process)
         })
     }
 
-    /// A command that enters the host; its program is to be added.
+    /// A command that enters the host's namespaces; the caller adds the program.
     fn enter(&self) -> Result<Command> {
         let leader = self.leader().with_context(|| format!("{} is off", self.wanted.name))?;
         let mut command = Command::new("nsenter");
@@ -412,7 +412,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if thread::panicking() || self.wanted.network.keeps_logs() {
-            // Whoever looks for what went wrong needs what systemd saw.
+            // The reader of the failure needs the status of systemd.
             if let Ok(mut entered) = self.enter() {
                 entered.args(["timeout", "10", "journalctl", "--no-pager", "--boot"]);
                 if let Ok(output) = entered.output() {
@@ -426,7 +426,7 @@ impl Drop for Inner {
     }
 }
 
-/// Waits until somebody who speaks SSH answers there.
+/// Waits until an SSH server answers at the address.
 pub(crate) fn wait_for_sshd(address: Ipv4Addr, within: Duration) -> Result<()> {
     let deadline = Instant::now() + within;
     let place = SocketAddr::from((address, 22));
@@ -445,7 +445,7 @@ pub(crate) fn wait_for_sshd(address: Ipv4Addr, within: Duration) -> Result<()> {
     }
 }
 
-/// The end of what was said on a console, with an error.
+/// Adds the end of the console output to an error.
 pub(crate) fn with_console_tail(console: &Path, error: anyhow::Error) -> anyhow::Error {
     let said = fs::read(console).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
@@ -453,7 +453,7 @@ pub(crate) fn with_console_tail(console: &Path, error: anyhow::Error) -> anyhow:
     error.context(format!("its console's last lines:\n{}", lines[lines.len().saturating_sub(20)..].join("\n")))
 }
 
-/// Runs a command by SSH, with a host key that is known.
+/// Runs a command by SSH, with a known host key.
 pub(crate) fn ssh(
     network: &Network,
     folder: &Path,
@@ -470,7 +470,7 @@ pub(crate) fn ssh(
     call("ssh", options.into_iter().chain([format!("root@{address}").as_str(), command]))
 }
 
-/// Writes what makes one host another than the next below a folder, and gives its host key.
+/// Writes the files that differ between hosts below a folder, and returns the host key.
 pub(crate) fn seed(
     seed: &Path,
     name: &str,
@@ -488,7 +488,7 @@ pub(crate) fn seed(
     };
     put("etc/hostname", 0o644, format!("{name}\n").as_bytes())?;
     put("etc/hosts", 0o644, format!("127.0.0.1 localhost\n{address} {name}\n").as_bytes())?;
-    // Kubelets want one, though nobody here knows names.
+    // Kubelets need the file, though no name server is reachable.
     put("etc/resolv.conf", 0o644, b"search .\n")?;
     put("etc/machine-id", 0o444, format!("{machine_id}\n").as_bytes())?;
     put("root/.ssh/authorized_keys", 0o600, format!("{}\n", network.ssh_public_key()).as_bytes())?;

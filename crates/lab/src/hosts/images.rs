@@ -1,7 +1,7 @@
-//! Container images without a registry and without a daemon: docker archives made of files of this machine, to be imported by
+//! Container images without a registry and without a daemon: docker archives built from files of this machine, for
 //! `ctr -n k8s.io images import`.
 //!
-//! Binaries of Kubernetes are large, so an archive is written as a stream and needs not be kept: whoever imports it reads it from a pipe.
+//! Binaries of Kubernetes are large, so an archive is written as a stream: the importer reads it from a pipe, and no file is kept.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -17,28 +17,28 @@ use super::modules;
 use super::tree::hex;
 use crate::Binaries;
 
-/// What keeps a pod's namespaces: the name that Debian's containerd asks for.
+/// The sandbox image, by the name in the configuration of Debian's containerd.
 pub const PAUSE: &str = "registry.k8s.io/pause:3.6";
 /// A web server on port 8080 that answers with its pod's name.
 pub const WEB: &str = "fleetwright.io/lab/web:1";
-/// A shell with all that busybox has, for workloads of tests.
+/// A shell with all of busybox, for workloads of tests.
 pub const BUSYBOX: &str = "fleetwright.local/busybox:1";
-/// What the specs of [`modules::SPECS`] call the images that they run.
+/// The names of the images in the specs of [`modules::SPECS`].
 const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
-/// What they change to or from: what matters there is that it is another image.
+/// The older image that specs roll from or to; only the difference of the images matters.
 const OLDER_AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.55";
 const SPECS_BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
 const SPECS_DNS: &str = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0";
 const SPECS_PAUSE: &str = "registry.k8s.io/pause:3.10.2";
 
-/// Changing what is made here changes this.
+/// Part of the cache key: change it with every change of the build below.
 pub(crate) const RECIPE: &str = "images of files of this machine, 3";
 
-/// Where the names of images begin that are made here.
+/// The prefix of the names of images that are built here.
 const REGISTRY: &str = "fleetwright.local";
-/// Where their executables are.
+/// The folder of the executables in an image.
 const FOLDER: &str = "usr/local/bin";
-/// The user that owns nothing: what control planes run as.
+/// The unprivileged user of control planes.
 const PASSWD: &[u8] = b"root:x:0:0:root:/:/bin/sh\nnonroot:x:65532:65532:nonroot:/:/bin/sh\n";
 const GROUP: &[u8] = b"root:x:0:\nnonroot:x:65532:\n";
 
@@ -52,26 +52,26 @@ pub fn coredns() -> String {
     name("coredns", &format!("v{}", modules::COREDNS))
 }
 
-/// An image of one layer: files of this machine, and how it begins.
+/// An image of one layer: files of this machine, and its entry point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     name: String,
-    /// What it is called as well.
+    /// Further names.
     also: Vec<String>,
-    /// Path in the image, file of this machine.
+    /// The path in the image, and the file of this machine.
     files: Vec<(String, PathBuf)>,
-    /// Path in the image, where it leads.
+    /// The path in the image, and the link's target.
     links: Vec<(String, String)>,
     entrypoint: Vec<String>,
-    /// What is run after that unless a pod says otherwise.
+    /// The command after that, unless a pod sets its own.
     command: Vec<String>,
 }
 
 impl Image {
-    /// An image of executables, which are found by their names; it begins with the first one.
+    /// An image of executables, under their own names; the first one is its entry point.
     ///
     /// # Errors
-    /// When one of them has no name.
+    /// When an executable has no file name.
     pub fn of(name: impl Into<String>, executables: impl IntoIterator<Item = PathBuf>) -> Result<Self> {
         let mut files = Vec::new();
         for file in executables {
@@ -82,16 +82,16 @@ impl Image {
         Ok(Self { name: name.into(), also: Vec::new(), files, links: Vec::new(), entrypoint, command: Vec::new() })
     }
 
-    /// An image of one executable of this machine, with the libraries that it is linked to.
+    /// An image of one executable of this machine, with its shared libraries.
     ///
     /// # Errors
-    /// When these cannot be told.
+    /// When the libraries cannot be determined.
     pub fn program(name: impl Into<String>, executable: impl Into<PathBuf>) -> Result<Self> {
         let executable = executable.into();
         Self::of(name, [executable.clone()])?.libraries(&executable)
     }
 
-    /// One more executable of this machine beside the others, with the libraries that it is linked to.
+    /// Adds another executable of this machine, with its shared libraries.
     fn tool(mut self, program: &str) -> Result<Self> {
         let folders = ["/usr/sbin", "/usr/bin"].map(|folder| Path::new(folder).join(program));
         let found = folders.into_iter().find(|path| path.is_file());
@@ -100,10 +100,10 @@ impl Image {
         self.libraries(&found)
     }
 
-    /// The libraries that an executable is linked to.
+    /// Adds the shared libraries of an executable.
     fn libraries(mut self, executable: &Path) -> Result<Self> {
         let linked = call("ldd", [executable.as_os_str()])?;
-        // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, or the path alone for what loads the others.
+        // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, or only the path for the dynamic loader.
         for path in linked.split_whitespace().filter(|word| word.starts_with('/')) {
             let place = path.trim_start_matches('/').to_owned();
             if self.files.iter().all(|(known, _)| *known != place) {
@@ -113,10 +113,10 @@ impl Image {
         Ok(self)
     }
 
-    /// Our own program, with the helpers for hosts where it looks for them.
+    /// The program fleetwright, with the helpers for hosts at the place where it searches for them.
     ///
     /// # Errors
-    /// When one of them cannot be read.
+    /// When one of the files cannot be read.
     pub fn fleetwright(name: impl Into<String>, program: impl Into<PathBuf>, helpers: &Path) -> Result<Self> {
         let mut image = Self::program(name, program)?;
         for helper in fs::read_dir(helpers).with_context(|| format!("cannot read {}", helpers.display()))? {
@@ -132,11 +132,11 @@ impl Image {
     /// kube-proxy of a minor such as `1.36`, with `nft`.
     ///
     /// # Errors
-    /// When it was not built, or this machine has no `nft`.
+    /// When kube-proxy was not built, or this machine has no `nft`.
     pub fn kube_proxy(minor: &str) -> Result<Self> {
         let binary = Binaries::find(minor)?.path("kube-proxy")?;
         let mut image = Self::of(name("kube-proxy", Binaries::version(minor)?), [binary])?.tool("nft")?;
-        // Without the names of protocols nft tells numbers instead, and a kube-proxy that begins anew takes all Services for others, and drops them.
+        // Without the names of protocols nft prints numbers instead, and a restarted kube-proxy takes all Services for others, and drops them.
         image.files.push(("etc/protocols".to_owned(), "/etc/protocols".into()));
         Ok(image)
     }
@@ -144,7 +144,7 @@ impl Image {
     /// etcd (with etcdutl, where it was built), kube-apiserver, kube-controller-manager and kube-scheduler of a minor such as `1.36`.
     ///
     /// # Errors
-    /// When one was not built; the error says what to run.
+    /// When one was not built; the error names the command to run.
     pub fn control_plane(minor: &str) -> Result<Vec<Self>> {
         let binaries = Binaries::find(minor)?;
         let etcd = ["etcd", "etcdutl"].into_iter().filter_map(|binary| binaries.path(binary).ok());
@@ -155,7 +155,7 @@ impl Image {
         Ok(images)
     }
 
-    /// CoreDNS. Built from its Go module the first time.
+    /// The image of CoreDNS. The first call builds it from its Go module.
     ///
     /// # Errors
     /// When it cannot be built.
@@ -163,10 +163,10 @@ impl Image {
         Self::of(coredns(), [aside(modules::coredns).await?])
     }
 
-    /// The images that Kubernetes' own specs ask for and that can be made here: agnhost, busybox, dig and pause. Specs that ask for others cannot run.
+    /// The images of Kubernetes' own specs that can be built here: agnhost, busybox, dig and pause. Specs with other images cannot run.
     ///
     /// # Errors
-    /// When agnhost cannot be built, or this machine lacks one of the programs that belong beside it.
+    /// When agnhost cannot be built, or this machine lacks one of the programs beside it.
     pub async fn of_specs() -> Result<Vec<Self>> {
         let (agnhost, pair) = (aside(modules::agnhost).await?, aside(modules::agnhost_pair).await?);
         aside(move || {
@@ -186,7 +186,7 @@ impl Image {
             whole.also.push(OLDER_AGNHOST.to_owned());
             Ok(vec![
                 whole,
-                // As all others it is asked to end, and does.
+                // Like the others it exits on SIGTERM.
                 server(SPECS_PAUSE, &["/agnhost", "pause"], &[])?,
                 Self::busybox(SPECS_BUSYBOX, &[], &["sh"])?,
                 Self::busybox(SPECS_DNS, &[], &["sh"])?.shell()?.tool("dig")?.tool("getent")?,
@@ -195,7 +195,7 @@ impl Image {
         .await
     }
 
-    /// Another shell than busybox' own, which runs its own programs whatever else there is.
+    /// Uses another shell than busybox' own, which prefers its built-in programs to all others.
     fn shell(mut self) -> Result<Self> {
         self.links.retain(|(path, _)| path != "bin/sh");
         let dash = Path::new("/bin/dash");
@@ -203,7 +203,7 @@ impl Image {
         self.libraries(dash)
     }
 
-    /// [`PAUSE`], [`WEB`] and [`BUSYBOX`].
+    /// The images [`PAUSE`], [`WEB`] and [`BUSYBOX`].
     ///
     /// # Errors
     /// When this machine has no busybox.
@@ -231,12 +231,12 @@ impl Image {
         })
     }
 
-    /// What it is called.
+    /// The name of the image.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What tells it from another that was made of other files: their sizes and ages. Reading them would take longer than to boot a host.
+    /// A key over the sizes and modification times of its files. A hash of their content would take longer than booting a host.
     pub(crate) fn key(&self) -> Result<String> {
         let mut key = format!("{self:?}");
         for (_, file) in &self.files {
@@ -246,7 +246,7 @@ impl Image {
         Ok(key)
     }
 
-    /// Writes it as a docker archive: the same bytes for the same files.
+    /// Writes the image as a docker archive: the same bytes for the same files.
     ///
     /// # Errors
     /// When a file cannot be read, or the archive cannot be written.
@@ -282,7 +282,7 @@ pub fn write(images: &[Image], to: impl Write) -> Result<()> {
     let mut archive = Builder::new(to);
     let mut manifest = Vec::new();
     for (number, image) in images.iter().enumerate() {
-        // The archive's index names the layer by its digest, and tar says sizes first: so it is made twice and kept nowhere.
+        // The archive's index names the layer by its digest, and tar needs sizes first: so the layer is built twice and stored nowhere.
         let mut sum = Sum { context: Context::new(&SHA256), length: 0 };
         image.layer(&mut sum)?;
         let config = json!({
@@ -303,7 +303,7 @@ pub fn write(images: &[Image], to: impl Write) -> Result<()> {
         begins.set_path(&layer)?;
         begins.set_cksum();
         archive.get_mut().write_all(begins.as_bytes())?;
-        // A whole number of blocks, as every archive is: nothing to fill up.
+        // The layer is a whole number of tar blocks: no padding is needed.
         image.layer(archive.get_mut())?;
         let names: Vec<_> = std::iter::once(&image.name).chain(&image.also).collect();
         manifest.push(json!({ "Config": name, "RepoTags": names, "Layers": [layer] }));
@@ -312,7 +312,7 @@ pub fn write(images: &[Image], to: impl Write) -> Result<()> {
     Ok(archive.into_inner()?.flush()?)
 }
 
-/// Counts and digests what is written.
+/// Counts and hashes the written bytes.
 struct Sum {
     context: Context,
     length: u64,
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn an_image_names_its_layer_by_digest_and_has_its_executables_where_they_are_looked_for() {
         let folder = tempfile::tempdir().unwrap();
-        // Neither fills its last block.
+        // The sizes are no multiples of a block.
         for (name, text) in [("etcd", "one"), ("etcdutl", "two, and somewhat longer")] {
             fs::write(folder.path().join(name), text).unwrap();
         }
@@ -377,7 +377,7 @@ mod tests {
         image.write(&mut archive).unwrap();
         image.write(&mut again).unwrap();
         assert_eq!(archive, again);
-        // A tar of whole blocks.
+        // A tar consists of whole blocks.
         assert_eq!(archive.len() % 512, 0);
 
         let files = unpacked(&archive);

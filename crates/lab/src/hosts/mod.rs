@@ -1,5 +1,5 @@
-//! Real hosts on this machine: Debian with systemd and sshd, each with an address of its own, by systemd-nspawn; and machines with a kernel
-//! of their own, by emulation.
+//! Real hosts on this machine: Debian with systemd and sshd, each with its own address, by systemd-nspawn; and emulated machines with their
+//! own kernel.
 //!
 //! ```no_run
 //! # async fn doc() -> anyhow::Result<()> {
@@ -11,12 +11,12 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Needs root, namespaces and some programs: [`missing_requirements`] tells what is missing.
+//! Needs root, namespaces and some programs: [`missing_requirements`] lists what is missing.
 //!
-//! Guarantees: processes, mounts, network namespaces, links, bridges and cgroups are gone when their owner is dropped, when the test panics,
-//! and when its process is killed, even with SIGKILL. What an even worse end left behind is removed by the next [`Network::start`].
+//! Guarantees: processes, mounts, network namespaces, links, bridges and cgroups are removed when their owner is dropped, when the test panics,
+//! and when its process is killed, even with SIGKILL. If the supervisor is killed too, the next [`Network::start`] removes what it left behind.
 //!
-//! Caveat: nspawn hosts share this machine's kernel. Settings that have no namespace (`vm.*`, `kernel.*`) are everybody's.
+//! Caveat: nspawn hosts share this machine's kernel. Settings without a namespace (`vm.*`, `kernel.*`) apply to the whole machine.
 
 pub mod archives;
 pub(crate) mod command;

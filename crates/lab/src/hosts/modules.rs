@@ -1,4 +1,4 @@
-//! Executables that are built from the Go modules in `k8s/`, once, and kept in the cache.
+//! Executables that are built from the Go modules in `k8s/`, once, and cached.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -16,7 +16,7 @@ use crate::binaries::cache;
 pub const NODE_PROBLEM_DETECTOR: &str = "1.36.0";
 /// The pin of `k8s/coredns/go.mod`.
 pub const COREDNS: &str = "1.14.2";
-/// The Kubernetes whose own specs there are: the pin of `k8s/e2e/go.mod`.
+/// The Kubernetes version of the end-to-end specs: the pin of `k8s/e2e/go.mod`.
 pub const SPECS: &str = "1.36.4";
 
 pub(crate) fn node_problem_detector() -> Result<PathBuf> {
@@ -34,7 +34,7 @@ pub(crate) fn agnhost() -> Result<PathBuf> {
     built("e2e", &Path::new("e2e").join(SPECS).join("agnhost"), "", "k8s.io/kubernetes/test/images/agnhost")
 }
 
-/// The folder with what it serves by TLS: `localhost.crt` and `localhost.key`, which are in its image. Nobody checks whose they are.
+/// The folder with its TLS pair: `localhost.crt` and `localhost.key`, which are part of its image. Clients do not verify them.
 pub(crate) fn agnhost_pair() -> Result<PathBuf> {
     let folder = cache()?.join("e2e").join(SPECS).join("localhost");
     once(&folder, |unfinished| {
@@ -55,10 +55,10 @@ pub(crate) fn specs() -> Result<PathBuf> {
     made(&["test", "-c"], "e2e", &Path::new("e2e").join(SPECS).join("e2e.test"), "", "fleetwright.io/e2e")
 }
 
-/// Builds all of them that are not there: else the first test that needs one does, with a limit on its time and beside others that have one too.
+/// Builds all missing executables: otherwise the first test that needs one builds it, within its time limit and beside other tests with one.
 ///
 /// # Errors
-/// One of them cannot be built.
+/// One of them fails to build.
 pub fn build_all() -> Result<()> {
     for one in [node_problem_detector, coredns, agnhost, specs] {
         one()?;

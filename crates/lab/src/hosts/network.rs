@@ -16,13 +16,13 @@ use anyhow::{Context, Result, bail};
 use super::command::{aside, call};
 use super::{reaper, requirements};
 
-/// Networks of this process so far: part of their names.
+/// The number of networks of this process so far, as part of their names.
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// Links of this process so far.
+/// The number of links of this process so far.
 static LINKS: AtomicU32 = AtomicU32::new(0);
 
-/// A bridge on this machine in a subnet of 198.18.0.0/15, the range that is set aside for benchmarks, with its own SSH key that opens all
-/// hosts on it. Hosts reach this machine and each other, nobody else. Cheap to clone; ends with its last clone and host.
+/// A bridge on this machine in a subnet of 198.18.0.0/15, the range for benchmarks, with an SSH key for all
+/// hosts on it. Hosts reach this machine and each other, and nothing else. Cheap to clone; removed with its last clone and host.
 #[derive(Clone, Debug)]
 pub struct Network {
     inner: Arc<Inner>,
@@ -31,7 +31,7 @@ pub struct Network {
 #[derive(Debug)]
 struct Inner {
     bridge: String,
-    /// The first three bytes of its addresses.
+    /// The first three bytes of the subnet.
     subnet: [u8; 3],
     folder: PathBuf,
     keeper: Mutex<Child>,
@@ -41,10 +41,10 @@ struct Inner {
 }
 
 impl Network {
-    /// Makes one, in a subnet that nobody uses, and removes what killed runs left behind.
+    /// Creates a network in a free subnet, and removes what killed runs left behind.
     ///
     /// # Errors
-    /// When this machine cannot run hosts: says what it lacks.
+    /// When this machine cannot run hosts: the error lists what is missing.
     pub async fn start() -> Result<Self> {
         aside(Self::made).await
     }
@@ -81,7 +81,7 @@ impl Network {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// This machine's address on it.
+    /// The address of this machine on the bridge.
     pub fn address(&self) -> Ipv4Addr {
         self.inner.at(1)
     }
@@ -91,7 +91,7 @@ impl Network {
         &self.inner.bridge
     }
 
-    /// The private key that opens all hosts on it, in OpenSSH's form.
+    /// The private SSH key of all hosts on it, in OpenSSH's format.
     pub fn ssh_key(&self) -> &str {
         &self.inner.key
     }
@@ -101,17 +101,17 @@ impl Network {
         self.inner.folder.join("key")
     }
 
-    /// The public half of it.
+    /// The public half of the SSH key.
     pub fn ssh_public_key(&self) -> &str {
         &self.inner.public_key
     }
 
-    /// The folder with what the hosts said on their consoles.
+    /// The folder with the console logs of the hosts.
     pub fn folder(&self) -> &Path {
         &self.inner.folder
     }
 
-    /// Leaves the folder behind and says where it is, for a test that failed without a panic.
+    /// Keeps the folder and prints its path, for a test that failed without a panic.
     pub fn keep_logs(&self) {
         if fs::write(self.inner.folder.join("keep"), "").is_ok() {
             eprintln!("lab: the hosts' logs are in {}", self.inner.folder.display());
@@ -123,7 +123,7 @@ impl Network {
         self.inner.folder.join("keep").exists()
     }
 
-    /// An address that no host of it has; given back with [`Network::give_back`].
+    /// Allocates a free address; returned with [`Network::give_back`].
     pub(crate) fn take_address(&self) -> Result<Ipv4Addr> {
         let mut taken = self.inner.taken.lock().unwrap_or_else(|broken| broken.into_inner());
         let free = (2..=254).find(|number| !taken.contains(number)).context("the network has no address left")?;
@@ -135,7 +135,7 @@ impl Network {
         self.inner.taken.lock().unwrap_or_else(|broken| broken.into_inner()).remove(&address.octets()[3]);
     }
 
-    /// A name for a link that no other of this machine has.
+    /// A name for a link that is unique on this machine.
     pub(crate) fn link_name(&self) -> String {
         format!("fw{}v{}", process::id(), LINKS.fetch_add(1, Ordering::Relaxed))
     }
@@ -147,13 +147,13 @@ impl Inner {
         Ipv4Addr::new(a, b, c, number)
     }
 
-    /// Makes the bridge in a subnet that is free. Labs that start at the same time do so one after the other.
+    /// Creates the bridge in a free subnet. A lock serializes labs that start at the same time.
     fn link(&self) -> Result<[u8; 3]> {
         let lock = File::create(env::temp_dir().join(".fleetwright-hosts.lock"))?;
         lock.lock()?;
         let used = call("ip", ["-o", "-4", "address", "show"])?;
         let candidates = (18..=19).flat_map(|b| (1..=250).map(move |c| [198, b, c]));
-        // Begins at another place in each process: an address that a machine was just reached at is not another's at once.
+        // Each process starts at another subnet, so that an address is not reused for another machine right after its last use.
         let begin = (process::id() as usize * 7) % 500;
         let subnet =
             candidates.cycle().skip(begin).take(500).find(|[a, b, c]| !used.contains(&format!("inet {a}.{b}.{c}.")));
@@ -186,7 +186,7 @@ impl Drop for Inner {
     }
 }
 
-/// Makes an ed25519 key pair at that path.
+/// Generates an ed25519 key pair at this path.
 pub(crate) fn keygen(path: &Path, comment: &str) -> Result<()> {
     let _ = fs::remove_file(path);
     let path = path.to_string_lossy();

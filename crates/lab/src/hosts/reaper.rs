@@ -1,13 +1,13 @@
-//! Removes what runs left behind that ended in a way that nobody could clean up after, such as a supervisor killed with its owner.
+//! Removes the remains of runs without cleanup, such as after SIGKILL to a supervisor and its owner.
 //!
-//! Whatever belongs to a run has the number of its process in its name; a run whose process lives is left alone.
+//! All names of a run contain its pid; the resources of a live process are left alone.
 
 use std::path::Path;
 use std::{env, fs};
 
 use super::command::call;
 
-/// Removes it; what cannot be removed stays for the next time.
+/// Removes the remains; resources that cannot be removed stay for the next call.
 pub(crate) fn reap() {
     links();
     cgroups();
@@ -24,7 +24,7 @@ fn links() {
     }
 }
 
-/// Cgroups `fleetwright-PID-…`, at the top of a hierarchy or below the cgroup that this process is in.
+/// Cgroups `fleetwright-PID-…`, at the top of a hierarchy or below the cgroup of this process.
 fn cgroups() {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     for line in own.lines() {
@@ -48,7 +48,7 @@ fn cgroups() {
     }
 }
 
-/// Folders `fleetwright-hosts-PID-…`, and those of control planes and package servers, that nobody asked to keep.
+/// Folders `fleetwright-hosts-PID-…`, and those of control planes and package servers, unless marked to be kept.
 fn folders() {
     for entry in fs::read_dir(env::temp_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -61,7 +61,7 @@ fn folders() {
     }
 }
 
-/// The number that a name begins with, if one of these characters comes after it.
+/// The number at the start of a name, if one of these characters follows.
 fn owner(name: &str, after: &[char]) -> Option<u32> {
     let (number, _) = name.split_once(|c: char| !c.is_ascii_digit())?;
     let next = name[number.len()..].chars().next()?;

@@ -1,4 +1,4 @@
-//! A local apt repository: Debian packages and all that they need on a bare host, fetched once from Debian's mirror.
+//! A local apt repository: Debian packages with all their dependencies for a bare host, fetched once from Debian's mirror.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,11 +15,11 @@ use crate::binaries::cache;
 /// A package of a [`Repository`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deb {
-    /// Its name.
+    /// The name of the package.
     pub name: String,
-    /// Its version.
+    /// The version of the package.
     pub version: String,
-    /// Its file.
+    /// The package file.
     pub file: PathBuf,
 }
 
@@ -31,10 +31,10 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Fetches these packages and what they need that the template lacks. Kept in the cache from then on.
+    /// Fetches these packages and the dependencies that the template lacks, and caches them.
     ///
     /// # Errors
-    /// When one cannot be fetched.
+    /// When a package cannot be fetched.
     pub async fn with(template: &Template, packages: &[&str]) -> Result<Self> {
         let template = template.clone();
         let packages: Vec<_> = packages.iter().map(|&package| package.to_owned()).collect();
@@ -45,7 +45,7 @@ impl Repository {
         .await
     }
 
-    /// The packages of Debian whose names match an expression, in the order of their versions: to find out which kernels there are.
+    /// The packages of Debian whose names match an expression, in the order of their versions: to find the available kernels.
     pub async fn search(template: &Template, expression: &str) -> Result<Vec<String>> {
         let (template, expression) = (template.clone(), expression.to_owned());
         aside(move || {
@@ -68,7 +68,7 @@ impl Repository {
         &self.debs
     }
 
-    /// One of them.
+    /// The package of this name.
     pub fn deb(&self, name: &str) -> Result<&Deb> {
         self.debs
             .iter()
@@ -76,7 +76,7 @@ impl Repository {
             .with_context(|| format!("package {name} not found in the repository"))
     }
 
-    /// Serves it; the answer is a line for a host's `/etc/apt/sources.list.d`.
+    /// Serves the repository; returns a line for a host's `/etc/apt/sources.list.d`.
     pub fn serve(&self, server: &PackageServer) -> Result<String> {
         let place = server.folder().join("apt");
         let _ = fs::remove_file(&place);
@@ -104,7 +104,7 @@ impl Repository {
             fs::create_dir_all(unfinished)?;
             for entry in fs::read_dir(apt.work.path().join("cache/archives"))? {
                 let file = entry?.path();
-                // The mirror's names are escaped by apt: `1%3a2.3` is version 1:2.3.
+                // apt escapes file names: `1%3a2.3` is version 1:2.3.
                 if file.extension().is_some_and(|extension| extension == "deb") {
                     let name = file.file_name().context("a file has a name")?.to_string_lossy().replace("%3a", "_");
                     fs::copy(&file, unfinished.join(name))?;
@@ -128,7 +128,7 @@ fn listed(paragraph: &str, folder: &Path) -> Option<Deb> {
     })
 }
 
-/// apt as a bare host would run it, with folders of its own: this machine's packages and lists do not matter.
+/// apt as a bare host runs it, with its own folders: independent of this machine's packages and lists.
 struct Apt {
     work: tempfile::TempDir,
     options: Vec<String>,

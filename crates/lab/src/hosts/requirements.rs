@@ -1,4 +1,4 @@
-//! Whether this machine can run hosts at all.
+//! Checks whether this machine can run hosts.
 
 use std::env;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-/// The programs without which there is no host, and the Debian packages that bring them.
+/// The required programs, and the Debian packages that contain them.
 const PROGRAMS: [(&str, &str); 10] = [
     ("debootstrap", "debootstrap"),
     ("systemd-nspawn", "systemd-container"),
@@ -20,7 +20,7 @@ const PROGRAMS: [(&str, &str); 10] = [
     ("apt-ftparchive", "apt-utils"),
 ];
 
-/// What this machine lacks to run hosts; empty if it can.
+/// The missing requirements for hosts; empty if this machine can run them.
 pub fn missing_requirements() -> Vec<String> {
     let mut lacks: Vec<String> = PROGRAMS
         .iter()
@@ -28,7 +28,7 @@ pub fn missing_requirements() -> Vec<String> {
         .map(|(program, package)| format!("the program {program} (Debian package {package})"))
         .collect();
     if lacks.is_empty() {
-        // Asks the kernel instead of guessing from user ids and capabilities.
+        // Tests the mounts instead of inferring them from user ids and capabilities.
         let script = "mount -t tmpfs tmpfs /mnt && mkdir /mnt/l /mnt/u /mnt/w /mnt/o && \
                       mount -t overlay -o lowerdir=/mnt/l,upperdir=/mnt/u,workdir=/mnt/w overlay /mnt/o && ip link add type veth";
         let tried =
@@ -45,7 +45,7 @@ pub fn missing_requirements() -> Vec<String> {
     lacks
 }
 
-/// Fails with all that is missing.
+/// Fails with the list of missing requirements.
 pub fn require() -> Result<()> {
     let lacks = missing_requirements();
     if !lacks.is_empty() {

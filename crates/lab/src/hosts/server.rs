@@ -1,4 +1,4 @@
-//! A package server on this machine: a folder over HTTP, which can be told to misbehave.
+//! A package server on this machine: a folder over HTTP, with faults on request.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -28,27 +28,27 @@ use super::tree::{digest, hex};
 
 const CHUNK: usize = 256 << 10;
 
-/// What a server does instead of serving.
+/// A fault of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misbehaviour {
     /// Answers with this status.
     Fail(u16),
-    /// Sends so many bytes a second.
+    /// Sends this number of bytes per second.
     Slow(u64),
-    /// Sends other bytes, as many.
+    /// Sends other bytes of the same length.
     Wrong,
-    /// Closes the connection in the middle.
+    /// Closes the connection in the middle of the body.
     Cut,
-    /// Takes the request and says nothing.
+    /// Accepts the request and does not answer.
     Hang,
 }
 
-/// Something that is served.
+/// A served file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// Where.
+    /// The URL of the file.
     pub url: String,
-    /// Its digest, in lower-case hex.
+    /// The SHA-256 of the file, in lower-case hex.
     pub sha256: String,
 }
 
@@ -58,7 +58,7 @@ struct Shared {
     requests: BTreeMap<String, u64>,
 }
 
-/// A folder over HTTP. Ends when it is dropped.
+/// A folder over HTTP. Dropping it stops the server.
 #[derive(Debug)]
 pub struct PackageServer {
     address: SocketAddr,
@@ -69,9 +69,9 @@ pub struct PackageServer {
 }
 
 impl PackageServer {
-    /// Starts one on a free port of that address, with nothing in it.
+    /// Starts a server without files on a free port of this address.
     pub fn start(address: impl Into<IpAddr>) -> Result<Self> {
-        // With the number of this process, so that what is left of it when it is killed can be told from what is in use.
+        // The name contains the pid, so that the reaper can tell the remains of a killed process from folders in use.
         let folder = tempfile::Builder::new().prefix(&format!("fleetwright-packages-{}-", process::id())).tempdir()?;
         let shared = Arc::new(Mutex::new(Shared::default()));
         let listener = std::net::TcpListener::bind((address.into(), 0)).context("no port for the package server")?;
@@ -92,17 +92,17 @@ impl PackageServer {
         Ok(Self { address, folder, shared, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where a path is.
+    /// The URL of a path.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}/{}", self.address, path.trim_start_matches('/'))
     }
 
-    /// The folder that is served: what is put there is there at once.
+    /// The served folder: a new file is served at once.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Serves a file of this machine under that path. It is not copied.
+    /// Serves a file of this machine under this path, without a copy.
     pub fn publish(&self, path: &str, file: &Path) -> Result<Published> {
         let place = self.place(path)?;
         let _ = fs::remove_file(&place);
@@ -118,7 +118,7 @@ impl PackageServer {
         Ok(Published { url: self.url(path), sha256: hex(sum.as_ref()) })
     }
 
-    /// Misbehaves for all paths that begin so; with none, not any more.
+    /// Sets the fault of all paths with this prefix; none removes it.
     pub fn misbehave(&self, prefix: &str, how: Option<Misbehaviour>) {
         let mut shared = self.shared.lock().unwrap_or_else(|broken| broken.into_inner());
         let prefix = prefix.trim_start_matches('/').to_owned();
@@ -128,7 +128,7 @@ impl PackageServer {
         }
     }
 
-    /// How often that path was asked for.
+    /// The number of requests for this path.
     pub fn requests(&self, path: &str) -> u64 {
         let shared = self.shared.lock().unwrap_or_else(|broken| broken.into_inner());
         shared.requests.get(path.trim_start_matches('/')).copied().unwrap_or_default()
@@ -163,7 +163,7 @@ async fn serve(listener: std::net::TcpListener, folder: PathBuf, shared: Arc<Mut
                 let (folder, shared) = (folder.clone(), shared.clone());
                 async move { Ok::<_, Infallible>(answer(&request, &folder, &shared).await) }
             });
-            // A client that goes away is no trouble of ours.
+            // A client that disconnects is not an error of the server.
             let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
@@ -178,7 +178,10 @@ async fn answer(request: &Request<Incoming>, folder: &Path, shared: &Mutex<Share
     };
     match how {
         Some(Misbehaviour::Fail(status)) => {
-            return text(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), "failing on request\n");
+            return text(
+                StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+                "failing on request\n",
+            );
         }
         Some(Misbehaviour::Hang) => std::future::pending().await,
         _ => {}
@@ -221,7 +224,7 @@ async fn answer(request: &Request<Incoming>, folder: &Path, shared: &Mutex<Share
     response
 }
 
-/// Debian's file names have `+` and `~`, which clients escape as they like.
+/// Decodes percent escapes: Debian's file names have `+` and `~`, which clients may escape or not.
 fn unescape(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();

@@ -1,4 +1,4 @@
-//! All that machines need around them: a network, a control plane on it, and packages to install.
+//! The environment of machines: a network, a control plane on it, and packages to install.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,23 +9,23 @@ use anyhow::{Context, Result};
 use super::{Host, HostBuilder, Network, PackageServer, Published, Repository, Template, archives, images};
 use crate::{Binaries, ControlPlane, DEFAULT_MINOR};
 
-/// The Debian packages that a node of Kubernetes needs, besides what the template has.
+/// The Debian packages that a Kubernetes node needs beside the template.
 const DEBS: [&str; 4] = ["containerd", "runc", "containernetworking-plugins", "iptables"];
 
 /// The versions of the kubelet that can be installed, oldest first.
 pub const KUBELETS: [(&str, &str); 2] = [("1.36", "1.36.4"), ("1.37", "1.37.1")];
 
-/// A network with real Kubernetes on it and everything from which a bare host can be made a node. Nothing else is reachable from there.
+/// A network with a real Kubernetes control plane and all packages to turn a bare host into a node. Hosts reach nothing else.
 pub struct Site {
-    /// Where the hosts are.
+    /// The network of the hosts.
     pub network: Network,
-    /// Kubernetes' control plane, with all controllers and a scheduler, but without nodes.
+    /// The control plane of Kubernetes, with all controllers and a scheduler, but without nodes.
     pub plane: ControlPlane,
-    /// Where packages come from.
+    /// The package server.
     pub packages: PackageServer,
-    /// What hosts begin with.
+    /// The file tree of new hosts.
     pub template: Template,
-    /// Debian packages.
+    /// The Debian packages.
     pub repository: Repository,
     apt: String,
     kubelets: BTreeMap<String, Published>,
@@ -34,22 +34,22 @@ pub struct Site {
 }
 
 impl Site {
-    /// Starts everything but hosts. What has to be fetched or built once is said.
+    /// Starts everything but hosts. Prints what has to be fetched or built once.
     ///
     /// # Errors
-    /// When this machine cannot run hosts, or something cannot be had.
+    /// When this machine cannot run hosts, or a dependency is not available.
     pub async fn start() -> Result<Self> {
         let ground = SiteBase::prepare().await?;
         let plane = ground.plane(DEFAULT_MINOR).await?;
         Ok(ground.under(plane))
     }
 
-    /// Boots a bare host that knows the site's Debian repository.
+    /// Boots a bare host with the site's Debian repository configured.
     pub async fn host(&self, name: &str) -> Result<Host> {
         self.bare(name).start().await
     }
 
-    /// The same, to be given more.
+    /// The configuration of such a host, to extend.
     pub(crate) fn bare(&self, name: &str) -> HostBuilder {
         let bare = Host::builder(&self.network, &self.template, name);
         bare.file("/etc/apt/sources.list.d/site.list", 0o644, self.apt.clone())
@@ -60,7 +60,7 @@ impl Site {
         format!("10.244.{number}.0/24")
     }
 
-    /// Lets the pods of all these hosts reach each other, in the order of [`Site::pods`]: what a network does.
+    /// Adds routes between the pods of all these hosts, in the order of [`Site::pods`], as a pod network does.
     pub async fn connect(&self, hosts: &[&Host]) -> Result<()> {
         for (from, host) in hosts.iter().enumerate() {
             for (to, other) in hosts.iter().enumerate().filter(|(to, _)| *to != from) {
@@ -76,7 +76,7 @@ impl Site {
         self.kubelets.get(version).with_context(|| format!("kubelet {version} not found; run make k8s MINOR=…"))
     }
 
-    /// The versions of the kubelet that there are, oldest first.
+    /// The available versions of the kubelet, oldest first.
     pub fn kubelet_versions(&self) -> impl Iterator<Item = &str> {
         self.kubelets.keys().map(String::as_str)
     }
@@ -91,19 +91,19 @@ impl Site {
         &self.images
     }
 
-    /// What packages may know of the cluster, for the ConfigMap `cluster-values`.
+    /// The cluster's values for packages, for the ConfigMap `cluster-values`.
     pub fn cluster_values(&self) -> BTreeMap<String, String> {
         let values = [
             ("server", self.plane.url()),
             ("caBundle", self.plane.ca_pem()),
-            // Nobody answers there: pods of tests know each other's addresses.
+            // No DNS server has this address: pods of tests know each other's addresses.
             ("dnsAddress", "10.96.0.10"),
         ];
         let values = values.map(|(name, value)| (name.to_owned(), value.to_owned()));
         values.into_iter().chain(self.host_values()).collect()
     }
 
-    /// Of these what is so because hosts are what they are here, whatever cluster they join.
+    /// The values among these that depend on the lab's hosts, independent of the cluster that they join.
     pub fn host_values(&self) -> BTreeMap<String, String> {
         let values = [
             ("cgroupDriver", "cgroupfs"),
@@ -114,14 +114,14 @@ impl Site {
         values.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
     }
 
-    /// Leaves all logs behind and says where they are, for a test that failed without a panic.
+    /// Keeps all logs and prints their path, for a test that failed without a panic.
     pub fn keep_logs(&mut self) {
         self.network.keep_logs();
         self.plane.keep_logs();
     }
 }
 
-/// All of a site but its control plane: what a host can boot on while the control plane starts.
+/// A site without its control plane: a host can boot on it while the control plane starts.
 pub(crate) struct SiteBase {
     pub(crate) network: Network,
     pub(crate) template: Template,
@@ -142,7 +142,7 @@ impl SiteBase {
         let apt = repository.serve(&packages)?;
         let mut kubelets = BTreeMap::new();
         for (minor, version) in KUBELETS {
-            // With ready-made binaries there may be one version only.
+            // Prebuilt binaries may have one version only.
             if Binaries::find(minor).and_then(|found| found.path("kubelet")).is_err() {
                 continue;
             }
@@ -171,10 +171,10 @@ fn unified() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
-/// A package version that comes with the project, as YAML, filled in as `fleetwright package new` does.
+/// A package version from the project's own files, as YAML, filled in as `fleetwright package new` does.
 ///
 /// # Errors
-/// When there is none of that name.
+/// When there is no file of this name.
 pub fn shipped(package: &str, version: &str, source: Option<&Published>) -> Result<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packages").join(format!("{package}.yaml"));
     let text = fs::read_to_string(&path).with_context(|| format!("no package {}", path.display()))?;

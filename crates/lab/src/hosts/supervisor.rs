@@ -1,4 +1,4 @@
-//! The process that keeps a host: told what to do on its standard input, and ending with it.
+//! The process that owns a host: it reads commands from its standard input, and ends with it.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -23,7 +23,7 @@ impl Supervisor {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // A signal to the test's group does not take it away before it has done its duty.
+            // In its own process group, so that a signal to the test's group does not end it before its cleanup.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start the supervisor of {name}"))?;
@@ -31,19 +31,19 @@ impl Supervisor {
         Ok(Self { name: name.to_owned(), process, answers })
     }
 
-    /// The number of its process, whose namespaces are the host's.
+    /// The process id, whose namespaces are the host's.
     pub(crate) fn process(&self) -> u32 {
         self.process.id()
     }
 
-    /// Tells it something and waits until it is done.
+    /// Sends a command and waits until it is done.
     pub(crate) fn tell(&mut self, command: &str) -> Result<()> {
         let input = self.process.stdin.as_mut().context("the supervisor has no input")?;
         input.write_all(format!("{command}\n").as_bytes()).with_context(|| format!("{} does not run", self.name))?;
         self.answer(command)
     }
 
-    /// Waits for an answer to what it does by itself.
+    /// Waits for the answer to this command.
     pub(crate) fn answer(&mut self, to: &str) -> Result<()> {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;

@@ -1,4 +1,4 @@
-//! The file tree that hosts begin with, made once and kept in the cache.
+//! The file tree of new hosts, built once and cached.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -17,7 +17,7 @@ const SUITE: &str = "bookworm";
 const PACKAGES: &str =
     "systemd,systemd-sysv,dbus,openssh-server,iproute2,ca-certificates,procps,kmod,sudo,cpio,busybox-static";
 
-/// What is done to the tree that debootstrap made. It is part of the recipe: changing it makes a new template.
+/// The changes after debootstrap. Part of the recipe: a change of it creates a new template.
 const FINISH: &str = r#"
 root=$1
 # Every host gets its own.
@@ -49,7 +49,7 @@ printf '[Manager]\nDefaultTimeoutStopSec=10s\n' >"$root/usr/lib/systemd/system.c
 printf 'PasswordAuthentication no\nMaxStartups 100\n' >"$root/etc/ssh/sshd_config.d/lab.conf"
 "#;
 
-/// Adds packages to a tree. Nothing is started: what is installed is not this machine.
+/// Adds packages to a tree. No service is started.
 const INSTALL: &str = r#"
 template=$1 debs=$2 root=$3
 cp -a "$template" "$root"
@@ -61,14 +61,14 @@ chroot "$root" sh -c 'DEBIAN_FRONTEND=noninteractive dpkg -i /tmp/debs/*.deb'
 rm -rf "$root/tmp/debs" "$root/usr/sbin/policy-rc.d"
 "#;
 
-/// A file tree that hosts begin with. Never written to.
+/// A file tree for new hosts. It is never written to.
 #[derive(Clone, Debug)]
 pub struct Template {
     folder: PathBuf,
 }
 
 impl Template {
-    /// A bare Debian 12 with systemd, D-Bus and sshd. Made by debootstrap the first time, which takes a minute or two and is said.
+    /// A bare Debian 12 with systemd, D-Bus and sshd. The first call builds it by debootstrap, which takes a minute or two and is printed.
     ///
     /// # Errors
     /// When this machine cannot run hosts, or the packages cannot be fetched.
@@ -76,10 +76,10 @@ impl Template {
         aside(Self::made).await
     }
 
-    /// This one with all packages of a repository installed, for hosts that begin with them. Made once.
+    /// This template with all packages of a repository installed, for hosts that start with them. Built once.
     ///
     /// # Errors
-    /// When one cannot be installed.
+    /// When a package cannot be installed.
     pub async fn with(&self, repository: &Repository) -> Result<Self> {
         let (base, debs) = (self.folder.clone(), repository.folder().to_owned());
         aside(move || {
@@ -97,7 +97,7 @@ impl Template {
         .await
     }
 
-    /// Where it is.
+    /// The folder of the tree.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -132,7 +132,7 @@ pub(crate) fn digest(parts: &[&str]) -> String {
     hex(&sum.finish().as_ref()[..6])
 }
 
-/// Makes something in the cache, unless it is there: beside its place, renamed when it is whole. Who comes second waits.
+/// Creates a cache entry unless it exists: in a temporary place, renamed when it is complete. A concurrent caller waits.
 pub(crate) fn once(place: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let parent = place.parent().context("a place in the cache has a parent")?;
     let name = place.file_name().context("a place in the cache has a name")?.to_string_lossy().into_owned();
@@ -144,7 +144,7 @@ pub(crate) fn once(place: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Resu
     }
     let unfinished = parent.join(format!(".{name}.tmp"));
     if unfinished.is_dir() {
-        // debootstrap may have been killed while it had its /proc mounted in there.
+        // debootstrap may have been killed while its /proc was mounted there.
         call("sh", ["-c", "umount -l \"$1/proc\" \"$1/sys\" 2>/dev/null; true", "sh", &unfinished.to_string_lossy()])?;
         fs::remove_dir_all(&unfinished).with_context(|| format!("cannot remove {}", unfinished.display()))?;
     } else if unfinished.exists() {
@@ -155,7 +155,7 @@ pub(crate) fn once(place: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Resu
     fs::rename(&unfinished, place).with_context(|| format!("cannot rename to {}", place.display()))
 }
 
-/// Where Debian comes from: what `FLEETWRIGHT_DEBIAN_MIRROR` says, else what this machine itself uses, else Debian's own.
+/// The mirror of Debian: `FLEETWRIGHT_DEBIAN_MIRROR`, otherwise the mirror of this machine, otherwise Debian's own.
 pub(crate) fn mirror() -> String {
     if let Ok(mirror) = std::env::var("FLEETWRIGHT_DEBIAN_MIRROR")
         && !mirror.is_empty()

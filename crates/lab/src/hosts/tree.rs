@@ -1,4 +1,4 @@
-//! A host's files at one moment, to be compared with another.
+//! The files of a host at one moment, for comparisons.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,21 +9,21 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use aws_lc_rs::digest::{Context, SHA256};
 
-/// What is at a path.
+/// The properties of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Type and permission bits.
+    /// The type and permission bits.
     pub mode: u32,
-    /// The user that owns it.
+    /// The uid of the owner.
     pub user: u32,
-    /// The group that owns it.
+    /// The gid of the owner.
     pub group: u32,
-    /// A file's digest, where a link leads, or what else it is.
+    /// The digest of a file, the target of a link, or the type of another entry.
     pub content: String,
 }
 
-/// All files, folders and links, by path. What the kernel makes up (`/proc`, `/sys`, `/dev`) and what is gone at the next boot (`/run`,
-/// `/tmp`) is left out.
+/// All files, folders and links, by path. File systems of the kernel (`/proc`, `/sys`, `/dev`) and files that the next boot removes (`/run`,
+/// `/tmp`) are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     entries: BTreeMap<String, Entry>,
@@ -37,7 +37,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// What is at a path.
+    /// The entry at a path.
     pub fn get(&self, path: &str) -> Option<&Entry> {
         self.entries.get(path)
     }
@@ -47,7 +47,7 @@ impl Tree {
         self.entries.keys().map(String::as_str)
     }
 
-    /// Without these paths and what is below them.
+    /// The tree without these paths and everything below them.
     #[must_use]
     pub fn without(mut self, paths: &[&str]) -> Self {
         let below =
@@ -56,7 +56,7 @@ impl Tree {
         self
     }
 
-    /// How a later tree differs from this one, a line for each path.
+    /// The differences of a later tree, a line for each path.
     pub fn changes(&self, later: &Self) -> Vec<String> {
         let mut changes = Vec::new();
         for (path, was) in &self.entries {
@@ -84,7 +84,7 @@ impl Tree {
                 continue;
             }
             let place = root.join(path.trim_start_matches('/'));
-            // The host goes on: what vanishes while we look was not there.
+            // The host continues to run: a file that vanishes during the scan is skipped.
             let Ok(found) = fs::symlink_metadata(&place) else { continue };
             let content = if found.is_dir() {
                 self.walk(root, &path)?;

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 
 use super::process;
 
-/// A process of a benchmark as a process of its own, which ends with us.
+/// A child process of a benchmark, which ends with this one.
 pub struct BenchProcess(Child);
 
 impl Drop for BenchProcess {
@@ -16,10 +16,10 @@ impl Drop for BenchProcess {
 }
 
 impl BenchProcess {
-    /// Starts it; what it prints is for nobody.
+    /// Starts the process; its output is discarded.
     ///
     /// # Errors
-    /// It does not start.
+    /// The process does not start.
     pub fn start(command: &mut Command) -> Result<Self> {
         let process = command.stdout(Stdio::null()).spawn();
         Ok(Self(process.with_context(|| format!("cannot start {}", command.get_program().display()))?))
@@ -28,7 +28,7 @@ impl BenchProcess {
     /// Resident memory, in bytes.
     ///
     /// # Errors
-    /// It is gone.
+    /// The process has ended.
     pub fn memory(&self) -> Result<f64> {
         Ok(process::resident(self.0.id())? as f64)
     }
@@ -36,7 +36,7 @@ impl BenchProcess {
     /// CPU time so far.
     ///
     /// # Errors
-    /// It is gone.
+    /// The process has ended.
     pub fn cpu(&self) -> Result<Duration> {
         process::cpu(self.0.id())
     }

@@ -1,4 +1,4 @@
-/// Three significant digits, and thousands kept apart.
+/// Formats a number with three significant digits and thousands separators.
 pub fn format_number(value: f64) -> String {
     if value.abs() < 10.0 {
         return format!("{value:.2}");

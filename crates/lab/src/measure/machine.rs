@@ -1,4 +1,4 @@
-//! On what was measured.
+//! The machine of a measurement.
 
 use std::fs;
 use std::process::Command;
@@ -31,7 +31,7 @@ pub fn describe(command: &str) -> Result<Value> {
     }))
 }
 
-/// The same on one line, for people.
+/// The description on one line, for people.
 pub fn line(machine: &Value) -> String {
     let text = |field: &str| match &machine[field] {
         Value::String(text) => text.clone(),
@@ -52,7 +52,7 @@ pub fn line(machine: &Value) -> String {
     )
 }
 
-/// What became of the machine's CPU time so far.
+/// The CPU time of the machine so far, by use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Time {
     all: u64,
@@ -60,19 +60,19 @@ pub struct Time {
 }
 
 impl Time {
-    /// As the kernel counts it.
+    /// Reads the kernel's counters.
     ///
     /// # Errors
     /// /proc cannot be read.
     pub fn now() -> Result<Self> {
         let text = fs::read_to_string("/proc/stat")?;
         let line = text.lines().next().and_then(|line| line.strip_prefix("cpu ")).unwrap_or_default();
-        // user, nice, system, idle, iowait, irq, softirq, steal; what guests had is in the first two.
+        // user, nice, system, idle, iowait, irq, softirq, steal; the time of guests is part of the first two.
         let spent: Vec<u64> = line.split_whitespace().take(8).filter_map(|part| part.parse().ok()).collect();
         Ok(Self { all: spent.iter().sum(), stolen: spent.get(7).copied().unwrap_or_default() })
     }
 
-    /// The share of it since then that other virtual machines had while this one wanted to work, in percent.
+    /// The share of steal since then, in percent: time in which this machine wanted to work and other virtual machines ran.
     ///
     /// # Errors
     /// /proc cannot be read.
@@ -82,7 +82,7 @@ impl Time {
     }
 }
 
-/// The version that a binary of the real control plane tells; nothing when it is not there.
+/// The version that a binary of the real control plane prints; none if the binary does not exist.
 fn version(binary: &str) -> Option<String> {
     let path = Binaries::find(DEFAULT_MINOR).ok()?.path(binary).ok()?;
     let output = Command::new(path).arg("--version").output().ok()?;

@@ -1,4 +1,4 @@
-//! What an operator tells of itself.
+//! Reads the metrics of an operator.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -7,23 +7,23 @@ use anyhow::{Result, bail, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Where an operator serves its metrics.
+/// The address at which an operator serves its metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricsEndpoint(SocketAddr);
 
-/// Calls to the API server, watches aside, and passes.
+/// Calls to the API server, without watches, and passes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Calls {
     /// Gets and lists.
     pub reads: f64,
-    /// Everything that changes something.
+    /// Calls of all writing verbs.
     pub writes: f64,
-    /// Of all controllers.
+    /// Passes of all controllers.
     pub passes: f64,
 }
 
 impl Calls {
-    /// Those that came after others.
+    /// The calls since an earlier count.
     #[must_use]
     pub fn since(self, before: &Self) -> Self {
         Self {
@@ -35,15 +35,15 @@ impl Calls {
 }
 
 impl MetricsEndpoint {
-    /// The metrics endpoint of an operator that listens there.
+    /// The metrics endpoint of an operator that listens at this address.
     pub fn at(address: SocketAddr) -> Self {
         Self(address)
     }
 
-    /// What stands below a path.
+    /// The body of a path.
     ///
     /// # Errors
-    /// Nobody answers, or not with 200.
+    /// The endpoint does not answer, or not with 200.
     pub async fn get(&self, path: &str) -> Result<String> {
         let mut stream = TcpStream::connect(self.0).await?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
@@ -56,10 +56,10 @@ impl MetricsEndpoint {
         Ok(text)
     }
 
-    /// Waits until the operator has seen everything.
+    /// Waits until the operator is ready: its caches are filled.
     ///
     /// # Errors
-    /// It has not in that time.
+    /// The operator is not ready within this time.
     pub async fn ready(&self, within: Duration) -> Result<()> {
         let deadline = Instant::now() + within;
         while self.get("/readyz").await.is_err() {
@@ -77,7 +77,7 @@ impl MetricsEndpoint {
         Ok(sum(&self.get("/metrics").await?, name, wanted))
     }
 
-    /// What was called so far.
+    /// The calls so far.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -85,7 +85,7 @@ impl MetricsEndpoint {
         Ok(calls(&self.get("/metrics").await?))
     }
 
-    /// Looks every so often until a number of its calls stands still: what is left of work before is not that of what comes. Answers the calls so far.
+    /// Polls until a number of its calls is stable, so that earlier work is not counted as later work. Returns the calls so far.
     ///
     /// # Errors
     /// As [`get`](Self::get).

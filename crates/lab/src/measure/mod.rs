@@ -1,5 +1,5 @@
-//! What benchmarks need: the two servers and other parts as processes of their own, what /proc and an operator's metrics tell of them, on what machine it was
-//! measured, and the numbers for people and programs.
+//! Tools for benchmarks: the two servers and other parts as processes, their resource use from /proc and an operator's metrics, a description of the
+//! machine, and output for people and programs.
 
 mod bench_process;
 mod format_number;

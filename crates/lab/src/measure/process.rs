@@ -1,4 +1,4 @@
-//! What /proc tells of other processes.
+//! Reads the resource use of other processes from /proc.
 
 use std::collections::HashSet;
 use std::fs;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// The unit of CPU times in /proc, which every Linux that we run on has.
+/// The unit of CPU times in /proc on every supported Linux.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// The processes that this one started, directly or not, whose command has this name.
+/// The direct and indirect child processes of this process whose command has this name.
 pub fn descendants(name: &str) -> Result<Vec<u32>> {
     let mut family = HashSet::from([std::process::id()]);
     let mut all: Vec<(u32, u32, String)> = fs::read_dir("/proc")?
@@ -20,7 +20,7 @@ pub fn descendants(name: &str) -> Result<Vec<u32>> {
             Some((pid, stat.parent, stat.name))
         })
         .collect();
-    // Numbers wrap around, so a child may have a smaller one than its parent: go on until nobody is added.
+    // Pids wrap around, so a child may have a smaller one than its parent: repeat until no process is added.
     loop {
         let before = family.len();
         family.extend(
@@ -43,7 +43,7 @@ pub fn resident(pid: u32) -> Result<u64> {
     Ok(kib * 1024)
 }
 
-/// The CPU time used so far, by the process and in the kernel for it.
+/// The CPU time so far, in user and kernel mode.
 pub fn cpu(pid: u32) -> Result<Duration> {
     let ticks = Stat::read(pid)?.ticks;
     Ok(Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
@@ -62,7 +62,7 @@ impl Stat {
         Self::parse(&text).with_context(|| format!("/proc/{pid}/stat: {text}"))
     }
 
-    /// The command stands in parentheses and may hold some itself; the rest is numbers.
+    /// The command is in parentheses and may contain some itself; the rest is numbers.
     fn parse(text: &str) -> Option<Self> {
         let (head, tail) = text.rsplit_once(')')?;
         let name = head.split_once('(')?.1.to_owned();

@@ -1,4 +1,4 @@
-//! Numbers: a table for people, a file for programs.
+//! Measured numbers: a table for people, a file for programs.
 
 use std::path::Path;
 
@@ -9,39 +9,39 @@ use super::format_number;
 
 /// One line of a table.
 pub struct Row {
-    /// What was measured.
+    /// The name of the measured quantity.
     pub name: String,
-    /// How much it is.
+    /// The measured number.
     pub value: f64,
-    /// Of what; empty for a number of things.
+    /// The unit; empty for a count.
     pub unit: &'static str,
 }
 
 impl Row {
-    /// Its number and unit, as people read them.
+    /// The number with its unit, as text.
     pub fn told(&self) -> String {
         format!("{} {}", format_number(self.value), self.unit).trim_end().to_owned()
     }
 }
 
-/// The rows of a table, as they come.
+/// The rows of a table, printed as they are added.
 #[derive(Default)]
 pub struct Rows(Vec<Row>);
 
 impl Rows {
-    /// One more, which is told at once.
+    /// Adds a row and prints it.
     pub fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
         let row = Row { name: name.into(), value, unit };
         eprintln!("bench: {}: {}", row.name, row.told());
         self.0.push(row);
     }
 
-    /// All of them.
+    /// All rows.
     pub fn iter(&self) -> std::slice::Iter<'_, Row> {
         self.0.iter()
     }
 
-    /// As a table.
+    /// Prints the rows as a table.
     pub fn print(&self) {
         println!("| what | value |\n|---|--:|");
         for row in &self.0 {
@@ -49,14 +49,14 @@ impl Rows {
         }
     }
 
-    /// For programs.
+    /// The rows as JSON.
     pub fn json(&self) -> Value {
         let rows = self.0.iter().map(|row| json!({ "name": row.name, "value": row.value, "unit": row.unit }));
         rows.collect()
     }
 }
 
-/// Writes what was measured to a file, and says where it is.
+/// Writes the numbers to a file, and prints its path.
 ///
 /// # Errors
 /// The file cannot be written.

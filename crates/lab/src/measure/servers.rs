@@ -14,18 +14,18 @@ use crate::{ControlPlane, ServerKind};
 
 const READY: Duration = Duration::from_secs(60);
 
-/// What the lab waits for, too, before it calls a server ready.
+/// The objects that the lab also waits for before a server counts as ready.
 const NEEDED: [&str; 3] =
     ["/readyz", "/api/v1/namespaces/kube-system", "/api/v1/namespaces/default/services/kubernetes"];
 
-/// Ends the server when standard input does, which the kernel sees to even when we are killed.
+/// Ends the server when its standard input closes; the kernel closes it even when this process is killed.
 const SUPERVISOR: &str = r#"exec 3<&0; "$@" </dev/null 3<&- & child=$!; read -r _ <&3; kill $child; wait $child"#;
 
 /// A running server.
 pub struct MeasuredServer {
     client: Client,
     kubeconfig: String,
-    /// The API server and, for the real one, etcd.
+    /// The pid of the API server and, for the real one, of etcd.
     pids: Vec<u32>,
     ready: Duration,
     _process: Running,
@@ -45,14 +45,14 @@ impl Drop for Running {
     }
 }
 
-/// What a server used up between two moments.
+/// The resource use of a server at one moment.
 #[derive(Clone, Copy)]
 pub struct Usage {
     cpu: Duration,
 }
 
 impl MeasuredServer {
-    /// Starts one of the two, with nothing but an API server and its store.
+    /// Starts one of the two servers: only an API server and its store.
     pub async fn start(kind: ServerKind) -> Result<Self> {
         match kind {
             ServerKind::Embedded => embedded().await,
@@ -70,24 +70,24 @@ impl MeasuredServer {
         &self.kubeconfig
     }
 
-    /// From the start of the first process to the first answers.
+    /// The time from the start of the first process to the first answers.
     pub fn ready(&self) -> Duration {
         self.ready
     }
 
-    /// The memory of the API server, and of it with its store.
+    /// The memory of the API server alone, and with its store.
     pub fn memory(&self) -> Result<(u64, u64)> {
         let each = self.pids.iter().map(|pid| process::resident(*pid)).collect::<Result<Vec<u64>>>()?;
         Ok((each.first().copied().unwrap_or_default(), each.iter().sum()))
     }
 
-    /// Where the CPU meter stands.
+    /// The present CPU time counters.
     pub fn usage(&self) -> Result<Usage> {
         let cpu = self.pids.iter().map(|pid| process::cpu(*pid)).sum::<Result<Duration>>()?;
         Ok(Usage { cpu })
     }
 
-    /// The CPU time used since then.
+    /// The CPU time since then.
     pub fn cpu_since(&self, before: Usage) -> Result<Duration> {
         Ok(self.usage()?.cpu.saturating_sub(before.cpu))
     }
@@ -111,7 +111,7 @@ async fn real() -> Result<MeasuredServer> {
     })
 }
 
-/// The process of that name that was not there before.
+/// The process of this name that is not in `before`.
 fn new_process(name: &str, before: &[u32]) -> Result<u32> {
     let new: Vec<_> = process::descendants(name)?.into_iter().filter(|pid| !before.contains(pid)).collect();
     let [pid] = new[..] else { bail!("expected one new process {name}, found {}", new.len()) };
@@ -151,7 +151,7 @@ async fn embedded() -> Result<MeasuredServer> {
     Ok(MeasuredServer { client, kubeconfig, pids: vec![pid], ready, _process: process })
 }
 
-/// The kubeconfig appears when the server is ready to serve.
+/// The server writes its kubeconfig when it is ready to serve.
 async fn wait_for_file(path: &Path, started: Instant) -> Result<String> {
     loop {
         match std::fs::read_to_string(path) {
@@ -164,13 +164,13 @@ async fn wait_for_file(path: &Path, started: Instant) -> Result<String> {
     }
 }
 
-/// The `fleetwright` that was built beside this program. Under Cargo it is built again, so that it is never an old one.
+/// The `fleetwright` executable beside this program. Under Cargo it is rebuilt first, so that it is never outdated.
 ///
 /// # Errors
-/// When it cannot be built.
+/// When the build fails.
 pub fn fleetwright() -> Result<PathBuf> {
     let mut path = std::env::current_exe()?.with_file_name("fleetwright");
-    // Cargo puts benches and tests one folder below the programs.
+    // Cargo places benches and tests one folder below the programs.
     if path.parent().is_some_and(|folder| folder.ends_with("deps")) {
         path = path.parent().and_then(Path::parent).context("no folder")?.join("fleetwright");
     }

@@ -1,4 +1,4 @@
-//! The names of the meta cluster: CoreDNS, as a pod.
+//! The DNS of the meta cluster: CoreDNS, as a pod.
 
 use serde_json::{Value, json};
 
@@ -7,11 +7,11 @@ use crate::hosts::images;
 
 pub(crate) const NAMESPACE: &str = "kube-system";
 pub(crate) const NAME: &str = "coredns";
-/// One that needs no privilege; the Service has the usual one.
+/// A port that needs no privilege; the Service has the usual one.
 const PORT: u16 = 1053;
 
-/// Nothing is cached: a name is known as soon as there is something behind it. Other names do not exist, as there is nobody to ask; they have
-/// a block of their own because the plugin that says so comes before the other.
+/// Without a cache: a name resolves as soon as its endpoint is ready. Other names do not exist, as there is no upstream server; they have
+/// a server block of their own because the plugin `template` comes before `kubernetes`.
 const COREFILE: &str = "@DOMAIN@:@PORT@ in-addr.arpa:@PORT@ ip6.arpa:@PORT@ {
   errors
   ready
@@ -74,7 +74,7 @@ pub(crate) fn objects() -> Vec<Value> {
                         "serviceAccountName": NAME,
                         "priorityClassName": "system-cluster-critical",
                         "dnsPolicy": "Default",
-                        // Placed as soon as the node is known, and there when it is ready.
+                        // Scheduled as soon as the node is registered, so that DNS is ready when the node is.
                         "tolerations": [{ "operator": "Exists", "effect": "NoSchedule" }],
                         "securityContext": {
                             "runAsNonRoot": true,

@@ -1,4 +1,4 @@
-//! A real Kubernetes on this machine that runs pods: what business clusters stand on.
+//! A real Kubernetes on this machine that runs pods, as the base of business clusters.
 //!
 //! ```no_run
 //! # async fn doc() -> anyhow::Result<()> {
@@ -12,14 +12,14 @@
 //! etcd, kube-apiserver, kube-controller-manager and kube-scheduler are processes of this machine, as in every [`Site`]; one node runs the
 //! pods: kubelet, containerd, runc, CNI plugins and kube-proxy.
 //!
-//! The node is a [`Host`](crate::hosts::Host) and not a set of processes in namespaces of their own. A kubelet wants a root, cgroups, a network
-//! and mounts that are nobody else's, and something that restarts it; a host has them, boots while the control plane starts, and so costs no
-//! time; it can be powered off and cut off in tests of business clusters; and that it leaves nothing behind, even if the test is killed, is
-//! solved there. What is large is shown to it and not copied: the binaries of Kubernetes, and all images, which were imported once.
+//! The node is a [`Host`](crate::hosts::Host) and not a set of processes in namespaces of their own. A kubelet needs its own root, cgroups,
+//! network and mounts, and a supervisor that restarts it; a host has them, boots while the control plane starts, and so costs no
+//! time; tests of business clusters can power it off and disconnect it; and the cleanup, even if the test is killed, is solved there.
+//! Large files are mounted and not copied: the binaries of Kubernetes, and all images, which were imported once.
 //!
 //! Pods reach each other, Services, and this machine; this machine and hosts on the same bridge reach the node and its NodePorts; this machine
-//! has a route to the pods. Names are answered by CoreDNS; claims are folders on the node. NetworkPolicies are enforced where [`Options::enforce`] says
-//! so, and else accepted alone.
+//! has a route to the pods. CoreDNS resolves names; claims are folders on the node. NetworkPolicies are enforced if [`Options::enforce`] is set;
+//! otherwise they are only accepted.
 
 mod dns;
 mod node;
@@ -50,21 +50,21 @@ use crate::hosts::command::{aside, call};
 use crate::hosts::{Host, Image, Site, SiteBase, apply, images};
 use crate::{Binaries, DEFAULT_MINOR};
 
-/// Where names are asked for.
+/// The cluster IP of the DNS server.
 pub(crate) const DNS: &str = "10.96.0.10";
-/// What all names end with.
+/// The domain of all names.
 pub(crate) const DOMAIN: &str = "cluster.local";
-/// From the start of the kubelet to a ready node with names: seconds, but the machine may be busy.
+/// The timeout from the start of the kubelet to a ready node with DNS: it takes seconds, but the machine may be busy.
 const READY: Duration = Duration::from_secs(180);
 
-/// What a [`Meta`] is to have.
+/// The configuration of a [`Meta`].
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The Kubernetes minor of the meta cluster itself.
     pub minor: String,
-    /// The minors whose control planes' images are there; those that were not built are left out.
+    /// The minors whose control plane images are imported; minors that were not built are left out.
     pub minors: Vec<String>,
-    /// More images that are there from the beginning. They are kept in the cache with the others: for what changes often, see
+    /// Further images that are imported at the start. They are cached with the others: for images that change often, see
     /// [`Meta::import`].
     pub images: Vec<Image>,
     /// Whether NetworkPolicies are enforced.
@@ -78,23 +78,23 @@ impl Default for Options {
     }
 }
 
-/// A running meta cluster. Dropping it ends everything and leaves nothing but, if the thread panics or [`Meta::keep_logs`] was called, logs.
+/// A running meta cluster. Dropping it ends all of it and leaves only logs, if the thread panics or [`Meta::keep_logs`] was called.
 pub struct Meta {
-    // Dropped in this order.
+    // The order of drops.
     _volumes: Volumes,
     _policies: Option<Policies>,
     node: Arc<Host>,
     _store: Store,
     images: Vec<String>,
-    /// The network, the control plane and the packages, also for hosts that are to be workers of business clusters.
+    /// The network, the control plane and the packages, also for hosts that become workers of business clusters.
     pub site: Site,
 }
 
 impl Meta {
-    /// Starts everything and waits until the node is ready and names are answered.
+    /// Starts the cluster and waits until the node is ready and DNS answers.
     ///
     /// # Errors
-    /// When this machine cannot run hosts, or something does not become ready: the error says what the node and its pods say.
+    /// When this machine cannot run hosts, or a part does not become ready: the error has the status of the node and its pods.
     pub async fn start(options: Options) -> Result<Self> {
         let begun = Instant::now();
         let said = |what: &str| eprintln!("lab: {what} after {:.1} s", begun.elapsed().as_secs_f64());
@@ -154,7 +154,7 @@ impl Meta {
         Ok(())
     }
 
-    /// Lets this machine reach pods. Gone with the bridge.
+    /// Adds a route from this machine to the pods. It is removed with the bridge.
     async fn route(&self) -> Result<()> {
         let (pods, via) = (self.pods(), self.address().to_string());
         let bridge = self.site.network.bridge().to_owned();
@@ -181,7 +181,7 @@ impl Meta {
         &self.node
     }
 
-    /// The node's address, at which NodePorts are.
+    /// The node's address, on which NodePorts listen.
     pub fn address(&self) -> Ipv4Addr {
         self.node.address()
     }
@@ -191,12 +191,12 @@ impl Meta {
         node::pods(self.site.network.address())
     }
 
-    /// The names of the images that are there from the beginning.
+    /// The names of the images that were imported at the start.
     pub fn images(&self) -> &[String] {
         &self.images
     }
 
-    /// ClusterPackageVersions of the control planes whose images are there, named like `k8s-1.36.4`.
+    /// ClusterPackageVersions of the control planes with imported images, named like `k8s-1.36.4`.
     pub fn package_versions(&self, namespace: &str) -> Result<Vec<Value>> {
         let mut versions = Vec::new();
         for minor in Binaries::minors() {
@@ -227,7 +227,7 @@ impl Meta {
         Ok(versions)
     }
 
-    /// Whether a pod connects to that address by TCP. The pod needs no program for it: its network is entered on the node.
+    /// Whether a pod can connect to this address by TCP. The pod needs no program for it: the check enters its network namespace on the node.
     ///
     /// # Errors
     /// When no pod has the address.
@@ -247,7 +247,7 @@ impl Meta {
     /// Makes an image available to pods, under its name.
     ///
     /// # Errors
-    /// When one of its files cannot be read, or containerd does not take it.
+    /// When one of its files cannot be read, or containerd refuses it.
     pub async fn import(&self, image: &Image) -> Result<()> {
         let (name, image) = (image.name().to_owned(), image.clone());
         let imported = self.node.feed("ctr -n k8s.io images import -", move |to| image.write(to)).await;
@@ -257,7 +257,7 @@ impl Meta {
     /// Makes the images of a docker archive available to pods.
     ///
     /// # Errors
-    /// When it cannot be read, or containerd does not take it.
+    /// When it cannot be read, or containerd refuses it.
     pub async fn import_archive(&self, archive: &Path) -> Result<()> {
         let (name, archive) = (archive.display().to_string(), archive.to_owned());
         let copy = move |to: &mut dyn Write| Ok(std::io::copy(&mut File::open(archive)?, to).map(drop)?);
@@ -265,16 +265,16 @@ impl Meta {
         imported.with_context(|| format!("cannot import {name}")).map(drop)
     }
 
-    /// Takes its data from a member of etcd and kills it, as a disk that fails does. There may be no other member of that name.
+    /// Deletes the data of an etcd member and kills it, as a disk failure does. The name of the member must be unique.
     pub async fn lose_member(&self, namespace: &str, member: &str) -> Result<()> {
         self.end_member(namespace, member, "rm -rf $data").await
     }
 
-    /// A member of etcd loses its data, and its volume takes no other: the member does not start any more. (Two that lost their data and start at the same time, without
-    /// a leader, take all of it from the third.)
+    /// Deletes the data of an etcd member and breaks its volume: the member does not start again. (Two members that lost their data and start at the
+    /// same time, without a leader, could otherwise take all data from the third.)
     ///
     /// # Errors
-    /// When there is no such member, or the node does not answer.
+    /// When the member does not exist, or the node does not answer.
     pub async fn break_member(&self, namespace: &str, member: &str) -> Result<()> {
         self.end_member(namespace, member, "mv $data $data.lost; : >$data; rm -rf $data.lost").await
     }
@@ -288,12 +288,12 @@ impl Meta {
         self.node.run(&lose).await.map(drop)
     }
 
-    /// Leaves all logs behind and says where they are, for a test that failed without a panic.
+    /// Keeps all logs and prints their path, for a test that failed without a panic.
     pub fn keep_logs(&mut self) {
         self.site.keep_logs();
     }
 
-    /// What the node and its pods say, for somebody who wants to know why something is not ready.
+    /// The status of the node and its pods, to find out why a part is not ready.
     pub async fn seen(&self) -> String {
         let mut seen = String::new();
         let nodes = Api::<Node>::all(self.client()).list(&ListParams::default()).await;
@@ -323,7 +323,7 @@ impl Meta {
     }
 }
 
-/// All images that are there from the beginning.
+/// All images to import at the start.
 async fn wanted(options: &Options) -> Result<Vec<Image>> {
     let mut images = aside(Image::small).await?;
     images.push(Image::coredns().await?);

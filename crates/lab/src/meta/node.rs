@@ -1,5 +1,5 @@
-//! The node of a meta cluster: a host that has containerd, the CNI plugins and all images from the beginning, and becomes a node within
-//! seconds after the API server is there.
+//! The node of a meta cluster: a host that boots with containerd, the CNI plugins and all images, and becomes a node within
+//! seconds after the API server answers.
 
 use std::net::Ipv4Addr;
 
@@ -11,14 +11,14 @@ use super::{DNS, DOMAIN};
 use crate::hosts::{Host, Image, SiteBase, images};
 use crate::{Binaries, ControlPlane};
 
-/// What the node is called.
+/// The name of the node.
 pub(crate) const NAME: &str = "meta";
 
-/// Where the folders are that the node sees of this machine.
+/// The folders of this machine that are mounted in the node.
 const BINARIES: &str = "/opt/kubernetes";
 pub(crate) const IMAGES: &str = "/opt/images";
 
-/// What Debian's unit asks for may not be had without CAP_SYS_RESOURCE.
+/// Debian's unit requests limits that may need CAP_SYS_RESOURCE, which can be missing.
 const CONTAINERD_UNIT: &str = "[Service]
 OOMScoreAdjust=0
 LimitNPROC=
@@ -41,7 +41,7 @@ RestartSec=1
 WantedBy=multi-user.target
 ";
 
-/// Nothing is evicted and no image removed: what looks like a small disk here is this machine's memory.
+/// Evictions and image removal are off: the small disk is memory of this machine.
 const KUBELET: &str = r#"apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: /etc/kubernetes/ca.crt}}
@@ -72,7 +72,7 @@ RestartSec=1
 WantedBy=multi-user.target
 ";
 
-/// Connection tracking is this machine's: its limits are left alone.
+/// Connection tracking belongs to this machine: kube-proxy must not change its limits.
 const PROXY: &str = r#"apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: iptables
@@ -82,7 +82,7 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 iptables: {minSyncPeriod: 100ms}
 "#;
 
-/// The settings of containerd that it needs without CAP_SYS_RESOURCE.
+/// The settings with which containerd works without CAP_SYS_RESOURCE.
 const CONTAINERD: &str = r#"version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "@PAUSE@"
@@ -91,8 +91,8 @@ const CONTAINERD: &str = r#"version = 2
     bin_dir = "/usr/lib/cni"
 "#;
 
-/// Each pod has a link of its own to the host, so that everything between pods is routed: with a bridge, answers from a Service on the same
-/// node come back only with the kernel's br_netfilter. What leaves the node has the node's address, as workers of business clusters know no
+/// Each pod has its own link to the host, so that all traffic between pods is routed: with a bridge, answers from a Service on the same
+/// node need the kernel's br_netfilter. Traffic that leaves the node has the node's address, since workers of business clusters know no
 /// other.
 const PODS: &str = r#"{"cniVersion": "0.4.0", "name": "pods", "plugins": [
   {"type": "ptp", "ipMasq": true, "mtu": 1500, "ipam": {"type": "host-local", "ranges": [[{"subnet": "@PODS@"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
@@ -100,14 +100,14 @@ const PODS: &str = r#"{"cniVersion": "0.4.0", "name": "pods", "plugins": [
 ]}
 "#;
 
-/// The addresses of a network's pods. No two networks have the same, as this machine has a route to each.
+/// The pod addresses of a network. They differ for each network, as this machine has a route to each.
 pub(crate) fn pods(bridge: Ipv4Addr) -> String {
     let [_, b, c, _] = bridge.octets();
     // Networks are in 198.18.0.0/15.
     format!("10.{}.{c}.0/24", 182 + u16::from(b))
 }
 
-/// Boots the host: containerd runs, with the images, and nothing else yet.
+/// Boots the host: containerd runs with the images, and nothing else yet.
 pub(crate) async fn boot(ground: &SiteBase, minor: &str, images: Vec<Image>) -> Result<(Host, Store)> {
     let template = ground.template.with(&ground.repository).await?;
     let store = Store::with(&template, images).await?;
@@ -130,10 +130,10 @@ pub(crate) async fn boot(ground: &SiteBase, minor: &str, images: Vec<Image>) -> 
     Ok((host, store))
 }
 
-/// Makes it a node.
+/// Joins the host as a node.
 pub(crate) async fn join(host: &Host, plane: &ControlPlane) -> Result<()> {
     let address = host.address();
-    // With a certificate that the API server trusts, it can be asked for logs and for shells in containers.
+    // With a certificate that the API server trusts, the kubelet serves logs and exec.
     let own = plane.issue(Leaf::server(NAME, [NAME], [address.into()]))?;
     let files = [
         ("etc/kubernetes/ca.crt", plane.ca_pem().to_owned()),

@@ -1,9 +1,9 @@
-//! NetworkPolicies, enforced on the node.
+//! Enforces NetworkPolicies on the node.
 //!
-//! Each pod has a link of its own to the node, so that whatever it sends to others passes the chain FORWARD, or INPUT if it is for the node itself: after
-//! kube-proxy chose the pod behind a Service, and before addresses are masqueraded. What the node itself sends to its pods, such as probes, passes neither.
+//! Each pod has its own link to the node, so that its packets to other pods pass the chain FORWARD, and those to the node itself INPUT: after
+//! kube-proxy chose the pod behind a Service, and before masquerading. Packets from the node to its pods, such as probes, pass neither.
 //!
-//! Assumptions: IPv4 alone, and ports by number. Connections that were made before a policy go on.
+//! Assumptions: IPv4 only, and ports by number. Connections that were made before a policy stay open.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,14 +26,14 @@ use tokio::sync::oneshot;
 use crate::hosts::Host;
 use crate::plane;
 
-/// Events come in crowds.
+/// Events come in bursts; this time collects one.
 const TOGETHER: Duration = Duration::from_millis(50);
 
-/// Loads all rules at once, and sees that they come first: kube-proxy puts its own there when it begins.
+/// Loads all rules at once, and keeps them first: kube-proxy inserts its own at the top when it starts.
 const LOAD: &str = "iptables-restore -w -n && for hook in FORWARD:LAB-POLICIES INPUT:LAB-TO-NODE; do \
 iptables -w -S ${hook%:*} 1 | grep -q -- \"-j ${hook#*:}$\" || iptables -w -I ${hook%:*} 1 -j ${hook#*:}; done";
 
-/// The enforcer. Ends when it is dropped.
+/// The enforcer. Dropping it stops it.
 #[derive(Debug)]
 pub(crate) struct Policies {
     stop: Option<oneshot::Sender<()>>,
@@ -43,7 +43,7 @@ pub(crate) struct Policies {
 impl Policies {
     pub(crate) fn start(kubeconfig: String, node: Arc<Host>) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
-        // As that of volumes.
+        // Like the runtime of the volumes.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = thread::Builder::new().name("policies".to_owned()).spawn(move || {
             runtime.block_on(async move {
@@ -73,7 +73,7 @@ impl Drop for Policies {
 async fn serve(kubeconfig: &str, node: &Host) -> Result<()> {
     let client = plane::client(kubeconfig).await?;
     let config = watcher::Config::default;
-    // What exactly happened does not matter.
+    // The content of the events does not matter.
     let mut events = select_all([
         watcher(Api::<Pod>::all(client.clone()), config()).default_backoff().map(drop).boxed(),
         watcher(Api::<Namespace>::all(client.clone()), config()).default_backoff().map(drop).boxed(),
@@ -86,7 +86,7 @@ async fn serve(kubeconfig: &str, node: &Host) -> Result<()> {
         }
         tokio::time::sleep(TOGETHER).await;
         while futures::FutureExt::now_or_never(events.next()).flatten().is_some() {}
-        // Nothing else would repeat what failed.
+        // Retries, since no event would repeat a failed load.
         loop {
             match load(&client, node, &loaded).await {
                 Ok(rules) => {
@@ -100,7 +100,7 @@ async fn serve(kubeconfig: &str, node: &Host) -> Result<()> {
     }
 }
 
-/// Loads the rules if they are not those that are loaded.
+/// Loads the rules unless they are loaded already.
 async fn load(client: &Client, node: &Host, loaded: &str) -> Result<String> {
     let all = ListParams::default();
     let pods = Api::<Pod>::all(client.clone()).list(&all).await?.items;
@@ -114,14 +114,14 @@ async fn load(client: &Client, node: &Host, loaded: &str) -> Result<String> {
     Ok(rules)
 }
 
-/// A pod that has an address of its own.
+/// A pod with its own address.
 struct PodAddress<'a> {
     ip: &'a str,
     namespace: String,
     labels: &'a BTreeMap<String, String>,
 }
 
-/// What `iptables-restore` reads. Whatever a chain of a pod lets through goes on to the chains of the one that it goes to.
+/// The input of `iptables-restore`. Packets that the chain of the sender accepts continue in the chains of the receiver.
 fn rules(pods: &[Pod], namespaces: &[Namespace], policies: &[NetworkPolicy]) -> String {
     let namespaces: BTreeMap<String, &BTreeMap<String, String>> =
         namespaces.iter().map(|namespace| (namespace.name_any(), namespace.labels())).collect();
@@ -173,17 +173,17 @@ struct Chains {
     blocks: usize,
 }
 
-/// Some addresses, without some others.
+/// Addresses with exceptions.
 struct Addresses {
     network: String,
     except: Vec<String>,
 }
 
 impl Chains {
-    /// Lets through what comes from, or goes to, these addresses.
+    /// Accepts packets from, or to, these addresses.
     fn allow(&mut self, chain: &str, egress: bool, peer: &Addresses, port: &str, lines: &mut String) {
         let side = if egress { "-d" } else { "-s" };
-        // What may leave must also be let in where it goes.
+        // Egress that is allowed must also be accepted by the receiver's ingress.
         let through = if egress { "-g LAB-NEXT" } else { "-j ACCEPT" };
         if peer.except.is_empty() {
             let _ = writeln!(lines, "-A {chain} {side} {}{port} {through}", peer.network);
@@ -202,14 +202,14 @@ impl Chains {
 
 fn place(pod: &Pod) -> Option<PodAddress<'_>> {
     let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
-    // The address of one that ended is given to another.
+    // The address of a pod that ended is reused for another pod.
     let ended = ["Succeeded", "Failed"].contains(&status.phase.as_deref().unwrap_or_default());
     let ip = status.pod_ip.as_deref().filter(|ip| ip.parse::<std::net::Ipv4Addr>().is_ok())?;
     let own = spec.host_network != Some(true) && !ended;
     own.then(|| PodAddress { ip, namespace: pod.namespace().unwrap_or_default(), labels: pod.labels() })
 }
 
-/// Whether a policy is for that pod in that direction.
+/// Whether a policy selects this pod in this direction.
 fn isolates(policy: &NetworkPolicy, place: &PodAddress<'_>, egress: bool) -> bool {
     let Some(spec) = &policy.spec else { return false };
     let wanted = if egress { "Egress" } else { "Ingress" };
@@ -225,7 +225,7 @@ fn isolates(policy: &NetworkPolicy, place: &PodAddress<'_>, egress: bool) -> boo
 
 type Rule<'a> = (&'a [NetworkPolicyPeer], &'a [NetworkPolicyPort]);
 
-/// What a policy allows: peers, or all of them if there is none, and ports, or all of them.
+/// The rules of a policy: peers, or all addresses without any, and ports, or all of them.
 fn allowed(policy: &NetworkPolicy, egress: bool) -> Vec<Rule<'_>> {
     let Some(spec) = &policy.spec else { return Vec::new() };
     match egress {
@@ -274,7 +274,7 @@ fn sources(
     found
 }
 
-/// What the rules match by ports: one empty text for all of them.
+/// The port matches of the rules: one empty text for all ports.
 fn matches(ports: &[NetworkPolicyPort]) -> Vec<String> {
     if ports.is_empty() {
         return vec![String::new()];
@@ -286,7 +286,7 @@ fn matches(ports: &[NetworkPolicyPort]) -> Vec<String> {
             (Some(IntOrString::Int(first)), last) => {
                 Some(format!(" -p {protocol} --dport {first}:{}", last.unwrap_or(*first)))
             }
-            // No policy here has one.
+            // Named ports are not supported; no policy in the lab has one.
             (Some(IntOrString::String(_)), _) => None,
         }
     };
@@ -397,7 +397,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|one| one == line), "{line} in\n{text}");
         }
-        // Those of another namespace, those that ended and those of the node are not the policy's.
+        // The policy does not select pods of other namespaces, finished pods, and pods on the host network.
         assert!(!text.contains("10.0.0.3") && !text.contains("10.0.0.9") && !text.contains("192.0.2.1"), "{text}");
         assert!(!text.contains("::"), "{text}");
     }

@@ -1,4 +1,4 @@
-//! Images that a node begins with, as containerd keeps them: imported once, shown to all nodes, copied to none.
+//! Images for nodes in the format of containerd: imported once, mounted into all nodes, never copied.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use crate::hosts::command::{aside, fed};
 use crate::hosts::template::{digest, once};
 use crate::hosts::{Image, Template, images};
 
-/// Runs a containerd of the template on a folder until it has imported what comes on standard input. Everything is mounted and started in
-/// namespaces of its own and so ends with the script.
+/// Runs a containerd of the template on a folder until it has imported the images from standard input. All mounts and processes are in
+/// their own namespaces and so end with the script.
 const FILL: &str = r#"
 template=$1 store=$2
 mkdir -p "$store"
@@ -39,8 +39,8 @@ exec chroot /mnt/root sh -euc '
 '
 "#;
 
-/// Gives a node's containerd the images of a store before it starts. Its databases are its own from then on. Blobs and unpacked layers are
-/// never written to, so links to them do: an overlay may have its lower layers on any file system.
+/// Gives a node's containerd the images of a store before it starts. The node gets its own copy of the databases. Blobs and unpacked layers are
+/// never written to, so links are enough: an overlay may have its lower layers on any file system.
 pub(crate) const TAKE: &str = r#"
 store=$1 root=/var/lib/containerd
 [ ! -e $root/io.containerd.metadata.v1.bolt ] || exit 0
@@ -52,12 +52,12 @@ cp $store/io.containerd.snapshotter.v1.overlayfs/metadata.db $root/io.containerd
 cp -r $store/io.containerd.metadata.v1.bolt $root/
 "#;
 
-/// Where the names of stores begin.
+/// The prefix of the names of stores.
 const PREFIX: &str = "images-";
-/// A store that nobody has used for so long is removed when another is made: each has more than a gigabyte.
+/// A store that was unused for this time is removed when another is created: each has more than a gigabyte.
 const KEEP: Duration = Duration::from_secs(24 * 3600);
 
-/// What is in `/var/lib/containerd` when these images are there. Must live as long as a node that sees it.
+/// The content of `/var/lib/containerd` with these images. Must live as long as a node that uses it.
 #[derive(Debug)]
 pub(crate) struct Store {
     folder: PathBuf,
@@ -65,7 +65,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Imports images with the containerd of a template, unless that was done before.
+    /// Imports images with the containerd of a template, unless the store exists.
     pub(crate) async fn with(template: &Template, images: Vec<Image>) -> Result<Self> {
         let template = template.folder().to_owned();
         aside(move || {
@@ -95,13 +95,13 @@ impl Store {
     }
 }
 
-/// The file that is locked by all who use a store, and so also before it is made.
+/// The lock file of a store, held by its users, and so created before the store.
 fn used(stores: &Path, name: &str) -> Result<File> {
     fs::create_dir_all(stores)?;
     Ok(File::options().create(true).append(true).open(stores.join(format!(".{name}.used")))?)
 }
 
-/// Removes stores that are out of use.
+/// Removes stores without users.
 fn prune(stores: &Path) -> Result<()> {
     for entry in fs::read_dir(stores)?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();

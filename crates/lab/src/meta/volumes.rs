@@ -1,6 +1,6 @@
-//! Volumes: folders on the node, made when they are claimed, and removed with their claims.
+//! Volumes: folders on the node, created for claims and removed with them.
 //!
-//! It is a provisioner as any other: Kubernetes' own controllers ask it by an annotation of the claim and bind what it makes.
+//! An ordinary external provisioner: the controllers of Kubernetes request a volume by an annotation of the claim and bind the result.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -19,15 +19,15 @@ use super::node;
 use crate::hosts::Host;
 use crate::plane;
 
-/// The StorageClass; claims that name none get it as well.
+/// The StorageClass, which is also the default class.
 pub(crate) const CLASS: &str = "local";
 const PROVISIONER: &str = "fleetwright.io/lab";
-/// Where the folders are on the node.
+/// The path of the folders on the node.
 pub(super) const FOLDER: &str = "/var/lib/volumes";
 const ASKED: &str = "volume.kubernetes.io/storage-provisioner";
 const MADE_BY: &str = "pv.kubernetes.io/provisioned-by";
 
-/// The objects by which claims find the provisioner, and the kubelet its claims.
+/// The StorageClass of the provisioner, and the RBAC objects that the kubelet needs for claims.
 pub(crate) fn objects() -> Vec<Value> {
     let rbac = "rbac.authorization.k8s.io";
     let name = json!({ "name": "lab:volumes" });
@@ -38,11 +38,11 @@ pub(crate) fn objects() -> Vec<Value> {
             "metadata": { "name": CLASS, "annotations": { "storageclass.kubernetes.io/is-default-class": "true" } },
             "provisioner": PROVISIONER,
             "reclaimPolicy": "Delete",
-            // There is one node, so that there is nothing to wait for: the scheduler would look only a second later whether a volume came.
+            // There is only one node, so nothing is gained by waiting: the scheduler would check for the volume only a second later.
             "volumeBindingMode": "Immediate",
         }),
-        // The Node authorizer hears of a pod and so of its claims when the kubelet does, and on a busy machine a moment later: a kubelet that is refused then asks again only 15
-        // seconds after that.
+        // The Node authorizer sees a pod and its claims at the same time as the kubelet, and on a busy machine a moment later: a refused kubelet
+        // retries only 15 seconds after that.
         json!({
             "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole", "metadata": name,
             "rules": [{ "apiGroups": [""], "resources": ["persistentvolumeclaims", "persistentvolumes"], "verbs": ["get"] }],
@@ -55,7 +55,7 @@ pub(crate) fn objects() -> Vec<Value> {
     ]
 }
 
-/// The provisioner. Ends when it is dropped.
+/// The provisioner. Dropping it stops it.
 #[derive(Debug)]
 pub(crate) struct Volumes {
     stop: Option<oneshot::Sender<()>>,
@@ -65,7 +65,7 @@ pub(crate) struct Volumes {
 impl Volumes {
     pub(crate) fn start(kubeconfig: String, node: Arc<Host>) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
-        // A runtime of its own: it works while a test blocks its own, and has let go of the node when this value is dropped.
+        // A runtime of its own: it works while a test blocks its own, and holds no reference to the node after this value is dropped.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = thread::Builder::new().name("volumes".to_owned()).spawn(move || {
             runtime.block_on(async move {
@@ -100,7 +100,7 @@ async fn serve(kubeconfig: &str, node: &Host) -> Result<()> {
     let mut claims = watcher(claims, config.clone()).default_backoff().applied_objects().boxed();
     let mut released = watcher(volumes, config).default_backoff().applied_objects().boxed();
     loop {
-        // What went wrong with a watch is repeated by it.
+        // The watch retries its own errors.
         let done = tokio::select! {
             claim = claims.next() => match claim {
                 Some(Ok(claim)) => patiently(|| make(&client, node, &claim)).await,
@@ -117,7 +117,7 @@ async fn serve(kubeconfig: &str, node: &Host) -> Result<()> {
     }
 }
 
-/// Tries some times: nobody asks again for what did not work.
+/// Retries a few times: no later event would repeat a failed action.
 async fn patiently<F: Future<Output = Result<()>>>(act: impl Fn() -> F) -> Result<()> {
     for _ in 0..10 {
         if act().await.is_ok() {
@@ -128,22 +128,22 @@ async fn patiently<F: Future<Output = Result<()>>>(act: impl Fn() -> F) -> Resul
     act().await
 }
 
-/// Makes what a claim asks for, if it asks for something.
+/// Provisions the volume of a claim, if it needs one.
 async fn make(client: &Client, node: &Host, claim: &PersistentVolumeClaim) -> Result<()> {
     let Some(volume) = wanted(claim) else { return Ok(()) };
     let what = format!("the volume of claim {}/{}", claim.namespace().unwrap_or_default(), claim.name_any());
     let path = path(&volume).context("a volume has a path")?.to_owned();
-    // For everybody: Kubernetes gives it to the group that a pod names, and a pod that names none is in need of it as well.
+    // Writable for all: Kubernetes sets the group only for pods with an fsGroup, and pods without one need the volume as well.
     node.run(&format!("mkdir -p -m 0777 {path}")).await.with_context(|| format!("cannot create {what}"))?;
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     match volumes.create(&PostParams::default(), &volume).await {
-        // Seen once more before it was bound.
+        // A second event for the claim before it was bound.
         Err(kube::Error::Api(refused)) if refused.code == 409 => Ok(()),
         made => made.map(drop).with_context(|| format!("cannot write {what}")),
     }
 }
 
-/// Removes a volume whose claim is gone.
+/// Removes a volume whose claim was deleted.
 async fn remove(client: &Client, node: &Host, volume: &PersistentVolume) -> Result<()> {
     let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
     if volume.annotations().get(MADE_BY).map(String::as_str) != Some(PROVISIONER) || phase != Some("Released") {
@@ -158,7 +158,7 @@ async fn remove(client: &Client, node: &Host, volume: &PersistentVolume) -> Resu
     }
 }
 
-/// The volume that a claim asks this provisioner for: none while it is not its turn.
+/// The volume that a claim requests from this provisioner; none if it is not waiting for one.
 fn wanted(claim: &PersistentVolumeClaim) -> Option<PersistentVolume> {
     let annotation = |name: &str| claim.annotations().get(name).map(String::as_str);
     let spec = claim.spec.as_ref()?;
@@ -181,7 +181,7 @@ fn wanted(claim: &PersistentVolumeClaim) -> Option<PersistentVolume> {
             },
             "persistentVolumeReclaimPolicy": "Delete",
             "storageClassName": spec.storage_class_name,
-            // Unlike a hostPath, it is given to the group of the pod.
+            // Unlike a hostPath, a local volume gets the group of the pod.
             "local": { "path": format!("{FOLDER}/{uid}") },
             "nodeAffinity": { "required": { "nodeSelectorTerms": [{
                 "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": [node::NAME] }],

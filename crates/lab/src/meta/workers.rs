@@ -1,4 +1,4 @@
-//! Hosts that are to be workers of business clusters.
+//! Hosts that become workers of business clusters.
 
 use anyhow::{Context as _, Result};
 
@@ -7,10 +7,10 @@ use super::{Meta, node};
 use crate::hosts::command::aside;
 use crate::hosts::{Host, Image, Site};
 
-/// No registry is reachable from there: containerd begins with these images, whoever installs it.
+/// The hosts reach no registry: containerd imports these images at its start, no matter how it was installed.
 const IMAGES_UNIT: &str = "[Service]\nExecStartPre=/bin/sh -eu /etc/lab-images /opt/images\n";
 
-/// What workers find when they begin. Must live as long as they do.
+/// The images for new workers. Must live as long as the workers.
 #[derive(Debug)]
 pub struct Workers {
     store: Store,
@@ -21,7 +21,7 @@ impl Workers {
     /// The image of a component, such as `kube-proxy`.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no such image.
     pub fn image(&self, component: &str) -> Result<&str> {
         let found = self.images.iter().find(|image| image.contains(&format!("/{component}:")));
         found
@@ -31,10 +31,10 @@ impl Workers {
 }
 
 impl Meta {
-    /// Makes what workers of a minor begin with: small images, CoreDNS, kube-proxy, and these.
+    /// Prepares the images of a minor's workers: small images, CoreDNS, kube-proxy, and these.
     ///
     /// # Errors
-    /// When one of them cannot be made.
+    /// When an image cannot be built.
     pub async fn workers(&self, minor: &str, more: Vec<Image>) -> Result<Workers> {
         let mut images = aside(Image::small).await?;
         images.push(Image::coredns().await?);
@@ -45,7 +45,7 @@ impl Meta {
         Ok(Workers { store: Store::with(&template, images).await?, images: names })
     }
 
-    /// Boots a host that is bare but for images, which it has as soon as it has a containerd.
+    /// Boots a bare host with images that containerd imports as soon as it is installed.
     ///
     /// # Errors
     /// When it does not boot.
@@ -55,11 +55,11 @@ impl Meta {
         bare.file("/etc/systemd/system/containerd.service.d/05-images.conf", 0o644, IMAGES_UNIT).start().await
     }
 
-    /// Lets the pods of all these hosts reach each other, in the order of [`Site::pods`], and the pods of the meta cluster reach them: so API
-    /// servers do.
+    /// Adds routes between the pods of all these hosts, in the order of [`Site::pods`], and from the pods of the meta cluster to them, which API
+    /// servers need.
     ///
     /// # Errors
-    /// When a host is gone.
+    /// When a host has ended.
     pub async fn connect(&self, workers: &[&Host]) -> Result<()> {
         self.site.connect(workers).await?;
         for (number, worker) in workers.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What is left of a run that was killed.
+//! Finds the remains of a run that was killed.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// What a program prints.
+/// The output of a program.
 pub fn said(program: &str, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8(Command::new(program).args(arguments).output()?.stdout)?)
 }
 
-/// Starts the lab as somebody else would, and reads the line with which it says that it stands.
+/// Starts the lab as a separate process, and reads the line that it prints when it is up.
 pub fn lab(arguments: &[&str]) -> Result<(Child, String)> {
     let mut run = Command::new(env!("CARGO_BIN_EXE_fleetwright-lab"))
         .args(arguments)
@@ -24,7 +24,7 @@ pub fn lab(arguments: &[&str]) -> Result<(Child, String)> {
     Ok((run, line))
 }
 
-/// Kills it, and waits until nothing is left of all that there was: `left` says what is, and `some` how many lines that must be before.
+/// Kills the lab, and waits until all of its resources are gone: `left` lists the remains, and `some` is the minimal number of lines before.
 pub fn killed(mut run: Child, some: usize, within: Duration, left: impl Fn() -> Result<String>) -> Result<()> {
     ensure!(left()?.lines().count() > some, "there should be something to leave: {}", left()?);
     let group = format!("-{}", run.id());

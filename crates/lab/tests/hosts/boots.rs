@@ -1,4 +1,4 @@
-//! Hosts on this machine do what hardware does, and leave nothing behind.
+//! Hosts on this machine behave like hardware, and leave nothing behind.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,10 +18,10 @@ async fn a_host_boots_answers_and_leaves_nothing_on_hosts() -> Result<()> {
     assert_eq!(first.ssh("hostname").await?, "first\n");
     assert_ne!(first.host_key(), second.host_key());
     assert_ne!(first.run("cat /etc/machine-id").await?, second.run("cat /etc/machine-id").await?);
-    // Each other, and this machine.
+    // Hosts reach each other, and this machine.
     let greeting = format!("timeout 5 bash -c 'read -r line </dev/tcp/{}/22; echo $line'", second.address());
     assert!(first.run(&greeting).await?.starts_with("SSH-"));
-    // A kubelet could make its cgroups, and no other host sees them.
+    // A kubelet can create its cgroups, and no other host sees them.
     first.run("mkdir /sys/fs/cgroup/memory/kubepods || mkdir /sys/fs/cgroup/kubepods").await?;
     assert_eq!(
         second.run("ls -d /sys/fs/cgroup/memory/kubepods /sys/fs/cgroup/kubepods 2>/dev/null | wc -l").await?,

@@ -1,4 +1,4 @@
-//! An emulated machine boots what is on its own disk.
+//! An emulated machine boots the kernel on its own disk.
 
 use anyhow::Result;
 use fleetwright_lab::hosts::{EmulatedMachine, Kernels, Network};
@@ -10,7 +10,7 @@ async fn an_emulated_machine_comes_back_with_the_kernel_that_its_links_name_on_h
     let machine = EmulatedMachine::start(&network, "emulated").await?;
     let first = Kernels::release(&kernels.first);
     assert_eq!(machine.kernel().await?, first);
-    // The same kernel by another link, and parameters that the disk brings: nothing but the disk says what is booted.
+    // The same kernel by another link, and parameters from the disk: only the disk decides what is booted.
     machine
         .ssh("ln -sf boot/vmlinuz-$(uname -r) /vmlinuz && echo lab.tried=1 >/boot/fleetwright-cmdline && sync")
         .await?;

@@ -1,4 +1,4 @@
-//! A bare host can be made a node by hand with what a site has: if this fails, it is the lab and not an operator.
+//! A bare host becomes a node by manual steps with the packages of a site: if this fails, the lab is at fault and not an operator.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -91,7 +91,7 @@ async fn a_bare_host_can_be_made_a_node_by_hand_on_hosts() -> Result<()> {
 
 async fn by_hand(site: &Site, first: &Host, second: &Host) -> Result<()> {
     site.connect(&[first, second]).await?;
-    // A bare host cannot unpack zstd; the helper of the operator brings its own.
+    // A bare host cannot unpack zstd; the operator's helper brings its own decoder.
     for (archive, plain) in [("images.tar.zst", "images.tar"), ("kubelet-1.37.1.tar.zst", "kubelet.tar")] {
         let (archive, plain) = (site.packages.folder().join(archive), site.packages.folder().join(plain));
         assert!(Command::new("zstd").args(["-q", "-d", "-f", "-o"]).arg(&plain).arg(&archive).status()?.success());
@@ -129,9 +129,9 @@ async fn by_hand(site: &Site, first: &Host, second: &Host) -> Result<()> {
         .await?;
         addresses.push(address);
     }
-    // Debian's static busybox crashes with a time limit of its own.
+    // Debian's static busybox crashes when wget has a timeout.
     let asked = format!("timeout 5 busybox wget -q -O - http://{}:8080/", addresses[1]);
-    // From this host to the other's pod, and from pod to pod.
+    // From this host to the other's pod, and between the pods.
     eventually("a pod's answer", || async { Ok(first.run(&asked).await.ok().filter(|said| said == "two\n")) }).await?;
     let container = format!("$(ctr -n k8s.io containers ls -q image=={} | head -1)", images::WEB);
     let said = first.run(&format!("ctr -n k8s.io tasks exec --exec-id probe {container} busybox {asked}")).await?;

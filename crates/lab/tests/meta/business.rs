@@ -1,4 +1,4 @@
-//! A business cluster's etcd and API server, as the Cluster-Operator writes them, but by hand: if this fails, it is the lab and not an
+//! A business cluster's etcd and API server, as the Cluster-Operator writes them, but without it: if this fails, the lab is at fault and not an
 //! operator.
 
 use std::net::Ipv4Addr;
@@ -29,7 +29,7 @@ impl Business {
         Ok(Self { minor: minor.to_owned(), ca, etcd_ca: Authority::new("pay-01-etcd")?, admin, node })
     }
 
-    /// A client of the API server at an address, which is known by its name.
+    /// A client of the API server at an address, which verifies its DNS name.
     pub(crate) async fn client(&self, address: &str) -> Result<Client> {
         let text = kubeconfig("pay-01", &format!("https://{address}"), self.ca.cert_pem(), Identity::from(&self.admin));
         let mut config =

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use self::business::{Business, NAMESPACE, NODE_PORT};
 use self::common::{killed, lab, said};
 
-/// Seconds, on a machine that does nothing else.
+/// A generous timeout; an idle machine needs seconds.
 const LONG: Duration = Duration::from_secs(180);
 
 async fn eventually<T, F: Future<Output = Result<Option<T>>>>(what: &str, mut look: impl FnMut() -> F) -> Result<T> {
@@ -34,7 +34,7 @@ async fn eventually<T, F: Future<Output = Result<Option<T>>>>(what: &str, mut lo
     }
 }
 
-/// Starts a meta cluster and does something with it. If that fails, says what the cluster saw; if not, nothing is left when it ended.
+/// Runs a test on a meta cluster. If it fails, prints the cluster's status; otherwise checks that nothing is left after the cluster ended.
 async fn on_meta(test: impl AsyncFnOnce(&Meta) -> Result<()>) -> Result<()> {
     on_meta_with(Options::default(), test).await
 }
@@ -63,7 +63,7 @@ async fn on_meta_with(options: Options, test: impl AsyncFnOnce(&Meta) -> Result<
     Ok(())
 }
 
-/// Waits until a component's pod is ready, and gives its address.
+/// Waits until a component's pod is ready, and returns its address.
 async fn ready(meta: &Meta, component: &str) -> Result<String> {
     let pods: Api<Pod> = Api::namespaced(meta.client(), NAMESPACE);
     let selected = ListParams::default().labels(&format!("fleetwright.io/component={component}"));
@@ -89,7 +89,7 @@ async fn a_control_plane_runs_as_restricted_pods_and_is_reached_by_pod_and_by_no
         eprintln!("the API server is ready after {:?}", begun.elapsed());
 
         let places = [format!("{address}:6443"), format!("{}:{NODE_PORT}", meta.address())];
-        // kube-proxy hears of a ready pod when everybody does, and needs a moment to lead there.
+        // kube-proxy sees a ready pod at the same time as this test, and needs a moment to update its rules.
         for place in &places {
             let client = business.client(place).await?;
             let reached = || async { Ok(client.apiserver_version().await.ok()) };
@@ -115,7 +115,7 @@ async fn a_control_plane_runs_as_restricted_pods_and_is_reached_by_pod_and_by_no
 
         eprintln!("a worker reaches it after {:?}", begun.elapsed());
 
-        // What the namespace had goes with it, volumes and their folders included.
+        // The objects of the namespace are deleted with it, volumes and their folders included.
         let volumes: Api<PersistentVolume> = Api::all(meta.client());
         assert_eq!(volumes.list(&ListParams::default()).await?.items.len(), 1);
         let namespaces: Api<Namespace> = Api::all(meta.client());
@@ -132,7 +132,7 @@ async fn a_control_plane_runs_as_restricted_pods_and_is_reached_by_pod_and_by_no
     .await
 }
 
-/// A pod that does something with busybox and nothing else.
+/// A pod that runs a script with busybox.
 fn pod(name: &str, again: &str, labels: Value, script: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -170,7 +170,7 @@ async fn names_and_services_answer_a_pod_also_after_a_power_cut_and_an_image_can
                 "spec": { "clusterIP": address, "selector": { "is": "web" }, "ports": [{ "port": 80, "targetPort": 8080 }] },
             })
         };
-        // Without a limit, the search for a name waits half a minute for a server that is gone.
+        // Without a timeout, a DNS lookup waits half a minute for a server that is gone.
         let ask = "ask() { until timeout 2 wget -q -O - \"$1\" 2>/dev/null; do sleep 0.2; done; }
             ask http://web.names.svc/
             ask http://web-0.members.names.svc:8080/
@@ -246,7 +246,7 @@ fn a_meta_cluster_whose_process_is_killed_leaves_nothing_on_hosts() -> Result<()
         Ok(left)
     };
     killed(run, 8, Duration::from_secs(60), left)?;
-    // Logs of the control plane stay until the next lab begins.
+    // Logs of the control plane stay until the next lab starts.
     let _ = std::fs::remove_dir_all(plane);
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! NetworkPolicies are enforced as the documentation of Kubernetes says, where that is asked for.
+//! NetworkPolicies are enforced as Kubernetes documents, if the option is set.
 
 use super::*;
 
-/// Pods by where they are: each answers at port 8080.
+/// Pods by namespace and name: each answers at port 8080.
 const PODS: [(&str, &str); 4] = [("one", "web"), ("one", "db"), ("one", "other"), ("two", "web")];
 
 fn pod(namespace: &str, name: &str) -> Value {
@@ -30,7 +30,7 @@ async fn textbook_policies_are_enforced_on_hosts() -> Result<()> {
         let client = meta.client();
         let namespace = |name: &str| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": { "team": name } } });
         apply(&client, &[namespace("one"), namespace("two")]).await?;
-        // A new namespace has its account a moment later.
+        // A new namespace gets its service account a moment later.
         let pods = PODS.map(|(namespace, name)| pod(namespace, name));
         eventually("pods to be made", || async { Ok(apply(&client, &pods).await.ok()) }).await?;
         let mut addresses = Vec::new();
@@ -45,7 +45,7 @@ async fn textbook_policies_are_enforced_on_hosts() -> Result<()> {
         let [web, db, other, far] = [0, 1, 2, 3].map(|number: usize| addresses[number].as_str());
         let address = meta.address().to_string();
         let node = address.as_str();
-        // It takes a moment until rules are loaded, and until a server listens.
+        // Rules are loaded, and servers listen, after a moment.
         let expect = async |what: &str, table: &[(&str, &str, u16, bool)]| -> Result<()> {
             let seen = || async {
                 for (from, to, port, open) in table {
@@ -64,7 +64,7 @@ async fn textbook_policies_are_enforced_on_hosts() -> Result<()> {
             }
             settled.context(wrong)
         };
-        // 10256 is where kube-proxy tells of itself on the node.
+        // 10256 is the health port of kube-proxy on the node.
         let open = [(web, db), (far, db), (db, far), (other, web)].map(|(from, to)| (from, to, 8080_u16, true));
         expect("everything to be open", &open).await?;
         expect("the node to be open", &[(web, node, 10256, true)]).await?;
@@ -114,7 +114,7 @@ async fn textbook_policies_are_enforced_on_hosts() -> Result<()> {
             (web, node, 10256, false),
             (db, far, 8080, true),
             (db, node, 10256, true),
-            // It may leave, and is not let in.
+            // Egress is allowed, ingress is not.
             (web, other, 8080, false),
         ])
         .await?;

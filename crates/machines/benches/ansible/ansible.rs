@@ -1,4 +1,4 @@
-//! Ansible, tuned: pipelining, connections that stay, no facts, no host key questions, hosts that do not wait for each other.
+//! Ansible, tuned: pipelining, persistent connections, no facts, no host key questions, hosts that do not wait for each other.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -18,7 +18,7 @@ pub struct Ansible<'a> {
 }
 
 impl Ansible<'_> {
-    /// Its settings and the list of hosts. Connections of hosts that are gone are forgotten.
+    /// Writes its settings and the inventory. Connections to earlier hosts are closed.
     pub fn prepare(&self, addresses: &[Ipv4Addr], keys: &Keys) -> Result<()> {
         let control = self.folder.join("cp");
         let _ = fs::remove_dir_all(&control);
@@ -45,7 +45,7 @@ impl Ansible<'_> {
         Ok(())
     }
 
-    /// Runs the playbook once. What its connections that stay use is counted, too.
+    /// Runs the playbook once. CPU and memory of the persistent connections are counted, too.
     pub fn run(&self, changed: bool) -> Result<Run> {
         let control = self.folder.join("cp").display().to_string();
         let stayed = persistent(&control).1;
@@ -92,7 +92,7 @@ impl Ansible<'_> {
         Ok(Run { seconds, cpu, peak: peak.into_inner() })
     }
 
-    /// Ends the connections that stay.
+    /// Closes the persistent connections.
     pub fn forget(&self) {
         let control = self.folder.join("cp").display().to_string();
         for pid in persistent_pids(&control) {
@@ -101,7 +101,7 @@ impl Ansible<'_> {
     }
 }
 
-/// The CPU seconds of all children that ended and were waited for, and theirs.
+/// The CPU seconds of all children that were waited for, and of their children.
 fn children_cpu() -> Result<f64> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let fields: Vec<&str> = stat.rsplit_once(')').context("no stat")?.1.split_whitespace().collect();
@@ -109,7 +109,7 @@ fn children_cpu() -> Result<f64> {
     Ok(ticks as f64 / 100.0)
 }
 
-/// The connections that stay: memory, and CPU seconds so far.
+/// The persistent connections: memory, and CPU seconds so far.
 fn persistent(control: &str) -> (u64, f64) {
     let pids = persistent_pids(control);
     let cpu = pids
@@ -145,7 +145,7 @@ fn family_memory(of: u32) -> u64 {
     family.into_iter().map(proportional).sum()
 }
 
-/// What processes share is counted once.
+/// Proportional memory: shared memory is counted once.
 fn proportional(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Light hosts: an sshd each, with processes, a name, and file systems of its own, laid over those of this machine in memory.
+//! Light hosts: each an sshd with processes, a host name, and file systems of its own, laid over those of this machine in memory.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Where they listen, each on an address of its own.
+/// The SSH port; each host has an address of its own.
 pub const PORT: u16 = 2222;
 
-/// What differs from host to host. The programs are those of this machine.
+/// The directories that differ between hosts. The programs are those of this machine.
 const OWN: [&str; 4] = ["etc", "var", "opt", "root"];
 
-/// Ends a host when standard input does, which the kernel sees to even when we are killed. `unshare` takes the first process of the host with
+/// Ends a host when standard input ends, which the kernel ensures even when we are killed. `unshare` kills the first process of the host with
 /// it, and the kernel all others.
 const SUPERVISOR: &str = r#"exec 3<&0; "$@" </dev/null 3<&- & child=$!; read -r _ <&3; kill -9 $child; wait $child"#;
 
-/// The keys for all of them.
+/// The keys of all hosts.
 pub struct Keys {
     pub folder: PathBuf,
 }
@@ -44,14 +44,14 @@ impl Keys {
         self.folder.join("user")
     }
 
-    /// As it is pinned.
+    /// The host key as a pinned line.
     pub fn host_line(&self) -> Result<String> {
         let line = fs::read_to_string(self.folder.join("host.pub"))?;
         Ok(line.split(' ').take(2).collect::<Vec<_>>().join(" "))
     }
 }
 
-/// Running hosts. Ended with it, with all that runs in them.
+/// Running hosts. Dropping it ends all their processes.
 pub struct Hosts {
     running: Vec<Child>,
     addresses: Vec<Ipv4Addr>,
@@ -59,7 +59,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Starts so many, and waits until all of them listen.
+    /// Starts `count` hosts, and waits until all of them listen.
     pub fn start(count: usize, keys: &Keys) -> Result<Self> {
         fs::create_dir_all("/run/sshd")?;
         let folder = tempfile::tempdir()?;

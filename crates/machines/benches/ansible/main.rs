@@ -1,4 +1,4 @@
-//! Ours against Ansible: the same four components on the same hosts, from nothing and with nothing to do.
+//! Our operator against Ansible: the same four components on the same hosts, from bare hosts and with nothing to do.
 
 mod ansible;
 mod hosts;
@@ -21,9 +21,9 @@ use work::Work;
 #[derive(Clone, Copy)]
 pub struct Run {
     seconds: f64,
-    /// CPU seconds on the side that drives.
+    /// CPU seconds of the driving side.
     cpu: f64,
-    /// The most memory that it had at one time.
+    /// Its peak memory.
     peak: u64,
 }
 
@@ -60,7 +60,7 @@ fn options() -> Result<Options> {
             "--json" => options.json = value()?.into(),
             "--alone" => options.alone = true,
             "--quick" => (options.hosts, options.rounds) = (20, 1),
-            // Cargo says it to every bench.
+            // Cargo passes it to every bench.
             "--bench" => {}
             other => bail!(
                 "what is {other}? --hosts N, --rounds N, --forks N, --at-once N, --helpers FOLDER, --json FILE, --alone, --quick"
@@ -76,7 +76,7 @@ type Rows = Vec<(&'static str, Vec<Run>)>;
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    // The processes that are measured have nothing else in them.
+    // The measured processes run nothing else.
     match arguments.next().as_deref() {
         Some("--drive") => return runtime.block_on(ours::drive(Path::new(&arguments.next().context("no file")?))),
         Some("--operate") => {
@@ -154,7 +154,7 @@ fn rooted() -> Result<bool> {
         .is_some_and(|ids| ids.split_whitespace().nth(1) == Some("0")))
 }
 
-/// Builds it as it is delivered.
+/// Builds the helper as it is released.
 fn helper(into: &Path) -> Result<PathBuf> {
     eprintln!("bench: building the helper");
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");

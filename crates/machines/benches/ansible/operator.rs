@@ -1,4 +1,4 @@
-//! Ours, whole: the operator in a process of its own, with an API server in another, drives Machines to their packages.
+//! Our operator as a whole: it runs in a process of its own, with an API server in another, and drives Machines to their packages.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -26,23 +26,23 @@ use crate::hosts::{Keys, PORT};
 use crate::work::Work;
 
 const NAMESPACE: &str = "fleet";
-/// How often it looks at each host, for the row of a look. It spreads them.
+/// Interval between observations of a host, for the row of an observation. The operator spreads them.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
-/// For so long looks are counted.
+/// For this long observations are counted.
 const LOOKING: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What was measured.
+/// The measurements.
 pub struct Measured {
-    /// From the start of the operator until all machines say that their packages are in place.
+    /// From the start of the operator until all machines report that their packages are installed.
     pub cold: Run,
-    /// From the start of another operator until it saw every host, because somebody asks it to.
+    /// From the start of another operator until it observed every host, because a person requests it.
     pub anew: Run,
-    /// The CPU seconds of one look at each host, over connections that stand.
+    /// The CPU seconds of one observation of each host, over open connections.
     pub look: f64,
 }
 
-/// Measures one round on hosts that have nothing yet.
+/// Measures one round on bare hosts.
 pub async fn measure(
     folder: &Path,
     addresses: &[Ipv4Addr],
@@ -86,7 +86,7 @@ pub async fn measure(
     let cold = first.used()?;
     drop(first);
 
-    // One that starts looks at machines at rest when their time comes; a person who asks has it look now.
+    // A restarted operator observes unchanged machines at their usual time; a request of a person makes it observe them now.
     for machine in machines.list(&ListParams::default()).await?.items {
         let patch = Patch::Merge(json!({"metadata": {"annotations": {names::RETRY: "bench"}}}));
         machines.patch(&machine.name_any(), &PatchParams::default(), &patch).await?;
@@ -101,7 +101,7 @@ pub async fn measure(
     Ok(Measured { cold, anew, look })
 }
 
-/// An operator.
+/// An operator process.
 struct Process {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
@@ -121,7 +121,7 @@ impl Process {
         Ok(Self { child, out, started })
     }
 
-    /// Waits for a line with that word, and answers what is in it.
+    /// Waits for a line that starts with that word, and returns its value.
     fn hear(&mut self, word: &str) -> Result<Value> {
         let mut line = String::new();
         if self.out.read_line(&mut line)? == 0 {
@@ -151,7 +151,7 @@ impl Drop for Process {
     }
 }
 
-/// The kinds, the key, the packages and the machines.
+/// Creates the CRDs, the key, the packages and the machines.
 async fn declare(client: &Client, addresses: &[Ipv4Addr], keys: &Keys, work: &Work) -> Result<()> {
     define(client, &crds()).await?;
     create(client, "v1", "Namespace", json!({"metadata": {"name": NAMESPACE}})).await?;
@@ -195,7 +195,7 @@ async fn create(client: &Client, version: &str, kind: &str, object: Value) -> Re
     Ok(())
 }
 
-/// The other process: an operator that says when it saw all hosts, and then what looks at them cost.
+/// The main function of the other process: an operator that reports when it observed all hosts, and then the cost of observations.
 pub async fn operate(file: &Path) -> Result<()> {
     let task: Value = serde_json::from_slice(&fs::read(file)?)?;
     let text = |name: &str| task[name].as_str().with_context(|| format!("no {name}"));

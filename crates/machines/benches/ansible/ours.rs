@@ -1,4 +1,4 @@
-//! Ours, in a process of its own: the transport and the helper, driven as the operator drives them.
+//! Our side of the comparison, in a process of its own: the transport and the helper, driven as the operator drives them.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -18,15 +18,15 @@ use crate::Run;
 use crate::hosts::{Keys, PORT};
 use crate::work::Work;
 
-/// So many looks at all hosts are measured as one, with connections that stand: a single one is too short for the clock of `/proc`.
+/// Observations of all hosts that are measured as one, over open connections: a single one is too short for the clock of `/proc`.
 const SWEEPS: u32 = 20;
 
-/// The other process: what it measured.
+/// The measurements of the other process.
 pub struct Measured {
     pub cold: Run,
-    /// With the connections that stand.
+    /// Runs over open connections.
     pub kept: Vec<Run>,
-    /// With new connections.
+    /// Runs over new connections.
     pub anew: Vec<Run>,
 }
 
@@ -69,14 +69,14 @@ pub fn measure(
     Ok(Measured { cold: run(&told["cold"])?, kept: all("kept")?, anew: all("anew")? })
 }
 
-/// One host, and the way to it.
+/// A host and its route.
 struct Target {
     number: usize,
     route: Arc<Route>,
     packages: Vec<Package>,
 }
 
-/// What the other process does.
+/// The main function of the other process.
 pub async fn drive(file: &Path) -> Result<()> {
     let task: Value = serde_json::from_slice(&fs::read(file)?)?;
     let work = Work::from_json(&task["work"])?;
@@ -149,7 +149,7 @@ pub async fn drive(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Looks, installs what is missing, and looks again.
+/// Observes the host, installs missing packages, and observes it again.
 async fn converge(ssh: &Ssh, target: &Target) -> Result<(usize, Box<dyn Link>)> {
     let link = ssh.connect(target.route.clone()).await?;
     let seen = observe(&*link, target).await?;
@@ -172,7 +172,7 @@ async fn converge(ssh: &Ssh, target: &Target) -> Result<(usize, Box<dyn Link>)> 
     Ok((target.number, link))
 }
 
-/// Looks, and finds all as it should be.
+/// Observes the host, and finds no deviation.
 async fn unchanged(link: &dyn Link, target: &Target) -> Result<()> {
     for (package, component) in target.packages.iter().zip(observe(link, target).await?) {
         let installed = component.installed.is_some_and(|installed| installed.version == package.version);
@@ -201,7 +201,7 @@ impl Meter {
         Ok(Self { cpu: process::cpu(std::process::id())?, started: Instant::now() })
     }
 
-    /// Of one of so many times.
+    /// The mean of that number of runs.
     fn stop(self, times: u32) -> Result<Value> {
         let seconds = self.started.elapsed().as_secs_f64() / f64::from(times);
         let cpu = (process::cpu(std::process::id())? - self.cpu).as_secs_f64() / f64::from(times);

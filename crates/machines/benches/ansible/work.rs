@@ -1,4 +1,4 @@
-//! The four components, for both sides the same.
+//! The four components, which are the same for both sides.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use fleetwright_wire::{Bytes, Content, File, Method, Package, Script, Source, Tarball};
 use serde_json::{Value, json};
 
-/// A file that is the same everywhere.
+/// A file that is the same on every host.
 fn settings() -> String {
     (0..60).map(|n| format!("setting.{n} = {}\n", n * 7)).collect()
 }
@@ -23,14 +23,14 @@ fn identity(name: &str) -> String {
 const PREPARED: &str = "/var/lib/bench-prepared";
 const PREPARE: &str = "echo prepared > /var/lib/bench-prepared";
 
-/// What both sides install.
+/// The components that both sides install.
 pub struct Work {
     archive: Vec<u8>,
     sha256: String,
 }
 
 impl Work {
-    /// Makes the archive, and the files of the playbook, in a folder.
+    /// Creates the archive, and the files of the playbook, in a directory.
     pub fn new(folder: &Path) -> Result<Self> {
         let tool = folder.join("tool-1.0/bin");
         fs::create_dir_all(&tool)?;
@@ -49,7 +49,7 @@ impl Work {
         let sha256 = String::from_utf8(summed.stdout)?.split(' ').next().context("no digest")?.to_owned();
         fs::write(folder.join("settings.conf"), settings())?;
         fs::write(folder.join("identity.conf.j2"), identity("{{ inventory_hostname }}"))?;
-        // `creates` spares it the comparison of what is there with the archive. Ours compares.
+        // `creates` skips Ansible's comparison of the installed files with the archive. Our side compares them.
         fs::write(
             folder.join("playbook.yml"),
             serde_json::to_string_pretty(&json!([{
@@ -68,7 +68,7 @@ impl Work {
         Ok(Self { archive: fs::read(&archive)?, sha256 })
     }
 
-    /// For a host of that name.
+    /// The packages for a host of that name.
     pub fn packages(&self, name: &str) -> Vec<Package> {
         let file = |path: &str, text: String| File {
             path: path.into(),
@@ -117,7 +117,7 @@ impl Work {
         ]
     }
 
-    /// The same as objects of the API: the archive's ConfigMap, and the package versions.
+    /// The same as API objects: the archive's ConfigMap, and the package versions.
     pub fn manifests(&self) -> (Value, Vec<Value>) {
         let archive = serde_json::to_value(Bytes(self.archive.clone())).unwrap_or_default();
         let package = |component: &str, mut spec: Value| {
@@ -151,19 +151,19 @@ impl Work {
         (json!({"metadata": {"name": "archive"}, "binaryData": {"tool": archive}}), packages)
     }
 
-    /// As it goes to another process.
+    /// Encodes it for another process.
     pub fn to_json(&self) -> Value {
         json!({"archive": serde_json::to_value(Bytes(self.archive.clone())).unwrap_or_default(), "sha256": self.sha256})
     }
 
-    /// The reverse.
+    /// Decodes it in another process.
     pub fn from_json(value: &Value) -> Result<Self> {
         let archive: Bytes = serde_json::from_value(value["archive"].clone())?;
         Ok(Self { archive: archive.0, sha256: value["sha256"].as_str().context("no digest")?.to_owned() })
     }
 }
 
-/// What a host must have in the end, whoever brought it.
+/// Checks that a host has all components, by whichever side they were installed.
 pub fn check(address: &std::net::Ipv4Addr, keys: &crate::hosts::Keys, name: &str) -> Result<()> {
     let look = "cat /etc/bench-identity.conf; sha256sum </etc/bench-settings.conf; cat /var/lib/bench-prepared; /opt/bench-tool";
     let out = Command::new("ssh")

@@ -1,4 +1,4 @@
-//! Machines and their package versions, and what is seen of them.
+//! Machines and their package versions, and their observed state.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,14 +17,14 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-/// Where the machines are.
+/// The namespace of the machines.
 pub(crate) const NAMESPACE: &str = "fleet";
-/// So many components each machine has.
+/// Components of each machine.
 pub(crate) const COMPONENTS: usize = 4;
 /// Requests at the same time while the fleet grows.
 const AT_ONCE: usize = 32;
 
-/// The machines and what is seen of them.
+/// The machines and their observed state.
 pub(crate) struct Fleet {
     client: Client,
     size: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Fleet {
 
 #[derive(Default)]
 struct ObservedMachines {
-    /// The generation with which each machine was Ready.
+    /// The generation at which each machine was Ready.
     ready: Mutex<HashMap<String, i64>>,
     changed: tokio::sync::Notify,
 }
@@ -51,7 +51,7 @@ fn name(number: usize) -> String {
     format!("host-{number:05}")
 }
 
-/// Kernel settings, files, a program with a unit, a script: none of them disturbs pods.
+/// Sysctls, files, a program with a unit, a script: none of them disrupts pods.
 fn packages() -> Vec<(String, Value)> {
     let mut packages = vec![
         (
@@ -108,7 +108,7 @@ fn references(sysctl: usize) -> Value {
 }
 
 impl Fleet {
-    /// The kinds, a namespace, package versions, and no machine.
+    /// A fleet with the CRDs, a namespace and package versions, and without machines.
     pub(crate) async fn new(server: &MeasuredServer) -> Result<Self> {
         let client = server.client();
         define(&client, &fleetwright_api::crds()).await?;
@@ -147,7 +147,7 @@ impl Fleet {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// Adds machines until there are so many.
+    /// Adds machines up to that number.
     pub(crate) async fn grow_to(&mut self, size: usize) -> Result<()> {
         let (machines, version) = (&self.machines(), self.version);
         futures::stream::iter(self.size..size)
@@ -174,7 +174,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Waits until all are Ready with what was asked for last.
+    /// Waits until all are Ready with the last requested version.
     pub(crate) async fn all_ready(&self) -> Result<()> {
         self.ready_with(1).await
     }
@@ -192,7 +192,7 @@ impl Fleet {
         }
     }
 
-    /// Another version of a component for all; returns when all have it.
+    /// Changes a component's version for all machines; returns when all have it.
     pub(crate) async fn change(&mut self) -> Result<()> {
         self.version += 1;
         let (machines, version) = (&self.machines(), self.version);
@@ -209,7 +209,7 @@ impl Fleet {
     }
 }
 
-/// Notes which machines are Ready.
+/// Records which machines are Ready.
 async fn watch(client: Client, seen: Arc<ObservedMachines>) {
     let machines: Api<Machine> = Api::namespaced(client, NAMESPACE);
     let mut events = std::pin::pin!(watcher(machines, watcher::Config::default().streaming_lists()));

@@ -1,4 +1,4 @@
-//! The simulated hosts, in a process of their own, behind a socket that carries the lines of the wire.
+//! The simulated hosts, in a process of their own, behind a socket that carries the lines of the protocol.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -16,15 +16,15 @@ use tokio::net::{UnixListener, UnixStream};
 /// The first line of a connection.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Hello {
-    /// To the helper on that host.
+    /// Connects to the helper on that host.
     Host(String),
-    /// How it stands.
+    /// Reads the counts.
     Stats,
-    /// How it stands; from here on visits are counted anew.
+    /// Reads the counts, and resets that of visited hosts.
     Mark,
 }
 
-/// How it stands.
+/// Counts of requests.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Stats {
     /// All requests so far.

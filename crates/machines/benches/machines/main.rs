@@ -1,9 +1,9 @@
-//! Ten thousand machines: first convergence, a sweep over all hosts, a package change to all of them, and what one more machine costs.
+//! Ten thousand machines: first convergence, an observation of all hosts, a package change to all of them, and the cost of one more machine.
 //!
-//! Four processes: the API server, the operator, the simulated hosts, and the bench that asks for changes and watches. The operator speaks to
-//! the hosts in the very lines that go over SSH, so that its CPU time and memory are its own and nobody else's; only SSH itself is missing.
+//! Four processes: the API server, the operator, the simulated hosts, and the bench that makes changes and watches. The operator speaks to
+//! the hosts in the same lines that go over SSH, so that its CPU time and memory are measured alone; only SSH itself is missing.
 
-/// As the operators' own program has it.
+/// The allocator of the operators' program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -29,9 +29,9 @@ const USAGE: &str = "usage: cargo bench -p fleetwright-machines -- [--quick] [--
   --machines N  number of machines [default: 10000]
   --json FILE   file for the results [default: target/bench-machines.json]";
 
-/// In the sweep each host is looked at once in so many seconds.
+/// In the sweep, the interval in seconds at which each host is observed.
 const SWEEP: u64 = 30;
-/// So many machines are added to the small fleet and as many to the large one, so many times by turns.
+/// Machines added to the small fleet and to the large one, in turns.
 const ADDED: usize = 25;
 const TURNS: usize = 8;
 
@@ -48,7 +48,7 @@ fn main() -> Result<()> {
             println!("{USAGE}");
             Ok(())
         }
-        // The bench runs itself so, to have each part as a process of its own.
+        // The bench starts itself with these arguments, so that each part is a process of its own.
         ["hosts", socket] => runtime.block_on(hosts::run(socket.as_ref())),
         ["operator", kubeconfig, socket, listen, check_every] => {
             let check_every = Duration::from_secs(check_every.parse()?);
@@ -83,7 +83,7 @@ async fn run(options: &Options) -> Result<()> {
 }
 
 const MIB: f64 = 1024.0 * 1024.0;
-/// Nobody looks by itself while something else is measured.
+/// Observation interval while something else is measured: in effect never.
 const RARELY: u64 = 6 * 3600;
 
 async fn measure(options: &Options) -> Result<Rows> {
@@ -167,7 +167,7 @@ async fn measure(options: &Options) -> Result<Rows> {
     Ok(rows)
 }
 
-/// What one more machine costs.
+/// The cost of one more machine.
 struct OneMore {
     calls: f64,
     cpu_millis: f64,
@@ -175,7 +175,7 @@ struct OneMore {
 }
 
 impl OneMore {
-    /// Each number by itself.
+    /// The median of each number.
     fn median(mut all: Vec<Self>) -> Self {
         let mut middle = |of: fn(&Self) -> f64| {
             all.sort_by(|one, other| of(one).total_cmp(&of(other)));

@@ -39,7 +39,7 @@ pub(crate) async fn run(kubeconfig: &Path, socket: &Path, listen: SocketAddr, ch
     }
 }
 
-/// Lines over a socket, as SSH would carry them.
+/// A transport of lines over a socket, as SSH would carry them.
 struct Wire(PathBuf);
 
 struct WireLink {
@@ -55,7 +55,7 @@ impl Transport for Wire {
             let stream = UnixStream::connect(&self.0).await.map_err(|error| gone(&error))?;
             let (read, mut write) = stream.into_split();
             let address = route.host.address.clone();
-            // As keys look: the API takes no others.
+            // In the form of a key: the API rejects any other.
             let key = format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{}", address.replace('.', "x"));
             let hello = line(&Hello::Host(address)).map_err(|error| gone(&error))?;
             write.write_all(&hello).await.map_err(|error| gone(&error))?;

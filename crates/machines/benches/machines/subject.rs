@@ -1,4 +1,4 @@
-//! The other processes.
+//! The other processes of the bench: the simulated hosts and the operator.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ fn start(arguments: &[&str]) -> Result<BenchProcess> {
     BenchProcess::start(Command::new(std::env::current_exe()?).args(arguments))
 }
 
-/// The simulated hosts.
+/// The process of the simulated hosts.
 pub(crate) struct Hosts {
     _process: BenchProcess,
     folder: TempDir,
@@ -45,7 +45,7 @@ impl Hosts {
         self.ask(Hello::Stats).await
     }
 
-    /// Counts visits from here on.
+    /// Resets the count of visits.
     pub(crate) async fn mark(&self) -> Result<Stats> {
         self.ask(Hello::Mark).await
     }
@@ -59,7 +59,7 @@ impl Hosts {
     }
 }
 
-/// The operator.
+/// The process of the operator.
 pub(crate) struct Subject {
     process: BenchProcess,
     started: Instant,
@@ -68,7 +68,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// Looks at each host once in so many seconds.
+    /// Starts the operator, which observes each host once per `check_every` seconds.
     pub(crate) async fn start(server: &MeasuredServer, hosts: &Hosts, check_every: u64) -> Result<Self> {
         let metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let folder = tempfile::tempdir()?;
@@ -81,12 +81,12 @@ impl Subject {
         Ok(Self { process, started, page: MetricsEndpoint::at(metrics), _folder: folder })
     }
 
-    /// Waits until it has seen all machines.
+    /// Waits until the operator has seen all machines.
     pub(crate) async fn ready(&self) -> Result<()> {
         self.page.ready(Duration::from_secs(60)).await
     }
 
-    /// Since its start.
+    /// Time since its start.
     pub(crate) fn age(&self) -> Duration {
         self.started.elapsed()
     }
@@ -101,7 +101,7 @@ impl Subject {
         self.process.cpu()
     }
 
-    /// Waits until it calls nobody any more. Answers the calls so far.
+    /// Waits until the operator makes no more calls. Returns the calls so far.
     pub(crate) async fn settled(&self) -> Result<Calls> {
         self.ready().await?;
         self.page.settled(Duration::from_secs(1), |calls| calls.reads + calls.writes).await

@@ -1,12 +1,12 @@
-//! Everything that is under way with hosts, one task a host at a time, without a pass ever waiting for one.
+//! Tasks on hosts, one per host at a time. No pass ever waits for a host.
 //!
-//! A pass hands a [`Task`] over and ends; when the task ended, or its host was found unreachable, the machine is woken and the next pass
-//! reads the [`HostState`]. What is kept here is lost with the process: the journal of the host knows what became of each step.
+//! A pass hands over a [`Task`] and ends; when the task has ended, or its host was found unreachable, the machine is woken and the next pass
+//! reads the [`HostState`]. This state is lost with the process: the journal of the host has the outcome of each step.
 //!
 //! Guarantees:
-//! - one visit a host at a time; a visit is over within the time limits of its route and its step, whatever the host does;
-//! - a host that is slow, hung or gone takes up one place for so long and nothing else: others do not queue behind it;
-//! - a host about which nothing is asked has no task and no timer, only its state and perhaps a connection.
+//! - one visit per host at a time; a visit ends within the timeouts of its route and its step, whatever the host does;
+//! - a host that is slow, hung or gone uses one place for that time and nothing else: other hosts do not queue behind it;
+//! - a host without a request has no task and no timer, only its state and perhaps a connection.
 
 mod pool;
 mod size_limits;
@@ -22,22 +22,22 @@ use fleetwright_transport::{ReachError, Route, Transport};
 use fleetwright_wire::{Apply, Claim, Failure, Observation, Observe, Owner, StepRecord};
 use jiff::Timestamp;
 
-/// How many hosts are worked on at the same time.
+/// Limits on the number of hosts visited at the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// In all.
+    /// In total.
     pub overall: usize,
-    /// In one zone.
+    /// Per zone.
     pub zone: usize,
-    /// In one rack.
+    /// Per rack.
     pub rack: usize,
-    /// Connections that are kept though nothing is asked; the one that was not used for longest goes first.
+    /// Idle connections that are kept; the least recently used one is closed first.
     pub idle_links: usize,
-    /// A connection over which nothing was asked for so long is closed.
+    /// Idle time after which a connection is closed.
     pub link_idle: Duration,
-    /// A step that takes longer gives its place back: the host does the work, and waiting for it costs nothing here.
+    /// Time after which a running step gives its place back: the host does the work, and waiting for it costs nothing here.
     pub patience: Duration,
-    /// A host that failed is tried again after this long at first, then twice as long each time…
+    /// First backoff after a host failed; it doubles each time…
     pub backoff: Duration,
     /// …up to this.
     pub longest_backoff: Duration,
@@ -58,121 +58,121 @@ impl Default for Limits {
     }
 }
 
-/// Where a host stands, for the limits.
+/// The location of a host, for the limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostLocation {
-    /// Its zone.
+    /// Zone of the host.
     pub zone: Option<Arc<str>>,
-    /// Its rack.
+    /// Rack of the host.
     pub rack: Option<Arc<str>>,
 }
 
-/// What to do with a host.
+/// A task for a host.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Task {
-    /// Look at everything.
+    /// Observe the host.
     Observe(Observe),
-    /// Run a step. When it ended, the host is looked at again in the same visit, with `then`.
+    /// Run a step. When it has ended, the host is observed in the same visit, with `then`.
     Apply {
         /// The step.
         apply: Box<Apply>,
-        /// What to look at afterwards.
+        /// The observation after the step.
         then: Observe,
     },
-    /// See to it that nothing is begun under that id any more, and learn what became of it.
+    /// Refuse a step's id, so that the step cannot start any more, and read its record.
     Refuse {
-        /// The step's id.
+        /// Id of the step.
         id: String,
-        /// Who asks.
+        /// The owner and fencing token of the caller.
         claim: Claim,
     },
-    /// Leave nothing of ours behind.
+    /// Remove all of our files.
     Clean {
-        /// Who asks.
+        /// The owner and fencing token of the caller.
         claim: Claim,
     },
-    /// Leave the host as it is, to whoever claims it next.
+    /// Release the host as it is, for the next owner that claims it.
     Release {
-        /// Who asks.
+        /// The owner and fencing token of the caller.
         claim: Claim,
     },
-    /// Write the owner mark of a host that has none, and look at it.
+    /// Write the owner mark of a host that has none, and observe the host.
     Claim {
-        /// Who asks.
+        /// The owner and fencing token of the caller.
         claim: Claim,
     },
-    /// Take the host from that owner, and look at it.
+    /// Take over the host from that owner, and observe it.
     Adopt {
-        /// Who asks.
+        /// The owner and fencing token of the caller.
         claim: Claim,
-        /// Whose it is.
+        /// The present owner.
         from: Owner,
     },
 }
 
-/// What is known of a host since this process began. Cheap to clone.
+/// The state of a host since this process started. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct HostState {
-    /// What is under way.
+    /// The present task.
     pub doing: Option<HostTask>,
-    /// The last observation, and when it came.
+    /// The last observation, and when it arrived.
     pub seen: Option<(Timestamp, Arc<Observation>)>,
-    /// What became of the last step that was run, refused or asked after.
+    /// The record of the last step that was run, refused or recalled.
     pub step: Option<StepRecord>,
-    /// Why the host said no to the last task, if it did.
+    /// Why the host rejected the last task, if it did.
     pub refused: Option<(Timestamp, Failure)>,
-    /// It was cleaned.
+    /// The host was cleaned.
     pub cleaned: bool,
-    /// It belongs to nobody any more.
+    /// The host was released.
     pub released: bool,
-    /// Why it is not reached, if it is not.
+    /// Why the host is unreachable, if it is.
     pub unreachable: Option<Unreachable>,
-    /// The host key that it showed last.
+    /// The host key of the last connection.
     pub host_key: Option<Arc<str>>,
 }
 
-/// What is under way with a host.
+/// The present task of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostTask {
-    /// What, for people.
+    /// The task, for people.
     pub what: String,
-    /// The step's id, if it is one.
+    /// Id of the step, if the task is one.
     pub id: Option<String>,
-    /// Since when; none while it waits for its turn.
+    /// Since when the task runs; none while it waits for a place.
     pub since: Option<Timestamp>,
-    /// How far it is.
+    /// Progress message.
     pub message: String,
 }
 
-/// A host that is not reached.
+/// An unreachable host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreachable {
-    /// Since when.
+    /// Since when it is unreachable.
     pub since: Timestamp,
-    /// How often it was tried.
+    /// Number of attempts.
     pub attempts: u32,
-    /// Why.
+    /// The cause.
     pub why: UnreachableCause,
-    /// Not tried before. Nobody wakes the machine then: who wants to try asks again at that time.
+    /// Earliest time of the next attempt. No timer wakes the machine then: the caller must ask again at that time.
     pub not_before: Timestamp,
 }
 
-/// Why a host is not reached, or stopped answering.
+/// Why a host is unreachable, or stopped answering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnreachableCause {
-    /// No connection.
+    /// The connection failed.
     Reach(ReachError),
-    /// The connection was lost in the middle, or the answer came late or made no sense. What was asked for may have happened.
+    /// The connection was lost, or the answer was late or invalid. The requested change may have happened.
     Lost(String),
 }
 
-/// The hosts of one operator. Cheap to clone; when the last clone is gone, nothing is under way any more.
+/// The hosts of one operator. Cheap to clone; when the last clone is dropped, all tasks end.
 #[derive(Clone)]
 pub struct Hosts {
     owner: Arc<StopOnDrop>,
 }
 
-/// Ends what is under way with the last [`Hosts`].
+/// Ends all tasks when the last [`Hosts`] is dropped.
 struct StopOnDrop(Arc<pool::Pool>);
 
 impl Drop for StopOnDrop {
@@ -181,26 +181,26 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// How many hosts are in which state, for metrics.
+/// Number of hosts in each state, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostCounts {
-    /// Visited now.
+    /// Hosts being visited.
     pub visited: usize,
-    /// Waiting for their turn.
+    /// Hosts waiting for a place.
     pub waiting: usize,
-    /// With a connection that is kept though nothing is asked.
+    /// Hosts with an idle connection.
     pub idle_links: usize,
-    /// Not reached.
+    /// Unreachable hosts.
     pub unreachable: usize,
 }
 
 impl Hosts {
-    /// Reached by that transport. `waker` wakes machines whose task ended.
+    /// Hosts reached by that transport. `waker` wakes machines whose task has ended.
     pub fn new(transport: Arc<dyn Transport>, limits: Limits, clock: Clock, waker: Waker) -> Self {
         Self::with_random(transport, limits, clock, waker, Random::system())
     }
 
-    /// The same, with the randomness of the operator.
+    /// As [`Self::new`], with the operator's random numbers.
     pub fn with_random(
         transport: Arc<dyn Transport>,
         limits: Limits,
@@ -211,33 +211,33 @@ impl Hosts {
         Self { owner: Arc::new(StopOnDrop(Arc::new(pool::Pool::new(transport, limits, clock, waker, random)))) }
     }
 
-    /// Hands a task over. Answers false, and does nothing, if one is under way with that host, or if its time has not come
-    /// ([`Unreachable::not_before`]). Another route than the one that failed is tried at once.
+    /// Hands over a task. Returns false, and does nothing, if that host has a task already, or during the backoff
+    /// ([`Unreachable::not_before`]). A route that differs from the failed one is tried at once.
     pub fn ask(&self, key: &Key, route: Arc<Route>, place: HostLocation, task: Task) -> bool {
         self.owner.0.ask(key, route, place, task)
     }
 
-    /// What is known of a host.
+    /// The state of a host.
     pub fn state(&self, key: &Key) -> HostState {
         self.owner.0.state(key)
     }
 
-    /// Tries a host at once that is waited with, such as when a person asks or its Node came back.
+    /// Ends the backoff of a host, for example when a person asks for it or its Node is ready again.
     pub fn hurry(&self, key: &Key) {
         self.owner.0.hurry(key);
     }
 
-    /// Withdraws a task that still waits for its turn: nothing of it reaches the host. One that was started goes on.
+    /// Withdraws a task that still waits for a place: nothing of it reaches the host. A started task continues.
     pub fn recall(&self, key: &Key) {
         self.owner.0.recall(key);
     }
 
-    /// Forgets a machine that is gone.
+    /// Drops the state of a machine that was deleted.
     pub fn forget(&self, key: &Key) {
         self.owner.0.forget(key);
     }
 
-    /// How many hosts are in which state.
+    /// Number of hosts in each state.
     pub fn counts(&self) -> HostCounts {
         self.owner.0.counts()
     }

@@ -1,4 +1,4 @@
-//! Who is visited, who waits for a place, which connections are kept.
+//! The pool of visits to hosts: which run, which wait for a place, and which connections are kept.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,12 +13,12 @@ use tokio::task::AbortHandle;
 use super::visit::{self, Visit};
 use super::{HostCounts, HostLocation, HostState, HostTask, Limits, Task, Unreachable, UnreachableCause, size_limits};
 
-/// A machine is woken at most this often because its step tells how far it is.
+/// The progress of a step wakes its machine at most this often.
 const PROGRESS_WAKE_INTERVAL: Duration = Duration::from_secs(10);
-/// A share of each wait before the next try: hosts that went away together do not come back together.
+/// Share of each backoff that is random: hosts that went away together are not retried together.
 const JITTER: f64 = 0.25;
 
-/// Everything of one operator's hosts.
+/// The state of all hosts of one operator.
 pub(super) struct Pool {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) clock: Clock,
@@ -32,34 +32,33 @@ pub(super) struct Pool {
 struct PoolState {
     closed: bool,
     hosts: HashMap<Key, Host>,
-    /// Who waits for a place: a queue for each rack, so that a full one keeps nobody else waiting.
+    /// Visits that wait for a place: a queue for each rack, so that a full rack delays no other.
     waiting: BTreeMap<HostLocation, VecDeque<WaitingVisit>>,
     waits: usize,
-    /// The rack whose turn it was last.
+    /// The rack that got the last place.
     turn: Option<HostLocation>,
     taken: UsedSlots,
     visits: u64,
-    /// Kept connections by when they were last used, and a number for those used at the same time.
+    /// Kept connections by the time of their last use, and a number for those used at the same time.
     idle: BTreeMap<(Duration, u64), Key>,
     sweeper: Option<AbortHandle>,
 }
 
-/// One host.
 #[derive(Default)]
 struct Host {
     state: HostState,
     visit: Option<OngoingVisit>,
     kept: Option<KeptConnection>,
-    /// The route that did not work.
+    /// The route of the last failed visit.
     failed: Option<Arc<Route>>,
-    /// When its machine was last woken by progress.
+    /// When progress last woke the machine.
     told: Option<Duration>,
 }
 
-/// A visit that waits or goes on.
+/// A visit that waits or runs.
 struct OngoingVisit {
     number: u64,
-    /// For a place.
+    /// Whether the visit waits for a place.
     waits: bool,
     task: Option<AbortHandle>,
 }
@@ -85,12 +84,12 @@ struct WaitingVisit {
     task: Task,
 }
 
-/// Places that are taken.
+/// The places in use.
 #[derive(Default)]
 struct UsedSlots {
     overall: usize,
     zones: HashMap<Arc<str>, usize>,
-    /// By zone, too: two zones may call their racks alike.
+    /// Keyed by zone, too: racks of two zones may have the same name.
     racks: HashMap<HostLocation, usize>,
 }
 
@@ -133,11 +132,11 @@ fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
     }
 }
 
-/// What a visit found out.
+/// The result of a visit.
 pub(super) enum VisitResult {
     /// The host answered.
     Answer(Answer),
-    /// It did not.
+    /// The host did not answer.
     Unreachable(UnreachableCause),
 }
 
@@ -163,7 +162,7 @@ impl Pool {
         asked
     }
 
-    /// Puts the task into its queue, and takes out those that have a place now. None if the host cannot be asked.
+    /// Queues the task, and removes the visits from the queue that have a place now. None if the host cannot be asked.
     fn take(
         self: &Arc<Self>,
         key: &Key,
@@ -190,7 +189,7 @@ impl Pool {
         Some(self.ready(table))
     }
 
-    /// Gives places to those who can have one, racks in turn.
+    /// Gives free places to waiting visits, taking the racks in turn.
     fn ready(self: &Arc<Self>, table: &mut PoolState) -> Vec<ReadyVisit> {
         let mut ready = Vec::new();
         while table.waits > 0 && table.taken.overall < self.limits.overall.max(1) {
@@ -233,7 +232,7 @@ impl Pool {
         Some(ReadyVisit { key, number, visit, task })
     }
 
-    /// Sends them off. Not with the lock held: a runtime that is shutting down drops what it is given at once, and with it the visit.
+    /// Spawns the visits. Not under the lock: a runtime that is shutting down drops a spawned future at once, and with it the visit.
     fn spawn_visits(&self, ready: Vec<ReadyVisit>) {
         for ReadyVisit { key, number, visit, task } in ready {
             let running = tokio::spawn(visit.run(task)).abort_handle();
@@ -242,14 +241,14 @@ impl Pool {
                     ongoing.task = Some(running.clone());
                 }
             });
-            // It is over already, or nobody wants to know any more.
+            // The visit has ended already, or its host was forgotten.
             if kept.is_none() {
                 running.abort();
             }
         }
     }
 
-    /// Somebody else may go.
+    /// Frees the place for the next visit.
     pub(super) fn give_back(self: &Arc<Self>, place: &HostLocation) {
         let ready = {
             let mut table = self.table();
@@ -259,7 +258,7 @@ impl Pool {
         self.spawn_visits(ready);
     }
 
-    /// Changes what is known of the host of a visit, unless it was forgotten meanwhile.
+    /// Changes the state of the host of a visit, unless the host was forgotten meanwhile.
     fn update_host<T>(&self, key: &Key, number: u64, change: impl FnOnce(&mut Host) -> T) -> Option<T> {
         let mut table = self.table();
         let host = table.hosts.get_mut(key)?;
@@ -267,7 +266,7 @@ impl Pool {
         ours.then(|| change(host))
     }
 
-    /// The host answered: it is reached.
+    /// Records that the host answered and is reachable.
     pub(super) fn answered(&self, key: &Key, number: u64, answer: Answer, host_key: &str) {
         let now = self.clock.now();
         self.update_host(key, number, |host| {
@@ -298,7 +297,7 @@ impl Pool {
         });
     }
 
-    /// The step tells how far it is. Wakes the machine, but rarely.
+    /// Records the progress of a step. Wakes the machine, but rarely.
     pub(super) fn progress(&self, key: &Key, number: u64, progress: Progress) {
         let Progress { mut doing } = progress;
         size_limits::line(&mut doing);
@@ -320,7 +319,7 @@ impl Pool {
         }
     }
 
-    /// The visit is over. `link` is kept if it can be used again.
+    /// Ends the visit. `link` is kept if it can be used again.
     pub(super) fn visit_ended(
         self: &Arc<Self>,
         key: &Key,
@@ -358,7 +357,7 @@ impl Pool {
                 }
             }
         }
-        // Closing a connection is not our business to wait for, least of all with the lock held.
+        // Closing a connection may take long; the lock must not be held meanwhile.
         drop(dropped);
         self.waker.wake(key.clone());
     }
@@ -367,12 +366,12 @@ impl Pool {
         let now = self.clock.now();
         let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
         let Limits { backoff, longest_backoff, .. } = self.limits;
-        // What only a person can put right is not asked for as often.
+        // A cause that only a person can fix is retried less often.
         let first = if by_hand(&why) { backoff.max(longest_backoff / 10) } else { backoff };
         let doublings = (attempts - 1).min(16);
         let wait = first.saturating_mul(1 << doublings).min(longest_backoff);
         let not_before = now.checked_add(self.random.jitter(wait, JITTER)).unwrap_or(now);
-        // In whole milliseconds, as the clock tells the time: who sleeps until then must not come too early.
+        // Whole milliseconds, like the clock: a task that sleeps until then must not wake too early.
         let not_before = Timestamp::from_millisecond(not_before.as_millisecond()).unwrap_or(not_before);
         Unreachable { since: before.map_or(now, |before| before.since), attempts, why, not_before }
     }
@@ -435,7 +434,7 @@ impl Pool {
         }
     }
 
-    /// Nothing more is begun, and what is under way ends.
+    /// Starts no further visits; running visits end.
     pub(super) fn close(&self) {
         let (hosts, sweeper) = {
             let mut table = self.table();
@@ -449,7 +448,7 @@ impl Pool {
         visits.chain(sweeper).for_each(|task| task.abort());
     }
 
-    /// Closes connections that nobody used; says when the next one may be due, or nothing if there is none.
+    /// Closes idle connections; returns when the next one may be due, or none if no connection is kept.
     fn close_idle(&self) -> Option<Duration> {
         let mut dropped = Vec::new();
         let next = {
@@ -473,7 +472,7 @@ impl Pool {
 }
 
 impl PoolState {
-    /// Takes the task of a host out of its queue.
+    /// Removes the task of a host from its queue.
     fn remove_from_queue(&mut self, key: &Key) {
         self.waiting.retain(|_, queue| {
             queue.retain(|waiting| waiting.key != *key);
@@ -482,14 +481,14 @@ impl PoolState {
         self.waits = self.waiting.values().map(VecDeque::len).sum();
     }
 
-    /// Takes the connection that was not used for longest.
+    /// Removes the least recently used connection.
     fn oldest(&mut self) -> Option<Box<dyn Link>> {
         let (_, key) = self.idle.pop_first()?;
         self.hosts.get_mut(&key)?.kept.take().map(|kept| kept.link)
     }
 }
 
-/// One task for all kept connections; ends when there are none.
+/// The task that closes all idle connections; ends when none is kept.
 async fn close_idle_connections(pool: std::sync::Weak<Pool>) {
     loop {
         let Some(here) = pool.upgrade() else { return };
@@ -500,7 +499,7 @@ async fn close_idle_connections(pool: std::sync::Weak<Pool>) {
     }
 }
 
-/// Whether a kept connection is the one that `route` would give. The key that was seen first is pinned after the first visit.
+/// Whether a kept connection is the one that `route` would give. After the first visit, the host key that was seen first is pinned.
 fn serves(kept: &KeptConnection, route: &Arc<Route>) -> bool {
     if Arc::ptr_eq(&kept.route, route) || *kept.route == **route {
         return true;
@@ -513,7 +512,7 @@ fn serves(kept: &KeptConnection, route: &Arc<Route>) -> bool {
     pinned && *kept.route == Route { host: as_before, ..(**route).clone() }
 }
 
-/// Kind and key are the same; what follows is a comment.
+/// Compares kind and key; the rest of a key line is a comment.
 fn same_key(one: &str, other: &str) -> bool {
     one.split_whitespace().take(2).eq(other.split_whitespace().take(2))
 }

@@ -1,19 +1,19 @@
-//! What a host says is kept in memory and shown to people: bounded, whoever speaks.
+//! Limits for answers of hosts, which are kept in memory and shown to people.
 
 use fleetwright_wire::{
     CheckSeen, ComponentSeen, Deviation, Facts, Failure, Installed, LONGEST_TAIL, Observation, Owner, StepRecord,
 };
 
-/// No host has more components of ours; a machine may name 64.
+/// Most components of a host; a machine may name 64.
 const COMPONENTS: usize = 128;
-/// More records are not asked for at once.
+/// Most records of an observation; no request asks for more.
 const RECORDS: usize = 128;
-/// More deviations or checks of one component tell nobody more.
+/// Most deviations or checks of one component; more would not help a reader.
 const ITEMS: usize = 256;
 /// The longest single line.
 const LINE: usize = 1024;
 
-/// As much of an observation as an honest host would say.
+/// Cuts an observation to the size that an honest host would send.
 pub(super) fn observation(mut seen: Observation) -> Observation {
     facts(&mut seen.facts);
     if let Some(mark) = &mut seen.owner {
@@ -24,25 +24,25 @@ pub(super) fn observation(mut seen: Observation) -> Observation {
     seen.components.iter_mut().for_each(component);
     seen.records.truncate(RECORDS);
     seen.records.iter_mut().for_each(bound_record);
-    // What a lying host made room for is given back.
+    // Frees the capacity that a lying host caused.
     seen.components.shrink_to_fit();
     seen.records.shrink_to_fit();
     seen
 }
 
-/// As much of a record as an honest host would say.
+/// Cuts a record to the size that an honest host would send.
 pub(super) fn record(mut record: StepRecord) -> StepRecord {
     bound_record(&mut record);
     record
 }
 
-/// As much of a refusal as an honest host would say.
+/// Cuts a failure to the size that an honest host would send.
 pub(super) fn failure(mut failure: Failure) -> Failure {
     tail(&mut failure.message);
     failure
 }
 
-/// One line of text.
+/// Cuts a text to one line.
 pub(super) fn line(text: &mut String) {
     if text.len() > LINE {
         let end = (0..=LINE).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
@@ -84,7 +84,7 @@ fn component(seen: &mut ComponentSeen) {
     seen.previous.iter_mut().for_each(installed);
     seen.version.iter_mut().for_each(line);
     if seen.deviations.len() > ITEMS {
-        // Whether putting it right disrupts must not get lost.
+        // Deviations whose repair disrupts come first, so that the cut does not lose them.
         seen.deviations.sort_by_key(|deviation| !deviation.disrupts);
         seen.deviations.truncate(ITEMS);
     }

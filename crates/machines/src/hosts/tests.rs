@@ -1,4 +1,4 @@
-//! Hosts of the tests' own, reached in virtual time.
+//! Simulated hosts of these tests, reached in virtual time.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -16,22 +16,22 @@ use futures::future::BoxFuture;
 
 use super::{HostLocation, HostState, Hosts, Limits, Task, UnreachableCause};
 
-/// How hosts behave, by address.
+/// The behavior of hosts, by address.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum HostBehavior {
     #[default]
     Fine,
-    /// Nobody answers for that long, then it is given up.
+    /// No answer; the connection fails after that time.
     Gone(Duration),
-    /// It answers nothing, ever.
+    /// The host never answers.
     Hangs,
-    /// It takes so long.
+    /// The host takes that long.
     Slow(Duration),
-    /// It answers something else.
+    /// The host sends another answer.
     Lies,
-    /// It says no.
+    /// The host rejects the request.
     Refuses,
-    /// The transport itself breaks.
+    /// The transport itself panics.
     Panics,
 }
 
@@ -50,7 +50,7 @@ struct Inner {
     asked: AtomicUsize,
     busy: AtomicUsize,
     busiest: AtomicUsize,
-    /// Connections made before this one are dead, without anybody knowing.
+    /// Connections made before this one are dead, without either side knowing.
     cut: AtomicUsize,
 }
 
@@ -91,7 +91,7 @@ impl TestHosts {
         self.inner.links.load(Ordering::SeqCst)
     }
 
-    /// All connections so far are dead.
+    /// Cuts all connections made so far.
     fn cut(&self) {
         self.inner.cut.store(self.connects(), Ordering::SeqCst);
     }
@@ -102,7 +102,7 @@ impl TestHosts {
         (Hosts::with_random(transport, limits, self.clock().clone(), waker.clone(), random), waker)
     }
 
-    /// Lets time pass, from timer to timer, until it holds.
+    /// Lets time pass, from timer to timer, until the condition holds.
     async fn until<F: Future<Output = bool>>(&self, what: &str, holds: impl Fn() -> F) {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
@@ -119,7 +119,7 @@ impl TestHosts {
         }
     }
 
-    /// Lets everything happen that needs no time.
+    /// Runs everything that needs no time.
     async fn now(&self) {
         for _ in 0..512 {
             tokio::task::yield_now().await;
@@ -307,13 +307,13 @@ async fn a_host_is_looked_at_and_its_connection_kept() {
     let seen = town.done(&hosts, &key("a")).await;
     assert_eq!(seen.seen.unwrap().1.facts.hostname, "a");
     assert_eq!(seen.host_key.as_deref(), Some("ssh-ed25519 AAAA"));
-    // The key that was seen is pinned from then on: that is the same connection.
+    // The first key is pinned from then on: the connection is the same.
     let pinned = route("a", Trust::Keys(vec!["ssh-ed25519 AAAA root@a".into(), "ssh-rsa BBBB".into()]));
     assert!(hosts.ask(&key("a"), pinned, HostLocation::default(), step("s-1")));
     let seen = town.done(&hosts, &key("a")).await;
     assert_eq!(seen.step.unwrap().id, "s-1");
     assert_eq!((town.connects(), town.links()), (1, 1));
-    // Another way to it is another connection.
+    // Another route is another connection.
     let other = Route {
         host: Hop { port: 2222, ..route("a", Trust::FirstUse).host.clone() },
         ..(*route("a", Trust::FirstUse)).clone()
@@ -410,7 +410,7 @@ async fn hosts_that_hang_cost_the_others_nothing() {
     let town = TestHosts::new();
     let limits = Limits { overall: 4, zone: 3, rack: 2, ..Limits::default() };
     let (hosts, _) = town.hosts(limits);
-    // A whole rack hangs in the middle of a step, a whole zone does not answer.
+    // A whole rack hangs during a step, a whole zone does not answer.
     for n in 0..20 {
         town.behave(&format!("hung-{n}"), HostBehavior::Hangs);
         assert!(ask(&hosts, &format!("hung-{n}"), place("z1", "r1"), step(&format!("s-{n}"))));
@@ -424,7 +424,7 @@ async fn hosts_that_hang_cost_the_others_nothing() {
     town.until("all that work", || async { fine.iter().all(|name| hosts.state(&key(name)).seen.is_some()) }).await;
     let passed = town.clock().monotonic();
     assert!(passed <= Duration::from_secs(120), "they waited for {passed:?}: a hung step may take 630 s");
-    // And the hung ones end, too.
+    // The hung visits end, too.
     town.until("the end of all", || async { hosts.counts().visited + hosts.counts().waiting == 0 }).await;
     assert!(matches!(hosts.state(&key("hung-7")).unreachable.unwrap().why, UnreachableCause::Lost(_)));
     assert_eq!(hosts.counts().unreachable, 40);

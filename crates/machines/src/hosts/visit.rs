@@ -1,4 +1,4 @@
-//! One visit of one host: connect, ask, ask again, leave.
+//! One visit of one host: connects, sends the requests of a task, and disconnects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,27 +10,27 @@ use fleetwright_wire::{Answer, Apply, Claim, Progress, Request, Step, Verb};
 use super::pool::{Pool, VisitResult};
 use super::{HostLocation, Task, UnreachableCause};
 
-/// How long looking may take. Health checks may run commands.
+/// Timeout of an observation. Health checks may run commands.
 const OBSERVE_WITHIN: Duration = Duration::from_secs(120);
-/// How long anything short may take.
+/// Timeout of any short request.
 const SHORT_WITHIN: Duration = Duration::from_secs(60);
-/// What a step may take longer than it may, until its end is heard of.
+/// Time added to a step's timeout until its end must be reported.
 const SLACK: Duration = Duration::from_secs(30);
-/// More than all limits of a route together: whatever a transport does, a visit ends.
+/// Time added to all timeouts of a route: whatever a transport does, a visit ends.
 const CONNECT_SLACK: Duration = Duration::from_secs(10);
 
-/// A visit. When it is dropped in the middle, it is over, and its place is free.
+/// A visit. Dropping it ends the visit and frees its place.
 pub(super) struct Visit {
     pool: Arc<Pool>,
     key: Key,
     number: u64,
     route: Arc<Route>,
-    /// None once it was given back.
+    /// None once the place was freed.
     place: Option<HostLocation>,
     link: Option<Box<dyn Link>>,
-    /// The connection was there before: that it is gone by now says nothing of the host.
+    /// The connection existed before: its loss says nothing about the host.
     reused: bool,
-    /// How it ended; none if nobody said.
+    /// The result; none if the visit was dropped before it had one.
     end: Option<Option<UnreachableCause>>,
 }
 
@@ -68,7 +68,7 @@ impl Visit {
         Ok(())
     }
 
-    /// Gets the owner mark, and looks at the host.
+    /// Sends a claim or an adoption, and observes the host.
     async fn own(&mut self, request: Request) -> Result<(), UnreachableCause> {
         if self.ask(&request, SHORT_WITHIN).await? {
             self.ask(&Request::Observe(Box::default()), OBSERVE_WITHIN).await?;
@@ -78,12 +78,12 @@ impl Visit {
 
     async fn clean(&mut self, claim: Claim) -> Result<(), UnreachableCause> {
         self.ask(&Request::Clean { claim }, SHORT_WITHIN).await?;
-        // The helper is gone with everything else: who comes again brings it again.
+        // The helper was removed with everything else: the next visit copies it again.
         self.link = None;
         Ok(())
     }
 
-    /// Asks, keeps the answer, and says whether the host did what was asked.
+    /// Sends a request, keeps the answer, and returns whether the host carried it out.
     async fn ask(&mut self, request: &Request, within: Duration) -> Result<bool, UnreachableCause> {
         loop {
             let learnt = match self.connect().await {
@@ -97,7 +97,7 @@ impl Visit {
                     self.pool.answered(&self.key, self.number, answer, &host_key);
                     return Ok(done);
                 }
-                // A kept connection may have ended long ago. Asking again is safe: the id of a step runs once.
+                // A kept connection may have ended long ago. Repeating the request is safe: the id of a step runs once.
                 VisitResult::Unreachable(UnreachableCause::Lost(_)) if self.reused => {
                     self.link = None;
                     self.reused = false;
@@ -115,7 +115,7 @@ impl Visit {
             return Ok(());
         }
         let limits = self.route.limits;
-        // Each host on the way may take its time.
+        // Each jump host may need the whole timeout.
         let hops = self.route.jumps.len() as u32 + 1;
         let most = (limits.connect + limits.login).saturating_mul(hops) + limits.deliver + CONNECT_SLACK;
         let pool = self.pool.clone();
@@ -160,7 +160,7 @@ impl Visit {
                 VisitResult::Unreachable(UnreachableCause::Lost(nonsense.to_string()))
             }
             Err(error) => {
-                // Only a connection that was lost may have been lost before.
+                // Only a lost connection may have been lost before this request.
                 self.reused &= matches!(error, LinkError::Lost(_));
                 VisitResult::Unreachable(UnreachableCause::Lost(error.to_string()))
             }
@@ -182,7 +182,7 @@ impl Drop for Visit {
     }
 }
 
-/// Whether that is an answer to what was asked. A host may say anything.
+/// Whether the answer fits the request. A host may send anything.
 fn answers(request: &Request, answer: &Answer) -> bool {
     match (request, answer) {
         (_, Answer::Failed(_)) => true,
@@ -197,7 +197,7 @@ fn answers(request: &Request, answer: &Answer) -> bool {
     }
 }
 
-/// What a task is, for people, and the id of its step.
+/// A task in words, for people, and the id of its step.
 pub(super) fn describe_task(task: &Task) -> (String, Option<String>) {
     match task {
         Task::Observe(_) => ("observe".to_owned(), None),

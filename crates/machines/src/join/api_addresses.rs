@@ -1,4 +1,4 @@
-//! Where the API server and Services are: no kubelet gets a serving certificate for that.
+//! Addresses of the API server and of Services, for which no kubelet gets a serving certificate.
 
 use fleetwright_api::names;
 use fleetwright_kit::{Key, Pass};
@@ -14,15 +14,15 @@ use crate::drain::ReadError;
 
 /// The Service of the API server, and its EndpointSlice.
 pub const SERVICE: &str = "kubernetes";
-/// Their namespace.
+/// Namespace of both.
 const NAMESPACE: &str = "default";
 /// The calls that [`addresses`] makes.
 pub const READS: u32 = 3;
 
-/// Reads where the API server and Services are. Not every API server has an EndpointSlice of its own, or the kind ServiceCIDR.
+/// Reads the addresses of the API server and of Services. Not every API server has an EndpointSlice of its own, or the kind ServiceCIDR.
 ///
 /// # Errors
-/// The API server does not answer.
+/// When the API server does not answer.
 pub async fn addresses(pass: &Pass, caches: &JoinCaches) -> Result<ApiAddresses, ReadError> {
     let mut found = ApiAddresses::default();
     let service = Api::<Service>::namespaced(pass.client(), NAMESPACE).get_opt(SERVICE).await;

@@ -17,11 +17,11 @@ use super::token_key;
 use crate::drain::ReadError;
 use crate::view::{NodeView, ThinNode};
 
-/// Where bootstrap tokens are.
+/// The namespace of bootstrap tokens.
 pub const TOKENS_NAMESPACE: &str = "kube-system";
-/// How long a token is valid.
+/// Lifetime of a token.
 pub const LIFETIME: Duration = Duration::from_secs(15 * 60);
-/// One that is valid for less than this is not given away any more: installing a kubelet takes its time.
+/// A token that is valid for less than this is not used any more: installing a kubelet takes its time.
 const MIN_REMAINING_LIFETIME: Duration = Duration::from_secs(5 * 60);
 /// Label of a token's Secret: the namespace of the machine.
 const NAMESPACE: &str = "fleetwright.io/namespace";
@@ -29,28 +29,28 @@ const NAMESPACE: &str = "fleetwright.io/namespace";
 /// Why a machine gets no bootstrap credential.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// Packages cannot know where to join.
+    /// The values that a kubelet needs to join are missing.
     #[error("ConfigMap {namespace}/{}, data.{key}: is missing or empty: {what}", names::CLUSTER_VALUES)]
     NoValue {
         /// The ConfigMap's namespace.
         namespace: String,
         /// The key.
         key: &'static str,
-        /// What it should hold.
+        /// The expected content of the key.
         what: &'static str,
     },
-    /// The token was not written.
+    /// Writing the token failed.
     #[error("the bootstrap token: {0}")]
     Token(#[from] WriteError),
-    /// Another host has the name already, or had it when this was decided.
+    /// Another host has the Node name, or had it when this was decided.
     #[error(
         "Node {0} exists, but is not bound to this Machine: no bootstrap token is issued. If it is the Node of this Machine, run `fleetwright machine bind-node`"
     )]
     ForeignNode(String),
-    /// Nobody can say whether the name is free.
+    /// Whether the name is free could not be read.
     #[error("the bootstrap token: {0}")]
     ReadFailed(#[from] ReadError),
-    /// Its name is taken again and again.
+    /// The name of the Secret was taken in every attempt.
     #[error("the bootstrap token: Secret {0} was created by another client at the same time")]
     Taken(String),
 }
@@ -69,12 +69,12 @@ impl StepError for JoinError {
     fn remedy(&self) -> Remedy {
         match self {
             Self::NoValue { .. } => Remedy::NeedsPerson,
-            // A refusal may be mended by a role, which nobody watches.
+            // A refusal may be fixed by a role, which no informer watches.
             Self::Token(error) => match error.remedy() {
                 Remedy::NeedsPerson => Remedy::Wait(Duration::from_secs(60)),
                 remedy => remedy,
             },
-            // The cache of Nodes catches up, and the machine says why it waits.
+            // The cache of Nodes catches up, and the machine's status says why it waits.
             Self::ForeignNode(_) => Remedy::Wait(Duration::from_secs(5)),
             Self::ReadFailed(error) => error.remedy(),
             Self::Taken(_) => Remedy::Retry,
@@ -92,7 +92,7 @@ pub struct Credentials {
 struct IssuedTokens {
     /// By the uids of machines.
     tokens: HashMap<String, Token>,
-    /// The ids of those that were deleted, and when.
+    /// The ids of deleted tokens, and when they were deleted.
     withdrawn: HashMap<String, Timestamp>,
 }
 
@@ -101,21 +101,22 @@ struct Token {
     id: String,
     secret: String,
     until: Timestamp,
-    /// The step that it was made for.
+    /// The step that the token was created for.
     step: String,
 }
 
 impl Credentials {
-    /// None were made yet.
+    /// A store without tokens.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The kubeconfig with which the kubelet of the machine of this pass, with that uid, asks for its certificate. Made once for each step, and given again
+    /// The kubeconfig with which the kubelet of the machine of this pass, with that uid, requests its certificate.
+    /// Created once for each step, and reused
     /// while it is valid for some minutes more. `cluster` holds the cluster's values, of which `server` and `caBundle` are needed. `node` is the name
     /// that the token is for, and the uid of the Node that is bound to the machine, if one is.
     ///
-    /// Reads: one. Writes: two at most (an older token of the same machine goes), none if it was given before.
+    /// Reads: one. Writes: two at most (an older token of the same machine is deleted), none if the token is reused.
     ///
     /// # Errors
     /// See [`JoinError`].
@@ -137,11 +138,11 @@ impl Credentials {
         let ca = value("caBundle", "set it to the certificate of the API server's authority, PEM")?;
         self.name_is_free(pass, node).await?;
         let token = self.token(pass, uid, step).await?;
-        // As an authority signed it: a file that ends without a line's end is still one.
+        // The authority may come from a file without a final newline.
         Ok(kubeconfig("fleetwright", server, &format!("{ca}\n"), Identity::Token(&token)))
     }
 
-    /// Asks the API server, since a cache may lag behind: no token is given for the name of a Node that is not the machine's own.
+    /// Reads from the API server, since a cache may lag behind: no token is issued for the name of a Node that is not the machine's own.
     async fn name_is_free(&self, pass: &Pass, (name, bound): (&str, Option<&str>)) -> Result<(), JoinError> {
         let node = Api::<ThinNode>::all(pass.client()).get_opt(name).await;
         let node = node.map_err(|error| ReadError::of(format!("Node {name}"), &error))?;
@@ -159,7 +160,7 @@ impl Credentials {
         {
             return Ok(format!("{id}.{secret}"));
         }
-        // Each has a name of its own: what is still to happen to an earlier one does not reach it.
+        // Each token has a new name: a late deletion of an earlier one does not reach it.
         let (id, secret, until) = (random(6), random(16), pass.now() + LIFETIME);
         if !pass.writer().create(&token_object(pass, uid, &id, &secret, until)).await? {
             return Err(JoinError::Taken(token_key(&id).to_string()));
@@ -177,12 +178,12 @@ impl Credentials {
         Ok(token)
     }
 
-    /// Deletes the token with that id, if it is there.
+    /// Deletes the token with that id, if it exists.
     ///
     /// # Errors
     /// See [`WriteError`].
     pub async fn withdraw(&self, pass: &Pass, id: &str) -> Result<bool, WriteError> {
-        // From now on it is given to no kubelet: the Secret may be gone before the answer to its deletion arrives.
+        // From now on no kubelet gets it: the Secret may be gone before the answer to its deletion arrives.
         self.given().tokens.values_mut().filter(|token| token.id == id).for_each(|token| token.until = pass.now());
         let deleted = pass.writer().delete_by_name::<Secret>(&token_key(id)).await?;
         let mut given = self.given();
@@ -191,12 +192,12 @@ impl Credentials {
         Ok(deleted)
     }
 
-    /// Whether this process deleted it already.
+    /// Whether this process deleted the token already.
     pub(super) fn is_withdrawn(&self, id: &str) -> bool {
         self.given().withdrawn.contains_key(id)
     }
 
-    /// The id of the token that the machine with that uid was given and may not have used.
+    /// The id of the token that was issued to the machine with that uid and may be unused.
     pub(super) fn of(&self, uid: &str) -> Option<String> {
         self.given().tokens.get(uid).map(|token| token.id.clone())
     }
@@ -233,12 +234,12 @@ fn token_object(pass: &Pass, uid: &str, id: &str, secret: &str, until: Timestamp
 
 const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// So many letters and digits of the system's randomness: 16 of them, the secret half of a token, hold 82 bits.
+/// Random letters and digits: 16 of them, the secret half of a token, have 82 bits.
 fn random(length: usize) -> String {
     let mut out = String::with_capacity(length);
     while out.len() < length {
         let random = uuid::Uuid::new_v4();
-        // Bytes of an uuid that are not all random are left out, and those that would favour some digits.
+        // Bytes of a UUID that are not fully random are skipped, and those that would favour some digits.
         let bytes = random.as_bytes().iter().enumerate().filter(|(at, byte)| ![6, 8].contains(at) && **byte < 252);
         out.extend(bytes.map(|(_, byte)| char::from(DIGITS[usize::from(*byte) % 36])).take(length - out.len()));
     }

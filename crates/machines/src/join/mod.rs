@@ -1,10 +1,10 @@
 //! Joining: a machine's kubelet gets a bootstrap credential of its own, and a certificate for its own name.
 //!
-//! - [`Credentials`] makes bootstrap tokens: one for each join, valid for minutes, known by a group that carries the machine's uid.
-//! - The controller of CertificateSigningRequests approves what matches the machine, denies the rest of what its requestors ask for, and
-//!   leaves alone what comes from others.
+//! - [`Credentials`] creates bootstrap tokens: one for each join, valid for minutes, recognized by a group with the machine's uid.
+//! - The controller of CertificateSigningRequests approves requests that match the machine, denies other requests of the same requestors, and
+//!   ignores all others.
 //!
-//! Guarantees: no Secret of kube-system is ever read; what was approved or denied is never changed; a token is deleted when its Node exists
+//! Guarantees: no Secret of kube-system is ever read; an approved or denied request is never changed; a token is deleted when its Node exists
 //! or its machine is deleted; neither a token nor a certificate is given for the name of a Node that is not bound to the machine.
 
 mod api_addresses;
@@ -26,7 +26,7 @@ use view::{BY_REQUESTOR, JoinCaches, RequestView};
 use crate::observe::{machines, maps};
 use crate::view::{ConfigMapView, MachineView, NodeView};
 
-/// Adds the caches and controllers that let the machines of one namespace join.
+/// Adds the caches and controllers for joining the machines of one namespace.
 pub fn add(operator: &mut Operator, namespace: &str, credentials: &Credentials) {
     let client = operator.client();
     let machines = operator.cache(machines(client.clone(), namespace));
@@ -35,7 +35,7 @@ pub fn add(operator: &mut Operator, namespace: &str, credentials: &Credentials) 
     add_on(operator, namespace, credentials, &machines, &nodes, &maps);
 }
 
-/// As [`add`], on caches that are there. Answers what joining looks at.
+/// As [`add`], with existing caches. Returns the caches of joining.
 pub(crate) fn add_on(
     operator: &mut Operator,
     namespace: &str,
@@ -62,13 +62,13 @@ pub(crate) fn add_on(
             machine.map(|machine| for_machine.requests_of(machine)).unwrap_or_default()
         })
         .on(&caches.nodes, move |change| {
-            // What a kubelet reports of itself decides nothing about its own certificates.
+            // The status that a kubelet reports decides nothing about its own certificates.
             if change.old.map(|node| &node.uid) == change.new.map(|node| &node.uid) {
                 return Vec::new();
             }
             for_node.requests_of_node(&change.key.name)
         });
-    // Only machines that go are looked at: for all others there is nothing to do.
+    // Only machines that are deleted are reconciled: all others need nothing.
     let _ = operator
         .controller(Tokens { machines: caches.machines.clone(), credentials: credentials.clone() }, options)
         .on(&caches.machines, |change| {
@@ -78,17 +78,17 @@ pub(crate) fn add_on(
     caches
 }
 
-/// The most calls that a pass of each controller makes.
+/// The most calls of one pass of each controller.
 pub fn budgets() -> [(&'static str, Budget); 2] {
     [(Requests::NAME, Requests::BUDGET), (Tokens::NAME, Tokens::BUDGET)]
 }
 
-/// What joining needs, and no more.
+/// The rights that joining needs, and no more.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
     /// In the namespace of the machines.
     pub namespaced: Vec<PolicyRule>,
-    /// In kube-system, where bootstrap tokens are. Secrets there are made and deleted, never read.
+    /// In kube-system, the namespace of bootstrap tokens. Secrets there are created and deleted, never read.
     pub tokens: Vec<PolicyRule>,
     /// In the whole cluster.
     pub cluster: Vec<PolicyRule>,
@@ -99,7 +99,7 @@ pub fn rules() -> Rules {
     let requests = "certificates.k8s.io";
     let mut signers = rule(requests, &["signers"], &["approve"]);
     signers.resource_names = Some(vec![CLIENT_SIGNER.to_owned(), SERVING_SIGNER.to_owned()]);
-    // Where the API server is: kubelets get no certificate for that.
+    // The addresses of the API server: kubelets get no certificate for them.
     let named = |group, resource| PolicyRule {
         resource_names: Some(vec![api_addresses::SERVICE.to_owned()]),
         ..rule(group, &[resource], &["get"])
@@ -107,7 +107,7 @@ pub fn rules() -> Rules {
     Rules {
         namespaced: vec![
             rule(fleetwright_api::GROUP, &["machines"], &["list", "watch"]),
-            // Of which `cluster-values` is read.
+            // Only the ConfigMap `cluster-values` is read.
             rule("", &["configmaps"], &["list", "watch"]),
         ],
         tokens: vec![rule("", &["secrets"], &["create", "delete"])],
@@ -119,7 +119,7 @@ pub fn rules() -> Rules {
             named("", "services"),
             named("discovery.k8s.io", "endpointslices"),
             rule("networking.k8s.io", &["servicecidrs"], &["list"]),
-            // What is said of a request, which has no namespace, is kept in the namespace default; what is said of a Machine, in its own.
+            // Events about a request, which has no namespace, are stored in the namespace default; those about a Machine, in its own.
             rule("", &["events"], &["create"]),
         ],
     }

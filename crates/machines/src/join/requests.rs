@@ -23,16 +23,16 @@ use crate::drain::ReadError;
 use crate::observe::{BY_NODE, BY_UID};
 use crate::view::{NodeView, ThinNode};
 
-/// For so long after a request was made a token may still be there; after that it ended by itself.
+/// The age of a request up to which its token may exist; older tokens have expired.
 const MAY_BE_VALID: Duration = Duration::from_secs(LIFETIME.as_secs() + 60);
 
-/// Answers requests.
+/// The controller that answers requests.
 pub struct Requests {
     pub caches: JoinCaches,
     pub credentials: Credentials,
 }
 
-/// A request and what is known around it.
+/// A request and its context.
 #[derive(Clone)]
 pub struct Found {
     request: Arc<RequestView>,
@@ -41,24 +41,24 @@ pub struct Found {
     rivals: Vec<String>,
     /// The Node of the machine's name.
     node: Binding,
-    /// Where the API server is; read only for requests of serving certificates.
+    /// The addresses of the API server; read only for requests of serving certificates.
     api: ApiAddresses,
 }
 
-/// What to do.
+/// The action for a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Nothing.
+    /// No action.
     Nothing,
-    /// Answer the request.
+    /// Approve or deny the request.
     Answer(SigningDecision),
-    /// The Node is there: the token with that id, which this was asked with, has done its work.
+    /// Delete the token with that id, with which the request was made: the Node exists, and the token is not needed any more.
     Withdraw(String),
 }
 
 impl Controller for Requests {
     const NAME: &'static str = "join";
-    /// Reads: where the API server is, for a serving certificate; or whether a Node of that name exists, for the first client certificate.
+    /// Reads: the addresses of the API server, for a serving certificate; or whether a Node of that name exists, for the first client certificate.
     const BUDGET: Budget = Budget { reads: api_addresses::READS, writes: 1 };
 
     type Found = Found;
@@ -101,7 +101,7 @@ impl Controller for Requests {
             let certified = self.caches.certified(&candidate);
             let mut node = self.caches.nodes.get(&Key::cluster(candidate.node()));
             if node.is_none() && pending && found.request.signer == CLIENT_SIGNER {
-                // A cache may lag behind, and the name of a Node that exists is not given away.
+                // A cache may lag behind, and the name of an existing Node must not be given away.
                 node = live_node(pass, candidate.node()).await?;
             }
             let binding = candidate.bind(certified, node.as_deref());

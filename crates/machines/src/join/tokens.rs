@@ -1,4 +1,4 @@
-//! The controller of the tokens of machines that go.
+//! The controller of the tokens of deleted machines.
 
 use std::convert::Infallible;
 
@@ -11,8 +11,9 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use super::Credentials;
 use crate::view::MachineView;
 
-/// Deletes the token of a machine that is deleted. One that an earlier process made, and that of a paused machine, ends by its own expiry; no request of a machine
-/// that is deleted is approved.
+/// Deletes the token of a machine that is being deleted. A token that an earlier process created, and that of a paused
+/// machine, expires by itself; no request of a machine
+/// that is being deleted is approved.
 pub struct Tokens {
     pub machines: Cache<MachineView>,
     pub credentials: Credentials,

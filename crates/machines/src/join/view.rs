@@ -1,4 +1,4 @@
-//! What is kept of the objects that joining looks at.
+//! The cached form of the objects that joining reads.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use kube::{Api, Client};
 use crate::observe::{BY_ADDRESS, BY_NODE, BY_UID};
 use crate::view::{ConfigMapView, MachineView, NodeView};
 
-/// The reason of approvals of ours.
+/// The reason of our approvals.
 pub const MATCHES: &str = "MachineMatches";
-/// Nodes by the addresses that their kubelets report.
+/// Index of Nodes by the addresses that their kubelets report.
 pub const NODE_BY_ADDRESS: &str = "address";
 
-/// Requests by the user and the groups that asked.
+/// Index of requests by their user and groups.
 pub const BY_REQUESTOR: &str = "requestor";
 
 /// The caches.
@@ -32,7 +32,7 @@ pub struct JoinCaches {
 }
 
 impl JoinCaches {
-    /// The requests that may be that machine's.
+    /// The requests that may be of that machine.
     pub fn requests_of(&self, machine: &MachineView) -> Vec<Key> {
         let uid = machine.0.metadata.uid.as_deref().unwrap_or_default();
         let token = fleetwright_plan::join::token_group(&self.namespace, uid);
@@ -46,8 +46,8 @@ impl JoinCaches {
         machines.iter().flat_map(|(_, machine)| self.requests_of(machine)).collect()
     }
 
-    /// When the machine's own token first requested a client certificate that we approved: as written in its status, or as the requests
-    /// that still exist show.
+    /// When the machine's own token first requested a client certificate that we approved: from its status, or from the requests
+    /// that still exist.
     pub fn certified(&self, machine: &MachineView) -> Option<Timestamp> {
         let written = machine.0.status.as_ref().and_then(|status| status.certified_at);
         let uid = machine.0.metadata.uid.as_deref().unwrap_or_default();
@@ -73,20 +73,22 @@ impl JoinCaches {
         }
     }
 
-    /// Which Machine or Node, other than that machine and its Node, has the name or address.
+    /// The Machine or Node, other than that machine and its Node, that has the name or address.
     ///
-    /// A Node that is bound to a machine has the addresses that the machine declares: what its kubelet reports would let one host keep the
-    /// certificates of others back. For the same reason what a younger Machine that has not joined declares is not kept from one that has.
-    /// Two of the same second are of the same age: neither gets what the other one declares. The name of a Machine's Node is its own from the
-    /// beginning: who joined before and declares that name later does not get it.
+    /// A Node that is bound to a machine counts with the addresses that the machine declares: if the reports of its
+    /// kubelet counted, one host could block the
+    /// certificates of others. For the same reason a younger Machine that has not joined blocks no name for one that has.
+    /// Two Machines created in the same second have the same age: neither gets what the other one declares. The name
+    /// of a Machine's Node is its own from the
+    /// start: a Machine that joined before and declares that name later does not get it.
     pub fn other(&self, name: &str, machine: &JoiningMachine) -> Option<String> {
         let name = address(name);
         let machines = self.machines.by(BY_ADDRESS, &name).into_iter().chain(self.machines.by(BY_NODE, &name));
         let own = self.machines.by(BY_UID, &machine.uid).into_iter().next().map(|(_, own)| own);
-        // Names of Nodes are DNS names: who names a Machine after an address gets no claim by that.
+        // Names of Nodes are DNS names: naming a Machine after an address gives no claim to that address.
         let named = name.parse::<IpAddr>().is_err();
         let claims = |other: &MachineView| match &own {
-            // The name of its own Node is taken from a machine by nothing that others declare.
+            // A machine keeps the name of its own Node, whatever others declare.
             _ if named && name == machine.node => other.node() == name,
             _ if named && other.node() == name => true,
             Some(own) => !is_younger(other, own) || self.has_joined(other) || !self.has_joined(own),
@@ -118,13 +120,13 @@ impl JoinCaches {
     }
 }
 
-/// Whether a machine was created after another one, as far as creation times tell: they are of whole seconds.
+/// Whether a machine was created after another one; creation timestamps have whole seconds.
 fn is_younger(machine: &MachineView, than: &MachineView) -> bool {
     let created = |machine: &MachineView| machine.0.metadata.creation_timestamp.as_ref().map(|time| time.0);
     created(machine).zip(created(than)).is_some_and(|(machine, than)| machine > than)
 }
 
-/// The Nodes of the cluster, as everybody here looks at them.
+/// The source of the Nodes of the cluster, for all controllers of this crate.
 pub fn nodes(client: Client) -> Source<NodeView> {
     Source::new(Api::all(client))
         .index(NODE_BY_ADDRESS, |_, node: &NodeView| node.addresses.iter().map(|one| one.to_string()).collect())
@@ -143,7 +145,7 @@ pub fn addresses(addresses: &[String]) -> Vec<String> {
     addresses.iter().map(|one| address(one)).collect()
 }
 
-/// What is kept of a CertificateSigningRequest.
+/// The cached fields of a CertificateSigningRequest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestView {
     pub uid: String,
@@ -153,16 +155,16 @@ pub struct RequestView {
     pub username: String,
     pub groups: Vec<String>,
     pub usages: Vec<String>,
-    /// The request itself, up to one byte more than is read, which tells that it is too long; empty once it is answered, and if others sign.
+    /// The request itself, cut at one byte more than the limit, which shows that it is too long; empty once it is answered, and for other signers.
     pub pem: Vec<u8>,
     pub answered: RequestAnswer,
-    /// We approved it.
+    /// Whether we approved it.
     pub matched: bool,
-    /// It was signed.
+    /// Whether it was signed.
     pub signed: bool,
 }
 
-/// Whether somebody answered a request.
+/// Whether a request was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestAnswer {
     NotYet,
@@ -184,7 +186,7 @@ impl View for RequestView {
         };
         let ours = [CLIENT_SIGNER, SERVING_SIGNER].contains(&&*request.spec.signer_name);
         let mut pem = if ours && answered == RequestAnswer::NotYet { request.spec.request.0 } else { Vec::new() };
-        // Anybody who may ask for certificates can fill the API server with them.
+        // Any user with the right to request certificates can fill the API server with them.
         pem.truncate(LONGEST_REQUEST + 1);
         pem.shrink_to_fit();
         Self {
@@ -205,7 +207,7 @@ impl View for RequestView {
 }
 
 impl RequestView {
-    /// By what a machine finds its requests: those that still need something.
+    /// The index keys by which a machine finds its unfinished requests.
     pub fn requestors(&self) -> Vec<String> {
         if self.answered == RequestAnswer::Refused {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! A site, its machines as objects, and the operators as a process of their own.
+//! A site, its Machine objects, and the operators as a process of their own.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{NAMESPACE, built, helpers};
 
-/// How long a machine may take from bare to ready here: the box is busy, and has everything to download and unpack.
+/// Timeout for a bare machine to become ready: the test machine is busy, and everything must be downloaded and unpacked.
 pub(crate) const LONG: Duration = Duration::from_secs(900);
 
 pub(crate) struct Fleet {
@@ -24,14 +24,14 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// A site with kinds and all objects but machines, and operators that look at hosts often.
+    /// Starts a site with CRDs and all objects but machines, and operators with a short interval between observations.
     pub(crate) async fn start() -> Result<Self> {
         let site = Site::start().await?;
         let client = site.plane.client();
         let definitions = crds_json();
         apply(&client, &definitions).await?;
         let begun = Instant::now();
-        // A definition takes a moment until it is served.
+        // A CRD takes a moment until it is served.
         loop {
             match apply(&client, &site.objects(NAMESPACE)?).await {
                 Ok(()) => break,
@@ -62,7 +62,7 @@ impl Fleet {
             "--listen",
             "127.0.0.1:0",
             "--lease-duration",
-            // A small machine that boots hosts may be slow to answer.
+            // A small machine that also boots hosts may be slow to answer.
             "30s",
             "--check-every",
             "10s",
@@ -73,7 +73,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Says what is tried, with the time since the beginning.
+    /// Prints the present chapter, with the time since the start.
     pub(crate) fn chapter(&self, what: &str) {
         eprintln!("[{:>4} s] {what}", self.begun.elapsed().as_secs());
     }
@@ -94,7 +94,7 @@ impl Fleet {
         Api::default_namespaced(self.client.clone())
     }
 
-    /// Lets a machine have another version of a component, as a person would: by editing the reference.
+    /// Changes the version of a component, as a person would: by editing the reference.
     pub(crate) async fn set(&self, machine: &str, component: &str, reference: &str) -> Result<()> {
         let mut packages = self.machines().get(machine).await?.spec.packages;
         match packages.iter_mut().find(|package| package.component == component) {
@@ -106,7 +106,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Waits until a machine is as it should be; the error has what it says instead, and where all logs are.
+    /// Waits until a machine has the wanted state; the error has its present status, and the path of all logs.
     pub(crate) async fn until(
         &mut self,
         machine: &str,
@@ -128,7 +128,7 @@ impl Fleet {
         }
     }
 
-    /// Waits for anything else.
+    /// Waits for any other condition.
     pub(crate) async fn eventually<T, F>(&mut self, what: &str, mut look: impl FnMut() -> F) -> Result<T>
     where
         F: Future<Output = Result<Option<T>>>,
@@ -146,7 +146,7 @@ impl Fleet {
         }
     }
 
-    /// Writes a pod that serves its name, on that node or wherever the scheduler puts it.
+    /// Creates a pod that serves its name, on that node or wherever the scheduler places it.
     pub(crate) async fn serve(&self, name: &str, node: Option<&str>) -> Result<()> {
         let chosen = node.map(|node| json!({ "kubernetes.io/hostname": node }));
         let pod = json!({
@@ -165,7 +165,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The address of a pod that runs.
+    /// The address of a running pod.
     pub(crate) async fn address(&mut self, pod: &str) -> Result<String> {
         let pods = self.pods();
         self.eventually(&format!("pod {pod} to run"), || async {
@@ -175,7 +175,7 @@ impl Fleet {
         .await
     }
 
-    /// Leaves all logs behind and says where they are.
+    /// Keeps all logs and prints their path.
     pub(crate) fn keep_logs(&mut self) {
         if let Some(operators) = &self.operators {
             eprintln!("the operators' last words:\n{}", operators.tail());
@@ -192,7 +192,7 @@ impl Fleet {
     }
 }
 
-/// What a machine says of a component.
+/// The component in a machine's status.
 pub(crate) fn component<'a>(machine: &'a Machine, name: &str) -> Option<&'a Component> {
     machine.status.as_ref()?.components.iter().find(|component| component.component == name)
 }

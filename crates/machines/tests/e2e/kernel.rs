@@ -33,7 +33,7 @@ async fn story(fleet: &mut Fleet, machine: &EmulatedMachine) -> Result<()> {
     declared["spec"]["hardware"]["serial"] = json!("SN-another");
     apply(&fleet.client, &[declared.clone()]).await?;
     is_the_wrong_host(fleet, machine).await?;
-    // Letters are the same, large or small.
+    // Case does not matter.
     declared["spec"]["hardware"]["serial"] = json!(machine.serial().to_lowercase());
     apply(&fleet.client, &[declared]).await?;
     fleet.chapter("the kernel is being installed");
@@ -51,7 +51,7 @@ async fn story(fleet: &mut Fleet, machine: &EmulatedMachine) -> Result<()> {
     Ok(())
 }
 
-/// The serial number that is declared is another one than the firmware's: nothing is done to the host.
+/// The declared serial number differs from that of the firmware: nothing is done to the host.
 async fn is_the_wrong_host(fleet: &mut Fleet, machine: &EmulatedMachine) -> Result<()> {
     let all = "ls -A /boot /lib/modules; readlink /vmlinuz; dpkg-query -W; ls /var/lib/fleetwright/owner.json 2>/dev/null || true";
     let (before, boot) = (machine.ssh(all).await?, machine.boot_id().await?);
@@ -65,7 +65,7 @@ async fn is_the_wrong_host(fleet: &mut Fleet, machine: &EmulatedMachine) -> Resu
     let found = fleet.until("emulated", "to say that it is the wrong host", wrong).await?;
     let message = said(&found).context("it said so")?.message;
     ensure!(message.contains(&machine.serial()) && message.contains("SN-another"), "{message}");
-    // The operator looks at it every ten seconds.
+    // The operator observes it every ten seconds.
     tokio::time::sleep(Duration::from_secs(25)).await;
     ensure!(wrong(&fleet.machines().get("emulated").await?), "it no longer says so");
     ensure!(machine.ssh(all).await? == before, "it was touched");

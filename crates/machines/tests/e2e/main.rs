@@ -1,4 +1,4 @@
-//! On real hosts: bare Debian machines with sshd, a real control plane, and the operators as a process of their own.
+//! Tests on real hosts: bare Debian machines with sshd, a real control plane, and the operators as a process of their own.
 //!
 //! Run by `make e2e`, which builds what they need: `fleetwright`, its helper, Kubernetes.
 
@@ -15,14 +15,14 @@ use anyhow::{Context, Result, bail};
 /// The namespace of the fleet.
 const NAMESPACE: &str = "fleet";
 
-/// The folder that cargo builds into.
+/// The directory that cargo builds into.
 fn built() -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     // target/debug/deps/e2e-…
     own.parent().and_then(|deps| deps.parent()).map(PathBuf::from).context("this test is in no target folder")
 }
 
-/// The folder with the helper for hosts.
+/// The directory with the helper for hosts.
 fn helpers() -> Result<PathBuf> {
     let folder = built()?.parent().context("the target folder has a parent")?.join("helpers");
     if !folder.is_dir() {

@@ -1,4 +1,4 @@
-//! The packages that come with the project, on a real host without an operator: if this fails, it is the packages, the helper or the
+//! The packages of this project, on a real host without an operator: if this test fails, the cause is in the packages, the helper or the
 //! transport.
 
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ use serde_json::json;
 
 use crate::{NAMESPACE, helpers};
 
-/// What is not part of a host's state: logs, caches, and what systemd remembers for its own sake. What dpkg and apt say of their packages
-/// is compared instead of how they write it down.
+/// Paths that are not part of a host's state: logs, caches, and systemd's own records. For dpkg and apt, their output about packages
+/// is compared instead of their files.
 const PASSING: [&str; 8] = [
     "/var/log",
     "/var/cache",
@@ -34,7 +34,7 @@ const PASSING: [&str; 8] = [
     "/var/tmp",
 ];
 
-/// What a host is like.
+/// The state of a host.
 pub(crate) struct HostProfile {
     tree: Tree,
     packages: String,
@@ -52,7 +52,7 @@ impl HostProfile {
         })
     }
 
-    /// Fails if anything is left on a host, or missing from it.
+    /// Fails if a file was left on a host, or is missing.
     pub(crate) fn assert_same(&self, later: &Self) {
         let left = self.tree.changes(&later.tree);
         assert!(left.is_empty(), "the host is not as it was before:\n{}", left.join("\n"));
@@ -146,7 +146,7 @@ async fn connect(site: &Site, host: &Host) -> Result<Box<dyn Link>> {
     transport.connect(Arc::new(route)).await.context("the host is not reached")
 }
 
-/// All packages of a machine for its host, what others depend on first.
+/// All packages of a machine for its host, dependencies first.
 fn rendered(site: &Site, machine: &Machine) -> Result<Vec<Rendered>> {
     let cluster: BTreeMap<_, _> = site.cluster_values();
     let values = Values { machine, facts: None, cluster: &cluster };
@@ -172,13 +172,13 @@ async fn ask(link: &dyn Link, request: Request) -> Result<Answer> {
     Ok(link.ask(&request, Duration::from_secs(300), &|_| {}).await?)
 }
 
-/// As which Machine a host is asked.
+/// A claim of that Machine.
 fn claim(machine: &str, epoch: u64, fence: u64) -> Claim {
     let [cluster, namespace, name, uid] = ["lab", NAMESPACE, machine, machine].map(str::to_owned);
     Claim { owner: Owner { cluster, namespace, name, uid }, epoch, fence }
 }
 
-/// Another Machine with the same address, as another cluster's operator would have it, changes nothing, and sees whose the host is.
+/// Another Machine with the same address, as another cluster's operator would have it, changes nothing, and sees the owner of the host.
 async fn others_are_refused(link: &dyn Link, component: &str) -> Result<()> {
     let id = "by-another".to_owned();
     let asked = [
@@ -211,7 +211,7 @@ async fn others_are_refused(link: &dyn Link, component: &str) -> Result<()> {
     Ok(())
 }
 
-/// Another Machine adopts the host; the former owner is refused, and adopts it back. Answers its epoch.
+/// Another Machine adopts the host; the former owner is refused, and adopts it back. Returns its epoch.
 async fn adopted_and_back(link: &dyn Link, fence: u64) -> Result<u64> {
     for (epoch, from, to) in [(1, "by-hand", "another"), (2, "another", "by-hand")] {
         let adopt = Request::Adopt { claim: claim(to, epoch, fence), from: claim(from, 0, 0).owner };

@@ -1,4 +1,4 @@
-//! The life of a small fleet, from bare Debian to machines that left: each chapter begins where the one before ended.
+//! The life of a small fleet, from bare Debian to machines that left: each chapter starts where the one before ended.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{NAMESPACE, built};
 const HOSTS: [&str; 3] = ["host-1", "host-2", "host-3"];
 const OLD: &str = "1.36.4";
 const NEW: &str = "1.37.1";
-/// Longer than the time from one look at a host to the next.
+/// Longer than the interval between two observations of a host.
 const LOOKED_AT_AGAIN: Duration = Duration::from_secs(15);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,7 +34,7 @@ async fn bare_hosts_become_nodes_are_kept_in_shape_and_leave_clean_on_hosts() ->
 
 async fn story(fleet: &mut Fleet, hosts: &[Host; 3]) -> Result<()> {
     fleet.site.connect(&hosts.iter().collect::<Vec<_>>()).await?;
-    // What apt keeps of a repository is the host's own affair.
+    // apt's cache of a repository belongs to the host itself.
     for host in hosts {
         host.run("apt-get update -qq").await?;
     }
@@ -89,7 +89,7 @@ async fn pods_answer(fleet: &mut Fleet, hosts: &[Host; 3]) -> Result<()> {
     for (number, name) in HOSTS.iter().enumerate() {
         fleet.serve(&format!("web-{number}"), Some(name)).await?;
     }
-    // This one goes where the scheduler wants it.
+    // This pod has no required Node: the scheduler places it.
     fleet.serve("anywhere", None).await?;
     let mut addresses = Vec::new();
     for pod in ["web-0", "web-1", "web-2", "anywhere"] {
@@ -140,7 +140,7 @@ async fn upgrade_and_back(fleet: &mut Fleet) -> Result<()> {
     Ok(())
 }
 
-/// The containers of all pods, by the ids that their runtime gave them.
+/// The containers of all pods, by the ids of their runtime.
 async fn containers(fleet: &Fleet) -> Result<Vec<(String, Option<String>)>> {
     let mut all = Vec::new();
     for pod in fleet.pods().list(&Default::default()).await? {
@@ -152,7 +152,7 @@ async fn containers(fleet: &Fleet) -> Result<Vec<(String, Option<String>)>> {
     Ok(all)
 }
 
-/// What is broken, what the host says then, what it says when it is whole again, and how the drift is called.
+/// The damage, the host's report of it, its report after the repair, and the name of the drift.
 const DAMAGE: [(&str, &str, &str, &str); 4] = [
     (
         "echo '{}' >/etc/node-problem-detector/kernel-monitor.json && chmod 600 /etc/node-problem-detector/kernel-monitor.json",
@@ -214,7 +214,7 @@ async fn dead_runtime_is_repaired(fleet: &mut Fleet, host: &Host) -> Result<()> 
     let whole = "! grep -q broken /etc/containerd/config.toml && systemctl is-active containerd.service && ctr --timeout 5s version >/dev/null";
     fleet.eventually("containerd to be repaired", || async { Ok(host.run(whole).await.ok()) }).await?;
     fleet
-        // What depends on it, such as the import of images, is repaired after it, so that `lastDrift` may tell of that already.
+        // Components that depend on it, such as the import of images, are repaired after it, so `lastDrift` may already name them.
         .until(&host.name(), "to have all packages in place again", |machine| {
             let ready = |name| component(machine, name).is_some_and(|found| found.state == ComponentState::Ready);
             ready("containerd") && is_true(machine, names::PACKAGES_READY)
@@ -227,7 +227,7 @@ async fn dead_runtime_is_repaired(fleet: &mut Fleet, host: &Host) -> Result<()> 
     fleet.address("web-1").await.map(drop)
 }
 
-/// Whether the machine says that its host is another one's, and why.
+/// Whether the machine reports that its host belongs to another Machine, with that reason.
 fn is_not_owned(machine: &Machine, reason: &str) -> bool {
     let said = machine.status.as_ref().and_then(|status| condition(&status.conditions, names::HOST_OWNED));
     said.is_some_and(|said| said.status == Status::False && said.reason == reason)
@@ -242,7 +242,7 @@ async fn others_change_nothing(fleet: &mut Fleet, host: &Host) -> Result<()> {
     let uid = machine.metadata.uid.context("it has a uid")?;
     let epoch = machine.status.and_then(|status| status.host_owner).context("the host has an owner")?.epoch;
 
-    // It declares nothing: if the host were its own, it would lose everything.
+    // The twin declares nothing: if it owned the host, all packages would be removed.
     fleet.add(&HostDescription { name: "twin".to_owned(), ..HostDescription::host(host, 3) }, &[]).await?;
     fleet.until("twin", "to say whose its address is", |twin| is_not_owned(twin, "AddressInUse")).await?;
     let machines = fleet.machines();
@@ -302,7 +302,7 @@ async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
             Ok((ready && open && told == Some(format!("v{OLD}"))).then_some(()))
         })
         .await?;
-    // The gates ask for PackagesReady without any tolerance: what was restored works, and pods may come.
+    // The gates require PackagesReady without any tolerance: the restored version works, and pods may be scheduled.
     let machine = fleet
         .until(&name, "to be schedulable with the version that worked", |machine| {
             let said = machine.status.as_ref().and_then(|status| condition(&status.conditions, names::UP_TO_DATE));
@@ -311,7 +311,7 @@ async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
                 && said.is_some_and(|said| said.status == Status::False && said.reason == "RolledBack")
         })
         .await?;
-    // It stays so: neither was lost, not even for a moment, when the host was looked at again.
+    // The conditions stay: neither was lost, not even for a moment, when the host was observed again.
     let stand = |machine: &Machine| {
         [names::PACKAGES_READY, names::SCHEDULABLE].map(|type_| {
             let said = condition(&machine.status.as_ref()?.conditions, type_)?;
@@ -321,7 +321,7 @@ async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
     tokio::time::sleep(LOOKED_AT_AGAIN).await;
     let later = fleet.machines().get(&name).await?;
     ensure!(stand(&later) == stand(&machine), "{:?} is {:?} later", stand(&machine), stand(&later));
-    // What was restored is guarded, too: by what the host keeps of it.
+    // The restored version is guarded against drift, too: by the host's own copy of its package.
     let whole = host.run("sha256sum /etc/kubernetes/kubelet.yaml").await?;
     host.run("echo '# by hand' >>/etc/kubernetes/kubelet.yaml").await?;
     fleet
@@ -330,14 +330,14 @@ async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
         })
         .await?;
     fleet.until(&name, "to be as it was restored", rolled_back).await?;
-    // It is not tried again until the reference changes.
+    // The failed version is not retried until the reference changes.
     fleet.set(&host.name(), "kubelet", &format!("kubelet-{OLD}")).await?;
     fleet.until(&host.name(), "to be as declared", |machine| ready_in(machine, "kubelet", OLD)).await.map(drop)
 }
 
 async fn leaves_clean(fleet: &mut Fleet, host: &Host, bare: &HostProfile) -> Result<()> {
     let name = host.name();
-    // Pods that nobody would start again keep a machine from leaving; a person takes them away first.
+    // Pods without a controller keep a machine from leaving; a person deletes them first.
     for pod in fleet.pods().list(&Default::default()).await? {
         if pod.spec.and_then(|spec| spec.node_name).as_ref() == Some(&name) {
             fleet.pods().delete(&pod.metadata.name.unwrap_or_default(), &DeleteParams::default()).await?;

@@ -1,4 +1,4 @@
-//! What must end: a drain whose pods cannot leave, and a reboot whose host does not come back. The kubelet and the container runtime are real ones.
+//! Timeouts: a drain whose pods do not terminate, and a reboot whose host does not come back. The kubelet and the container runtime are real ones.
 
 use anyhow::{Context, Result, ensure};
 use fleetwright_api::{Machine, Operation, OperationPhase, OperationStatus, Status, condition, names};
@@ -35,7 +35,7 @@ async fn a_host_that_never_returns_from_a_reboot_frees_its_place_on_hosts() -> R
     told
 }
 
-/// Makes the host a node that pods may come to.
+/// Makes the host a Node on which pods can be scheduled.
 async fn becomes_a_node(fleet: &mut Fleet, host: &Host) -> Result<()> {
     fleet.chapter("a bare host becomes a node");
     let packages = fleet.site.worker(KUBELET)?;
@@ -47,7 +47,7 @@ fn in_service(machine: &Machine) -> bool {
     is_true(machine, names::PACKAGES_READY) && is_true(machine, names::SCHEDULABLE)
 }
 
-/// A package that is one file, and whose change disrupts that much.
+/// A package with one file, whose change has that disruption.
 async fn file_package(fleet: &Fleet, component: &str, disruption: &str, timeouts: Value) -> Result<()> {
     let file = json!({ "path": format!("/etc/{component}.conf"), "content": "1\n", "mode": "0644" });
     let package = json!({
@@ -60,7 +60,7 @@ async fn file_package(fleet: &Fleet, component: &str, disruption: &str, timeouts
     apply(&fleet.client, &[package]).await
 }
 
-/// How the only window ended that is for that component.
+/// The result of the only window for that component.
 async fn ended_operation(fleet: &mut Fleet, component: &str) -> Result<OperationStatus> {
     let windows = Api::<Operation>::namespaced(fleet.client.clone(), NAMESPACE);
     fleet
@@ -75,13 +75,13 @@ async fn ended_operation(fleet: &mut Fleet, component: &str) -> Result<Operation
         .await
 }
 
-/// Whether the machine says that of what it is at.
+/// Whether the machine's status has that text.
 fn says(machine: &Machine, words: &str) -> bool {
     let progress = machine.status.as_ref().and_then(|status| status.progress.as_ref());
     progress.is_some_and(|progress| progress.message.contains(words))
 }
 
-/// Waits until a pod is no more.
+/// Waits until a pod no longer exists.
 async fn gone(fleet: &mut Fleet, pod: &str) -> Result<()> {
     let pods = fleet.pods();
     fleet
@@ -89,7 +89,7 @@ async fn gone(fleet: &mut Fleet, pod: &str) -> Result<()> {
         .await
 }
 
-/// Stops the process that keeps the containers of a pod, or lets it go on. The container runtime answers meanwhile, and cannot end them: as with a disk
+/// Stops or continues the shim process of a pod's containers. Meanwhile the container runtime answers, and cannot stop the containers: as with a disk
 /// that hangs.
 async fn shim(host: &Host, pod: &str, signal: &str) -> Result<()> {
     let containers = format!("$(ctr -n k8s.io containers ls -q 'labels.\"io.kubernetes.pod.name\"=={pod}')");
@@ -97,9 +97,12 @@ async fn shim(host: &Host, pod: &str, signal: &str) -> Result<()> {
     host.run(&format!("for id in {containers}; do pkill -{signal} -f \"{shim}\"; done; true")).await.map(drop)
 }
 
-/// None has a controller. One has no room in its budget, one cannot be ended by its host, and one has a finalizer that is never removed.
+/// None of the pods has a controller. The first has no room in its budget, the second cannot be stopped by its host,
+/// and the third has a finalizer that
+/// is never removed.
 ///
-/// The last one holds nothing up: a kubelet gives a pod that was deleted its final phase when all of its containers ended, whatever still keeps the object.
+/// The third pod does not block the drain: a kubelet sets the final phase of a deleted pod when all of its containers
+/// have ended, whatever still keeps the object.
 async fn drain_ends(fleet: &mut Fleet, host: &Host) -> Result<()> {
     becomes_a_node(fleet, host).await?;
     fleet.chapter("pods come that cannot leave");
@@ -130,7 +133,7 @@ async fn drain_ends(fleet: &mut Fleet, host: &Host) -> Result<()> {
         .await?;
 
     fleet.chapter("the machine is drained");
-    // What is stuck is told half a minute after the end of its grace period.
+    // A stuck pod is reported half a minute after the end of its grace period.
     let drain = json!({ "force": true, "gracePeriod": "2s", "deleteAfter": "20s", "skipTerminatingAfter": "1m" });
     fleet.machines().patch(&name, &params, &Patch::Merge(json!({ "spec": { "drain": drain } }))).await?;
     file_package(fleet, "drained", "Drain", json!({ "drain": "5m" })).await?;
@@ -166,7 +169,7 @@ async fn drain_ends(fleet: &mut Fleet, host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// The host is told to boot, and goes down instead.
+/// The host is asked to reboot, and shuts down instead.
 async fn never_returns(fleet: &mut Fleet, host: &Host) -> Result<()> {
     becomes_a_node(fleet, host).await?;
     fleet.chapter("the host goes down instead of booting");
@@ -199,7 +202,7 @@ async fn never_returns(fleet: &mut Fleet, host: &Host) -> Result<()> {
     host.power_on().await?;
     fleet.until(&name, "to go on by itself", |machine| ready_in(machine, "booted", "1") && in_service(machine)).await?;
     ensure!(host.boot_id().await? != before, "it is still in the same boot");
-    // It booted when its power came back: that was the boot that was due, and no other window was asked for.
+    // The host booted when its power came back: that was the due reboot, and no other window was requested.
     ended_operation(fleet, "booted").await?;
     fleet.chapter("done");
     Ok(())

@@ -1,7 +1,7 @@
-//! Joining, as a kubelet sees it: what a machine's credential is good for, and what it is not good for. The operator has the rights of its
-//! rules and no others.
+//! Joining from the view of a kubelet: what a machine's credential can be used for, and what not. The operator has only the rights of its
+//! rules.
 //!
-//! Everything runs on the embedded server; the test whose name ends in `_on_real` runs the same on kube-apiserver.
+//! All tests run on the embedded server; the test whose name ends in `_on_real` runs the same on kube-apiserver.
 
 mod site;
 mod stories;
@@ -41,7 +41,7 @@ async fn a_node_gets_serving_certificates_for_what_it_is() {
     JoinSite::run(ServerKind::Embedded, stories::a_node_serves_under_its_own_names).await;
 }
 
-/// The other rights of joining are taken away in the scenarios.
+/// The scenarios remove the other rights of joining.
 #[tokio::test]
 async fn each_right_for_serving_certificates_that_is_taken_away_is_missed() {
     let resources = ["signers", "services", "endpointslices", "servicecidrs"];

@@ -1,4 +1,4 @@
-//! A server with the kinds, an operator that lets machines join, and kubelets that ask.
+//! A server with the CRDs, an operator that lets machines join, and simulated kubelets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -37,7 +37,7 @@ pub struct JoinSite {
     running: tokio::sync::Mutex<Running>,
 }
 
-/// An operator that runs.
+/// A running operator.
 struct Running {
     stop: watch::Sender<bool>,
     operator: tokio::task::JoinHandle<()>,
@@ -59,7 +59,7 @@ impl Running {
             values: values.clone(),
             given: given.clone(),
         };
-        // A Node that was bound, which is written into the status, is no reason for another credential.
+        // Writing the binding of a Node into the status is no reason for another credential.
         let _ =
             operator.controller(giver, Options::default()).on(&machines, |change: &Change<'_, FullObject<Machine>>| {
                 let asked = |machine: &Arc<FullObject<Machine>>| {
@@ -84,11 +84,11 @@ impl Running {
     }
 }
 
-/// What was given to each machine, the newest last: a kubeconfig, or why not.
+/// The credentials issued to each machine, newest last: a kubeconfig, or an error.
 type IssuedCredentials = Arc<Mutex<HashMap<String, Vec<Result<String, String>>>>>;
 
 impl JoinSite {
-    /// Starts one, and stops it after the body.
+    /// Starts a site, and stops it after the body.
     pub async fn run(kind: ServerKind, body: impl AsyncFnOnce(&Self)) {
         Self::run_without(kind, None, body).await;
     }
@@ -108,19 +108,19 @@ impl JoinSite {
         site.target.stop(false).await;
     }
 
-    /// Ends the operator, and starts another, which remembers nothing.
+    /// Stops the operator, and starts another one without its memory.
     pub async fn restart(&self) {
         let mut running = self.running.lock().await;
         running.stop().await;
         *running = Running::start(&self.target, &self.values, &self.given).await;
     }
 
-    /// Makes a machine with its address.
+    /// Creates a machine with its address.
     pub async fn machine(&self, name: &str, address: &str) -> Machine {
         self.machine_at(name, &[address]).await
     }
 
-    /// Makes a machine with its addresses.
+    /// Creates a machine with its addresses.
     pub async fn machine_at(&self, name: &str, addresses: &[&str]) -> Machine {
         let addresses = addresses.iter().map(|&one| one.to_owned()).collect();
         let spec = MachineSpec { addresses, ..MachineSpec::default() };
@@ -128,7 +128,7 @@ impl JoinSite {
         self.machines().create(&PostParams::default(), &machine).await.expect("a machine")
     }
 
-    /// Binds a machine to the Node of its name, as the controller of machines does, or a person.
+    /// Binds a machine to the Node of its name, as the controller of machines or a person does.
     pub async fn bind(&self, machine: &str, binding: &str) {
         let node: Node = Api::all(self.admin.clone()).get(machine).await.expect("a Node");
         let bound = json!({"status": {"nodeRef": {"name": machine, "uid": node.uid(), "binding": binding}}});
@@ -154,7 +154,7 @@ impl JoinSite {
         self.given.lock().unwrap().get(machine)?.last().cloned()
     }
 
-    /// Has the operator ask for the machine's credential once more.
+    /// Makes the operator request the machine's credential once more.
     pub async fn again(&self, machine: &str) -> String {
         let count = || self.given.lock().unwrap().get(machine).map_or(0, Vec::len);
         let before = count();
@@ -165,7 +165,7 @@ impl JoinSite {
         self.kubeconfig(machine).await
     }
 
-    /// Takes a value of the cluster away, or brings it back.
+    /// Removes a cluster value, or sets it again.
     pub fn set_value(&self, key: &str, value: Option<&str>) {
         let mut values = self.values.lock().unwrap();
         match value {
@@ -182,20 +182,20 @@ impl JoinSite {
         self.target.client_with(Identity::Token(&token)).await.expect("a client")
     }
 
-    /// The tokens of a machine that exist.
+    /// The existing tokens of a machine.
     pub async fn tokens(&self, machine: &str) -> Vec<Secret> {
         let api: Api<Secret> = Api::namespaced(self.admin.clone(), "kube-system");
         let params = ListParams::default().labels(&format!("fleetwright.io/machine={machine}"));
         api.list(&params).await.expect("a list").items
     }
 
-    /// Asks for a certificate and waits until somebody answered.
+    /// Requests a certificate and waits for the decision.
     pub async fn ask(&self, client: &Client, asked: &KubeletRequest) -> RequestOutcome {
         let name = self.file(client, asked).await;
         self.answer(&name).await
     }
 
-    /// Asks for a certificate. The authenticator of kube-apiserver reads tokens from a cache of Secrets: it may not know a new one for a moment.
+    /// Requests a certificate. The authenticator of kube-apiserver reads tokens from a cache of Secrets: it may not know a new one for a moment.
     pub async fn file(&self, client: &Client, asked: &KubeletRequest) -> String {
         eventually("a client that is known", async || match self.try_file(client, asked).await {
             Err(kube::Error::Api(status)) if status.code == 401 => None,
@@ -204,7 +204,7 @@ impl JoinSite {
         .await
     }
 
-    /// Asks for a certificate, which the server may refuse.
+    /// Requests a certificate, which the server may refuse.
     pub async fn try_file(&self, client: &Client, asked: &KubeletRequest) -> kube::Result<String> {
         let api: Api<CertificateSigningRequest> = Api::all(client.clone());
         Ok(api.create(&PostParams::default(), &asked.request()).await?.name_any())
@@ -229,12 +229,12 @@ impl JoinSite {
         .await
     }
 
-    /// Waits for an event about a machine that says this.
+    /// Waits for an Event about a machine with that reason and text.
     pub async fn told(&self, machine: &str, reason: &str, part: &str) {
         self.event(NAMESPACE, "Machine", machine, reason, part).await;
     }
 
-    /// Waits for an event about a request that says this.
+    /// Waits for an Event about a request with that reason and text.
     pub async fn told_of_request(&self, name: &str, reason: &str, part: &str) {
         self.event("default", "CertificateSigningRequest", name, reason, part).await;
     }
@@ -255,7 +255,7 @@ impl JoinSite {
         .await;
     }
 
-    /// A token that an administrator made by hand for a machine, past the operator.
+    /// A token that an administrator created by hand for a machine, without the operator.
     pub async fn forged_token(&self, id: &str, groups: &str) -> Client {
         let api: Api<Secret> = Api::namespaced(self.admin.clone(), "kube-system");
         let secret = "0123456789abcdef";
@@ -273,7 +273,7 @@ impl JoinSite {
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub enum RequestOutcome {
     Signed(String),
@@ -293,7 +293,7 @@ impl RequestOutcome {
     }
 }
 
-/// What a kubelet asks for.
+/// The fields of a kubelet's request.
 pub struct KubeletRequest {
     pub signer: &'static str,
     pub usages: Vec<&'static str>,
@@ -340,7 +340,7 @@ impl KubeletRequest {
     }
 }
 
-/// Asks for credentials, as the controller of machines does.
+/// Requests credentials, as the controller of machines does.
 struct CredentialRequester {
     machines: Cache<FullObject<Machine>>,
     credentials: Credentials,
@@ -392,7 +392,7 @@ impl Controller for CredentialRequester {
     }
 }
 
-/// The kinds, the namespace, the operator's rights but for one, and what an installation gives to machines that join.
+/// Creates the CRDs, the namespace, the operator's rights except one, and the rights that an installation gives to joining machines.
 async fn prepare(admin: &Client, missing: Option<&Right>) {
     define(admin, &crds()).await.expect("the kinds are served");
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).unwrap();

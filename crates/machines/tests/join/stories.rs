@@ -22,7 +22,7 @@ fn code<T: std::fmt::Debug>(answer: kube::Result<T>) -> u16 {
     }
 }
 
-/// Joins: the client of the node, with its first certificate.
+/// Joins a node; returns its client with the first certificate.
 async fn join(site: &JoinSite, name: &str) -> Client {
     let bootstrap = site.with_token(&site.kubeconfig(name).await).await;
     let asked = KubeletRequest::client(name);
@@ -38,7 +38,7 @@ pub async fn a_machine_joins(site: &JoinSite) {
     site.told("host-17", "CertificateApproved", "client certificate of Machine host-17").await;
     assert_eq!(site.tokens("host-17").await.len(), 1, "it is needed until the Node is there");
 
-    // With its certificate it is its node, and no other.
+    // With its certificate the client is its node, and no other.
     let nodes: Api<Node> = Api::all(client.clone());
     nodes.create(&PostParams::default(), &node("host-17")).await.expect("its own Node");
     nodes.get("host-17").await.expect("its own Node");
@@ -53,10 +53,11 @@ pub async fn a_machine_joins(site: &JoinSite) {
     assert_eq!(code(leases.create(&PostParams::default(), &lease("host-18")).await), 403);
 
     eventually("the token goes", async || site.tokens("host-17").await.is_empty().then_some(())).await;
-    // A new certificate it asks for itself.
+    // The node itself requests the next certificate.
     site.ask(&client, &KubeletRequest::client("host-17")).await.certificate();
 
-    // With other authorities the kubelet joins again: its first request, which was answered before, does not delete the new token, also if the operator restarts in
+    // With other authorities the kubelet joins again: its first request, which was answered before, does not delete
+    // the new token, also if the operator restarts in
     // between and reads that request again.
     let kubeconfig = site.again("host-17").await;
     let poke = json!({"metadata": {"labels": {"example.com/poked": "yes"}}});
@@ -96,7 +97,7 @@ pub async fn a_token_is_for_one_thing(site: &JoinSite) {
         .is_denied("InvalidSubjectAltNames");
     site.ask(&token, &KubeletRequest::serving("liar", &["liar"])).await.is_denied("SignerNotAllowed");
 
-    // Nor does it open any other door.
+    // The token gives no other access either.
     let list = ListParams::default();
     assert_eq!(code(Api::<Node>::all(token.clone()).list(&list).await), 403);
     assert_eq!(code(Api::<Secret>::namespaced(token.clone(), "kube-system").list(&list).await), 403);
@@ -120,7 +121,7 @@ pub async fn tokens_end(site: &JoinSite) {
     let name = tokens[0].name_any();
     secrets.patch(&name, &PatchParams::default(), &Patch::Merge(&ended)).await.expect("a patch");
     let requests: Api<k8s_openapi::api::certificates::v1::CertificateSigningRequest> = Api::all(client);
-    // A server may know a token from a moment ago.
+    // An API server may still accept a deleted token for a moment.
     eventually("the token has ended", async || match requests.list(&ListParams::default()).await {
         Err(Error::Api(status)) => (status.code == 401).then_some(()),
         _ => None,
@@ -136,7 +137,7 @@ pub async fn a_deleted_machine_does_not_join(site: &JoinSite) {
     site.machines().delete("gone", &DeleteParams::default()).await.expect("a delete");
     eventually("the token goes", async || site.tokens("gone").await.is_empty().then_some(())).await;
 
-    // Were there a token still, it would be of no use.
+    // Even if a token still existed, it would be useless.
     let uid = machine.uid().unwrap_or_default();
     let groups = format!("{BOOTSTRAPPERS},{}", token_group(NAMESPACE, &uid));
     let token = site.forged_token("gone01", &groups).await;
@@ -149,7 +150,7 @@ pub async fn a_deleted_machine_does_not_join(site: &JoinSite) {
     site.answer(&refused).await.is_denied("MachineNotFound");
     site.told_of_request(&refused, "CertificateDenied", "MachineNotFound").await;
 
-    // A machine of the same name is another one.
+    // A recreated machine of the same name has another uid.
     site.machine("gone", "10.0.3.1").await;
     site.ask(&token, &KubeletRequest::client("gone")).await.is_denied("MachineNotFound");
 }
@@ -160,7 +161,7 @@ pub async fn a_paused_machine_waits(site: &JoinSite) {
     let pause = |paused: bool| json!({"spec": {"paused": paused}});
     let params = PatchParams::default();
     site.machines().patch("paused", &params, &Patch::Merge(&pause(true))).await.expect("a patch");
-    // The operator hears of the pause before it hears of the request: it asks for the credential once more, after the change.
+    // The operator sees the pause before the request: the credential is requested once more after the change.
     site.again("paused").await;
     let name = site.file(&token, &KubeletRequest::client("paused")).await;
     site.told("paused", "CertificatePending", "spec.paused").await;
@@ -176,7 +177,7 @@ pub async fn a_node_serves_under_its_own_names(site: &JoinSite) {
     let client = join(site, "server").await;
     let nodes: Api<Node> = Api::all(client.clone());
     nodes.create(&PostParams::default(), &node("server")).await.expect("its own Node");
-    // The node writes its own status: no name and no address is believed because it stands there.
+    // The node writes its own status: no name and no address is trusted because the status has it.
     let said = ["192.168.5.1", "10.0.5.2", "10.96.0.1", "kubernetes.default.svc"];
     let said = said.map(|address| json!({"type": "ExternalIP", "address": address}));
     let addresses = json!({"status": {"addresses": said}});
@@ -199,23 +200,23 @@ pub async fn a_node_serves_under_its_own_names(site: &JoinSite) {
     site.told("server", "CertificateDenied", "192.168.5.1").await;
     site.told("server", "CertificateDenied", "spec.addresses of Machine server").await;
 
-    // What a person declares counts, from then on and until it is taken back.
+    // Addresses that a person declares count from then on, until they are removed.
     for (addresses, signed) in [(&["10.0.5.1", "192.168.5.1"][..], true), (&["10.0.5.1"], false)] {
         let declared = json!({"spec": {"addresses": addresses}});
         site.machines().patch("server", &PatchParams::default(), &Patch::Merge(&declared)).await.expect("a patch");
-        // The operator learns of that by a watch of its own.
+        // The operator learns of the change by a watch of its own.
         eventually("the declared addresses count", async || {
             let answer = site.ask(&client, &KubeletRequest::serving("server", &["server", "192.168.5.1"])).await;
             (matches!(answer, RequestOutcome::Signed(_)) == signed).then_some(())
         })
         .await;
     }
-    // A server refuses by itself that a node asks for another's certificate.
+    // The API server itself refuses a node's request for another node's certificate.
     let refused = site.try_file(&client, &KubeletRequest::client("neighbour")).await;
     assert!(refused.unwrap_err().to_string().contains("can only create a node CSR with CN=system:node:server"));
 }
 
-/// A Node that is bound asks for a serving certificate, and the operator lacks a right that its decision takes.
+/// A bound Node requests a serving certificate, and the operator lacks a right that its decision needs.
 pub async fn a_missing_right_is_named(site: &JoinSite, right: &Right) {
     site.machine("server", "10.0.5.1").await;
     Api::<Node>::all(site.admin.clone()).create(&PostParams::default(), &node("server")).await.expect("its Node");
@@ -241,7 +242,7 @@ pub async fn others_are_left_alone(site: &JoinSite) {
     let token = site.forged_token("other1", &elsewhere).await;
     let of_other = site.file(&token, &KubeletRequest::client("stranger")).await;
     let of_admin = site.file(&site.admin, &KubeletRequest::client("stranger")).await;
-    // What came later was answered; what came before was therefore left alone.
+    // A later request was answered; the earlier one was therefore ignored on purpose.
     site.machine("later", "10.0.6.1").await;
     join(site, "later").await;
     for name in [of_stranger, of_other, of_admin] {
@@ -259,7 +260,7 @@ pub async fn missing_values_are_named(site: &JoinSite) {
     site.set_value("caBundle", Some(site.target.ca_pem()));
 }
 
-/// The attack: who may write Machines declares addresses of the API server, of Services, and of other Nodes for a host of theirs.
+/// The attack: a user with write access to Machines declares addresses of the API server, of Services, and of other Nodes for a host of their own.
 pub async fn reserved_names_are_refused_though_declared(site: &JoinSite) {
     let all: Api<Node> = Api::all(site.admin.clone());
     all.create(&PostParams::default(), &node("plane-1")).await.expect("a Node of somebody else");
@@ -288,7 +289,7 @@ pub async fn reserved_names_are_refused_though_declared(site: &JoinSite) {
         "other",
         "10.0.8.2",
     ];
-    // The embedded server has one Service, and no kind that says which network they are of.
+    // The embedded server has one Service, and no kind for the service network.
     if site.target.kind() == ServerKind::Real {
         reserved.push("10.96.7.7");
     }
@@ -307,21 +308,22 @@ pub async fn reserved_names_are_refused_though_declared(site: &JoinSite) {
     slices.delete("kubernetes", &DeleteParams::default()).await.expect("a delete");
 }
 
-/// The attack: who may write Machines declares the address and the name of a machine in service, so that it gets no certificate any more.
+/// The attack: a user with write access to Machines declares the address and the name of a machine in service, so that
+/// it gets no certificate any more.
 pub async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back(site: &JoinSite) {
     site.machine("first", "10.0.11.1").await;
     let client = join(site, "first").await;
     Api::<Node>::all(client.clone()).create(&PostParams::default(), &node("first")).await.expect("its own Node");
     site.bind("first", "Joined").await;
     site.ask(&client, &KubeletRequest::serving("first", &["first", "10.0.11.1"])).await.certificate();
-    // A second is as far as creation times can be told apart.
+    // Creation timestamps have a resolution of one second.
     let created = jiff::Timestamp::now().as_second();
     eventually("the second is over", async || (jiff::Timestamp::now().as_second() > created).then_some(())).await;
     site.machine_at("second", &["10.0.11.1", "first"]).await;
-    // The operator knows of it: it has a token for it.
+    // The operator knows the machine: it has issued a token for it.
     let second = join(site, "second").await;
     site.ask(&client, &KubeletRequest::serving("first", &["first", "10.0.11.1"])).await.certificate();
-    // It does not get what is another's either, before it joined and afterwards.
+    // The second machine does not get the other's addresses either, before it joined and afterwards.
     for registered in [false, true] {
         if registered {
             let nodes: Api<Node> = Api::all(second.clone());
@@ -332,7 +334,7 @@ pub async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back(sit
             answer.is_denied("ReservedSubjectAltNames");
         }
     }
-    // Nor does the first one get the name of a Node that is still to come, though it declares that name and is older.
+    // The first machine does not get the name of a future Node either, though it declares that name and is older.
     let declared = json!({"spec": {"addresses": ["10.0.11.1", "third", "10.0.11.9"]}});
     site.machines().patch("first", &PatchParams::default(), &Patch::Merge(&declared)).await.expect("a patch");
     site.machine("third", "10.0.11.3").await;
@@ -345,7 +347,7 @@ pub async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back(sit
     site.ask(&client, &KubeletRequest::serving("first", &["first", "10.0.11.9"])).await.certificate();
 }
 
-/// The attack: who may write Machines names one after a Node of somebody else, to get its certificate.
+/// The attack: a user with write access to Machines names a Machine after another host's Node, to get its certificate.
 pub async fn the_name_of_a_foreign_node_is_not_given_away(site: &JoinSite) {
     let all: Api<Node> = Api::all(site.admin.clone());
     all.create(&PostParams::default(), &node("plane-2")).await.expect("a Node of somebody else");
@@ -354,18 +356,18 @@ pub async fn the_name_of_a_foreign_node_is_not_given_away(site: &JoinSite) {
     assert!(refusal.contains("Node plane-2") && refusal.contains("bind-node"), "{refusal}");
     assert!(site.tokens("plane-2").await.is_empty());
 
-    // Were there a token, it would be of no use.
+    // Even if a token existed, it would be useless.
     let groups = format!("{BOOTSTRAPPERS},{}", token_group(NAMESPACE, &machine.uid().unwrap_or_default()));
     let token = site.forged_token("plane2", &groups).await;
     site.ask(&token, &KubeletRequest::client("plane-2")).await.is_denied("NodeNotBound");
     site.told("plane-2", "CertificateDenied", "NodeNotBound").await;
-    // What its own kubelet asks for is left to whoever let it join.
+    // Requests of the Node's own kubelet are left to the approver that let it join.
     let kubelet = site.target.client_as("system:node:plane-2", &["system:nodes"]).await.expect("a client");
     let waits = site.file(&kubelet, &KubeletRequest::client("plane-2")).await;
     site.told("plane-2", "CertificatePending", "bind-node plane-2").await;
     assert!(site.request(&waits).await.status.unwrap_or_default().conditions.unwrap_or_default().is_empty());
 
-    // Who may write Machines cannot write the binding: it is part of the status.
+    // A user with write access to Machines cannot write the binding: it is part of the status.
     let rule = json!({"apiGroups": ["fleetwright.io"], "resources": ["machines"], "verbs": ["*"]});
     let rule = serde_json::from_value(rule).unwrap();
     fleetwright_rig::rights::grant_in(&site.admin, NAMESPACE, "writer", &[rule]).await.expect("a role");
@@ -376,28 +378,28 @@ pub async fn the_name_of_a_foreign_node_is_not_given_away(site: &JoinSite) {
         "metadata": {"annotations": {"tried": "yes"}},
         "status": {"nodeRef": {"name": "plane-2", "uid": uid, "binding": "Adopted"}},
     });
-    // Roles take a moment.
+    // Roles become effective after a moment.
     let patched = eventually("the writer may write", async || {
         writer.patch("plane-2", &PatchParams::default(), &Patch::Merge(&bound)).await.ok()
     });
     assert!(patched.await.status.is_none_or(|status| status.node_ref.is_none()), "the binding was taken over");
     assert_eq!(code(writer.patch_status("plane-2", &PatchParams::default(), &Patch::Merge(&bound)).await), 403);
 
-    // A person with the right to that binds it: from then on it is the machine's Node.
+    // A person with the right to write the status binds the Node: from then on it is the machine's Node.
     site.bind("plane-2", "Adopted").await;
     site.answer(&waits).await.certificate();
     site.again("plane-2").await;
     assert_eq!(site.tokens("plane-2").await.len(), 1);
 }
 
-/// A Node that is deleted and that its kubelet registers again is the machine's: the certificate was given to nobody else.
+/// A Node that is deleted and registered again by its kubelet belongs to the machine: the certificate was given to no other host.
 pub async fn a_node_that_registers_again_keeps_its_certificates(site: &JoinSite) {
     site.machine("again", "10.0.10.1").await;
     let client = join(site, "again").await;
     let nodes: Api<Node> = Api::all(client.clone());
     let first = nodes.create(&PostParams::default(), &node("again")).await.expect("its own Node").uid();
     Api::<Node>::all(site.admin.clone()).delete("again", &DeleteParams::default()).await.expect("a delete");
-    // Without a Node, as a kubelet that asks before it registers.
+    // Without a Node, like a kubelet that requests a certificate before it registers.
     site.ask(&client, &KubeletRequest::serving("again", &["again", "10.0.10.1"])).await.certificate();
     let second = nodes.create(&PostParams::default(), &node("again")).await.expect("its own Node").uid();
     assert_ne!(first, second);

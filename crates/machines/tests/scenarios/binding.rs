@@ -16,7 +16,7 @@ fn bound(machine: &Machine) -> Option<(String, NodeBinding)> {
     Some((node.uid?, node.binding?))
 }
 
-/// The attack: who may write Machines names one after a Node of somebody else, and deletes it again.
+/// The attack: a user with write access to Machines names a Machine after another host's Node, and deletes it again.
 pub async fn a_machine_named_after_a_foreign_node_does_nothing_to_it(harness: &Harness, fleet: &Fleet) -> Result<()> {
     let before = harness.foreign_node("a").await?;
     let pod = json!({
@@ -87,7 +87,7 @@ async fn tainted(harness: &Harness, others: &[String], ours: &[&str]) -> Result<
 /// A label that a kubelet may not remove from its Node.
 const KEPT: &str = "node-restriction.kubernetes.io/tier";
 
-/// A machine in service is edited. What others gave its Node stays.
+/// A machine in service is edited. Labels and taints of others on its Node stay.
 pub async fn edits_of_labels_taints_and_provider_reach_the_bound_node(harness: &Harness, fleet: &Fleet) -> Result<()> {
     harness.foreign_node("a").await?;
     harness.machine(fleet, "a", json!({})).await?;
@@ -130,14 +130,14 @@ pub async fn edits_of_labels_taints_and_provider_reach_the_bound_node(harness: &
     };
     harness.settle("the Node has the provider's name, and no label of the machine any more", reached).await?;
 
-    // A kubelet gave this Node another one.
+    // A kubelet gave this Node another provider id.
     harness.phase("b", Phase::Ready).await?;
     harness.patch("b", json!({ "spec": { "providerID": "bare://b" } })).await?;
     let said = harness.says("b", names::UP_TO_DATE, Status::False, "ProviderIDMismatch").await?;
     ensure(said.message.contains("sim://b") && said.message.contains("bare://b"), said.message)
 }
 
-/// A Node that was deleted, and that its kubelet registers again with the certificate that it has.
+/// A Node that was deleted, and that its kubelet registers again with its present certificate.
 pub async fn a_node_that_registers_again_is_bound_again(harness: &Harness, fleet: &Fleet) -> Result<()> {
     let hosts = in_service(harness, fleet, &["a"]).await?;
     let first = harness.nodes().get(&harness.node_name("a")).await?.uid().context("no uid")?;
@@ -149,7 +149,7 @@ pub async fn a_node_that_registers_again_is_bound_again(harness: &Harness, fleet
         _ => Err(shown(seen)),
     };
     harness.until("a", "is bound to its new Node", again).await?;
-    // The operator works with the new one: it is drained for an upgrade.
+    // The operator uses the new Node: it is drained for an upgrade.
     harness.pod("a", "web", json!({ "app": "web" })).await?;
     harness.refer("a", "containerd", "containerd-2.4.2").await?;
     harness.refer("a", "kubelet", demo::NEWER_KUBELET).await?;

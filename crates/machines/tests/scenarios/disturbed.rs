@@ -1,4 +1,4 @@
-//! The same end and the same steps on the hosts, whatever happens to the operator on the way.
+//! The same result and the same steps on the hosts, whatever interrupts the operator on the way.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::stories::spoil;
 use crate::support::{DisruptionBudgets, MachineSteps, Story, acts, ensure, in_service, of, seconds, shown};
 
-/// Two machines are installed; then one is upgraded, with a pod that has to leave.
+/// Two machines are installed; then one is upgraded, with a pod that must leave.
 async fn an_upgrade(harness: &Harness, fleet: &Fleet) -> Result<()> {
     for name in ["a", "b"] {
         let host = harness.machine(fleet, name, json!({})).await?;
@@ -43,7 +43,7 @@ async fn an_upgrade(harness: &Harness, fleet: &Fleet) -> Result<()> {
     Ok(())
 }
 
-/// A machine in service is upgraded, with a pod that has to leave.
+/// A machine in service is upgraded, with a pod that must leave.
 async fn one_upgrade(harness: &Harness, fleet: &Fleet) -> Result<()> {
     in_service(harness, fleet, &["a"]).await?;
     harness.pod("a", "web", json!({ "app": "web" })).await?;
@@ -63,7 +63,8 @@ async fn a_short_life(harness: &Harness, fleet: &Fleet) -> Result<()> {
     harness.gone("a").await
 }
 
-/// A version that does not work is tried, on a host whose answers come at once. The status write whose number is the seed meets a conflict, counted from the upgrade on.
+/// A version that does not work is installed, on a host whose answers come at once. The status write with the number
+/// of the seed, counted from the upgrade on, gets a conflict.
 async fn a_bad_version(harness: &Harness, fleet: &Fleet) -> Result<()> {
     in_service(harness, fleet, &["a"]).await?;
     spoil(fleet);
@@ -116,10 +117,10 @@ const BAD_VERSION: Story = Story::new(|harness, fleet| Box::pin(a_bad_version(ha
 const SHORT_LIFE: Story = Story::new(|harness, fleet| Box::pin(a_short_life(harness, fleet)));
 const JOIN: Story = Story::new(|harness, fleet| Box::pin(a_join(harness, fleet)));
 
-/// With these the API server is gone while a kubelet is installed, which once counted against its package. With smaller ones it is gone earlier.
+/// With these seeds the API server is gone while a kubelet is installed, which once counted against its package. With lower seeds it is gone earlier.
 const GONE_DURING_INSTALLATION: [u64; 2] = [22, 76];
 
-/// The seeds to run: those asked for by RIG_SEED, or so many and those.
+/// The seeds to run: those in RIG_SEED, or the default number of seeds and `GONE_DURING_INSTALLATION`.
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("RIG_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => vec![seed],
@@ -140,7 +141,7 @@ async fn an_operator_killed_at_any_call_of_a_removal_leaves_a_clean_host() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_operators_at_once_double_no_step() {
     let (one, _) = run(&Arc::new(UPGRADE), &TestServer::InProcess, Disturbance::None).await.unwrap();
-    // What they write of the machines contradicts each other until one of them is gone, so that they never come to rest.
+    // Their writes to the status of machines contradict each other until one of them ends, so the status never becomes stable.
     let (two, _) = run_in_real_time(&Arc::new(UPGRADE.twice()), &TestServer::InProcess).await.unwrap();
     assert_eq!(one.side_effects, two.side_effects);
 }
@@ -161,7 +162,7 @@ async fn an_api_server_that_is_gone_while_a_kubelet_joins_does_not_count_against
     assert_eq!(met.get("5xx"), Some(&FAILURES), "{met:?}");
 }
 
-/// By its status an operator knows later what has to prove itself: one of these writes is that before the step.
+/// From its status an operator reads later what has to prove itself: one of these writes is that before the step.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_status_that_meets_a_conflict_before_a_step_hides_no_bad_version() {
     let (story, test_server) = (Arc::new(BAD_VERSION), TestServer::InProcess);

@@ -1,4 +1,4 @@
-//! What goes wrong on the way to a host and on it.
+//! Faults on the route to a host and on the host.
 
 use anyhow::{Context, Result};
 use fleetwright_api::{ComponentState, Machine, Phase, Status, names};

@@ -1,4 +1,4 @@
-//! A fleet to which nothing happens costs next to nothing.
+//! An idle fleet costs next to nothing.
 
 use anyhow::{Result, ensure};
 use fleetwright_api::Phase;

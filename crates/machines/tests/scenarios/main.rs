@@ -1,4 +1,4 @@
-//! What users see of the Machine-Operator, on simulated hosts that run the code of real ones, with the embedded server and the real one.
+//! The outcomes of the Machine-Operator for users, on simulated hosts that run the code of real ones, with the embedded server and the real one.
 
 mod binding;
 mod disturbed;
@@ -90,7 +90,7 @@ stories! { EMBEDDED:
     owners::a_machine_whose_address_was_corrected_is_judged_by_its_own_host,
 }
 
-/// The list is run on the real server below; this keeps the other from being forgotten.
+/// The list is run on the real server below; this test fails if that one is forgotten.
 #[test]
 fn every_story_has_a_name_of_its_own() {
     let names: std::collections::BTreeSet<_> = BOTH.iter().chain(EMBEDDED).map(|(name, _)| name).collect();

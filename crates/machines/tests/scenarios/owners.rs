@@ -1,4 +1,4 @@
-//! Whose a host is: other Machines, other clusters and old leaders change nothing on it.
+//! Owners of hosts: other Machines, other clusters and old leaders change nothing on a host.
 
 use anyhow::{Context, Result};
 use fleetwright_api::{Machine, Phase, Status, names};
@@ -25,7 +25,7 @@ fn step(id: &str, claim: Claim, step: Step) -> Request {
     Request::Apply(Box::new(Apply { id: id.to_owned(), claim, step, within: 60, unproven: false }))
 }
 
-/// The operator of another cluster installs something on the host.
+/// Installs a component on the host as the operator of another cluster.
 fn install_theirs(host: &SimHost) -> Result<Claim> {
     let theirs =
         Package { component: "agent".into(), version: "1".into(), reference: "agent-1".into(), ..Package::default() };
@@ -57,7 +57,7 @@ pub async fn a_host_of_another_cluster_is_only_looked_at_until_it_is_adopted(
     harness.phase("a", Phase::Degraded).await?;
     harness.run_for(seconds(1800)).await?;
     ensure(host.tree() == before, "nothing on the host of another is touched")?;
-    // An adoption of an earlier epoch is none of this one.
+    // An adoption that names an earlier epoch does not apply to this one.
     let adopt = |epoch: i64| json!({ "metadata": { "annotations": { names::ADOPT_HOST: format!("another-cluster/uid-17/{epoch}") } } });
     harness.patch("a", adopt(2)).await?;
     harness.run_for(seconds(60)).await?;
@@ -72,7 +72,7 @@ pub async fn a_host_of_another_cluster_is_only_looked_at_until_it_is_adopted(
     harness.event("HostAdopted", "uid-17").await?;
     let ours = mark(&host).context("it has an owner")?;
     ensure(ours.epoch == 2 && Some(&ours.owner.uid) == seen.metadata.uid.as_ref(), format!("{ours:?}"))?;
-    // What was theirs and is not declared here is gone, and they cannot bring it back.
+    // The other cluster's components that are not declared here are removed, and it cannot restore them.
     let again = Claim { owner, epoch: 1, fence: fence + 1 };
     refused(&host, step("theirs-2", again, Step::Reboot), FailureKind::NotOwner)
 }
@@ -80,9 +80,9 @@ pub async fn a_host_of_another_cluster_is_only_looked_at_until_it_is_adopted(
 pub async fn a_second_machine_with_the_same_address_touches_nothing(harness: &Harness, fleet: &Fleet) -> Result<()> {
     let hosts = in_service(harness, fleet, &["a"]).await?;
     let (host, before) = (&hosts[0], acts(&hosts[0]));
-    // A second is as far as creation times can be told apart.
+    // Creation timestamps have a resolution of one second.
     harness.run_for(seconds(2)).await?;
-    // It declares nothing: without an owner the host would lose everything.
+    // This Machine declares nothing: without an owner mark the host would lose all its packages.
     let same = json!({ "spec": { "addresses": ["a"], "packages": [] } });
     harness.machine(fleet, "b", same.clone()).await?;
     let said = harness.says("b", names::HOST_OWNED, Status::False, "AddressInUse").await?;
@@ -94,7 +94,7 @@ pub async fn a_second_machine_with_the_same_address_touches_nothing(harness: &Ha
     harness.gone("b").await?;
     ensure(acts(host) == before, "its deletion cleaned the host of another")?;
     ensure(mark(host).is_some_and(|mark| mark.owner.name == "a"), "the host is a's")?;
-    // When the first one has left, the host is the second one's.
+    // After the first Machine has released the host, the second one owns it.
     harness
         .machine(
             fleet,
@@ -109,7 +109,7 @@ pub async fn a_second_machine_with_the_same_address_touches_nothing(harness: &Ha
     ensure(mark(host).is_some_and(|mark| mark.owner.name == "b" && mark.epoch == 1), "the host is b's")
 }
 
-/// A host of a Machine in service as an earlier version left it: with packages, and without an owner mark.
+/// The host of a Machine in service as an earlier version left it: with packages, and without an owner mark.
 fn without_mark(host: &SimHost) {
     host.modify(|machine| {
         machine.remove(&format!("{HOME}/owner.json"));
@@ -131,19 +131,19 @@ pub async fn a_host_that_an_earlier_version_installed_is_claimed_by_its_machine_
     harness.until("a", "claims its host", claimed).await?;
     harness.phase("a", Phase::Ready).await?;
     ensure(acts(&hosts[0]) == before, "a claim is no step")?;
-    // Whoever comes second has a status without components: here a Machine that was created again, as in another cluster.
+    // The second Machine has a status without components, like a Machine that was recreated or created in another cluster.
     harness.patch("a", json!({ "spec": { "onDelete": "Orphan" } })).await?;
     delete(harness, "a").await?;
     harness.gone("a").await?;
     without_mark(&hosts[0]);
     let tree = hosts[0].tree();
-    // It declares nothing: without this, its first step would remove everything.
+    // This Machine declares nothing: without this, its first step would remove all packages.
     harness.machine(fleet, "b", json!({ "spec": { "addresses": ["a"], "packages": [] } })).await?;
     let said = harness.says("b", names::HOST_OWNED, Status::False, "HostNotClaimed").await?;
     ensure(said.message.contains("machine adopt b --from unclaimed"), &said.message)?;
     harness.run_for(seconds(1800)).await?;
     ensure(hosts[0].tree() == tree && mark(&hosts[0]).is_none(), "it was touched")?;
-    // A person says that no other Machine has it.
+    // A person confirms that no other Machine owns the host.
     let adopt = json!({ "metadata": { "annotations": { names::ADOPT_HOST: "unclaimed/1" } } });
     harness.patch("b", adopt).await?;
     harness.phase("b", Phase::Ready).await?;
@@ -156,14 +156,14 @@ pub async fn a_machine_in_service_keeps_its_host_from_an_older_one_that_gets_its
     fleet: &Fleet,
 ) -> Result<()> {
     let first = in_service(harness, fleet, &["a"]).await?;
-    // A second is as far as creation times can be told apart.
+    // Creation timestamps have a resolution of one second.
     harness.run_for(seconds(2)).await?;
     let host = harness.machine(fleet, "b", json!({})).await?;
     harness.phase("b", Phase::Ready).await?;
     let before = acts(&first[0]);
     let hers = host.tree();
     harness.patch("a", json!({ "spec": { "addresses": ["b"] } })).await?;
-    // Its host key is another one, or the mark: either way nothing is done to b's host.
+    // The host key differs, or the owner mark: either way nothing is changed on b's host.
     harness.phase("a", Phase::Degraded).await?;
     harness.run_for(seconds(1200)).await?;
     harness.says("b", names::HOST_OWNED, Status::True, "Owned").await?;
@@ -207,10 +207,10 @@ pub async fn an_older_leader_is_refused_and_a_restored_api_server_is_let_in_by_h
     let Mark { owner, epoch, fence } = mark(host).context("it has an owner")?;
     ensure(fence > 0, "the leader has a fencing token")?;
     let claim = |fence| Claim { owner: owner.clone(), epoch, fence };
-    // A leader of before that was paused in the middle of a pass.
+    // A request of an old leader that was paused in the middle of a pass.
     refused(host, step("late", claim(fence - 1), Step::Reboot), FailureKind::Fenced)?;
     ensure(host.journal().iter().all(|record| record.id != "late"), "it was begun")?;
-    // An API server that was restored from a backup counts from a lower number than hosts remember.
+    // An API server that was restored from a backup counts from a lower resourceVersion than hosts have recorded.
     let heard = host.ask(Request::Refuse { id: "restored".to_owned(), claim: claim(u64::MAX / 2) });
     ensure(matches!(heard, Answer::Recalled(_)), format!("{heard:?}"))?;
     harness.refer("a", "kubelet", demo::NEWER_KUBELET).await?;
@@ -238,7 +238,7 @@ pub async fn a_host_with_another_serial_number_is_not_touched(harness: &Harness,
     ensure(said.message.contains("SN-1") && said.message.contains("SN-2"), &said.message)?;
     harness.run_for(seconds(1200)).await?;
     ensure(host.tree() == before, "it was touched")?;
-    // Whoever declares what the host is goes on. Letters are the same, large or small.
+    // A Machine that declares the host's serial number continues. Case does not matter.
     harness.patch("a", json!({ "spec": { "hardware": { "serial": "sn-2" } } })).await?;
     harness.phase("a", Phase::Ready).await.map(drop)
 }

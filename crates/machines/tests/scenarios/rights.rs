@@ -1,4 +1,4 @@
-//! The operator has the rights that it uses, and no others; each that is taken away is missed.
+//! The operator has only the rights that it uses; the removal of any right is noticed.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::support::{
 };
 
 const USER: &str = "system:serviceaccount:fleetwright-system:fleetwright-machines";
-/// So many rights are taken away at the same time, each in a world of its own.
+/// Rights that are removed at the same time, each in a world of its own.
 const AT_ONCE: usize = 4;
 
-/// Everything that an operator ever does to the API server.
+/// Every call that an operator ever makes to the API server.
 async fn a_full_life(harness: &Harness, fleet: &Fleet) -> Result<()> {
     in_service(harness, fleet, &["a", "b"]).await?;
     harness.pod("a", "web", json!({ "app": "web" })).await?;
@@ -30,13 +30,13 @@ async fn a_full_life(harness: &Harness, fleet: &Fleet) -> Result<()> {
     harness.allow("web", 1, None).await?;
     harness.refer("a", "containerd", "containerd-2.4.2").await?;
     harness.phase("a", Phase::Ready).await?;
-    // A pod that has no room in its budget is deleted where a machine says so.
+    // A pod that has no room in its budget is deleted where a Machine declares it.
     harness.pod("a", "held", json!({ "app": "held" })).await?;
     harness.budget("held", json!({ "app": "held" }), 1).await?;
     harness.patch("a", json!({ "spec": { "drain": { "deleteAfter": "1m" } } })).await?;
     harness.refer("a", "containerd", "containerd-2.3.0").await?;
     harness.phase("a", Phase::Ready).await?;
-    // A Node that somebody deleted is missed.
+    // The operator looks for a Node that somebody deleted.
     harness.nodes().delete(&harness.node_name("b"), &DeleteParams::default()).await?;
     harness.run_for(seconds(30)).await?;
     delete(harness, "a").await?;
@@ -55,7 +55,7 @@ async fn every_call_has_its_right_and_every_right_its_call_on_real() {
     lives_with_its_rights(&TestServer::start(ServerKind::Real).await.unwrap()).await;
 }
 
-/// Each right, and where it holds.
+/// Each right, and where it applies.
 fn all_rights() -> Vec<Right> {
     let given = rules();
     [rights(BESIDE_MACHINES, &given.namespaced), rights(TOKENS, &given.tokens), rights(CLUSTER, &given.cluster)]
@@ -68,9 +68,10 @@ async fn lives_with_its_rights(test_server: &TestServer) {
     let refused: Vec<_> =
         harness.recorder().since(0).into_iter().filter(|record| record.code == Some(403)).map(|one| one.call).collect();
     assert!(refused.is_empty(), "with all rights these were refused: {refused:#?}");
-    // The lease is the kit's, and its rights are given with it.
+    // The kit uses the lease, and its rights are granted with it.
     let calls = harness.recorder().since(0).into_iter().map(|record| record.call).filter(|call| !call.leases());
-    // What the journal needs is shown with the Cluster-Operator, which has the same journal. The test of joining takes away what serving certificates need.
+    // The rights of the journal are tested with the Cluster-Operator, which has the same journal. The test of joining
+    // removes those of serving certificates.
     let joining = ["signers", "services", "endpointslices", "servicecidrs"];
     let elsewhere = |right: &Right| {
         right.resource.starts_with("operation") || joining.iter().any(|shown| right.resource.starts_with(shown))
@@ -78,14 +79,14 @@ async fn lives_with_its_rights(test_server: &TestServer) {
     check_rights(&all_rights(), calls, |call| place(&harness, call), elsewhere).unwrap();
 }
 
-/// Each right that the story needs is taken away once, and is missed. The test of joining takes away those of serving certificates.
+/// Each right that the story needs is removed once, and a call is refused. The test of joining removes those of serving certificates.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_right_that_is_taken_away_is_missed() {
     let story = FULL_LIFE.with_rights_as(USER);
     let (_, harness) = run(&Arc::new(story), &TestServer::InProcess, Disturbance::None).await.unwrap();
     let calls: Vec<Call> = harness.recorder().calls().into_iter().map(|record| record.call).collect();
     let used = |right: &Right| {
-        // What is watched is listed first where lists are not streamed.
+        // Without streaming lists, a watch starts with a list.
         let watch = Right { verb: "watch".to_owned(), ..right.clone() };
         let wants = |call: &Call| {
             let place = place(&harness, call);

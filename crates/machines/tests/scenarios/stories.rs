@@ -1,4 +1,4 @@
-//! What is declared comes about, and stays.
+//! The declared state is reached, and kept.
 
 use anyhow::{Context, Result};
 use fleetwright_api::{ComponentState, Machine, OperationPhase, Phase, Status, names};
@@ -33,7 +33,7 @@ pub async fn twenty_machines_converge(harness: &Harness, fleet: &Fleet) -> Resul
         let node = harness.nodes().get(&harness.node_name(name)).await?;
         let version = node.status.and_then(|status| status.node_info).map(|info| info.kubelet_version);
         ensure(version.as_deref() == Some("v1.36.4"), format!("{version:?}"))?;
-        // One step for each component, and nothing twice.
+        // One step for each component, and none twice.
         let begun = acts(&fleet.host(name));
         ensure(begun.len() == 3, format!("{begun:?}"))?;
     }
@@ -120,7 +120,7 @@ pub async fn no_more_machines_are_worked_on_than_the_policy_of_their_zone_allows
     for name in &names {
         harness.refer(name, "containerd", "containerd-2.4.2").await?;
     }
-    // At no moment more than one in each zone.
+    // Never more than one in each zone.
     let most = std::sync::Mutex::new([0_usize; 2]);
     let reached = || async {
         let mut now = [0; 2];
@@ -149,7 +149,7 @@ pub async fn no_more_machines_are_worked_on_than_the_policy_of_their_zone_allows
     ensure(most == [1, 1], format!("closed at the same time, by zone: {most:?}"))
 }
 
-/// An edit of `cluster-values` changes what every host must carry: that is limited as a change of versions is.
+/// An edit of `cluster-values` changes the packages of every host: the gate limits it like a change of versions.
 pub async fn an_edit_of_the_cluster_s_values_changes_one_machine_at_a_time(
     harness: &Harness,
     fleet: &Fleet,
@@ -198,7 +198,7 @@ pub async fn an_edit_of_the_cluster_s_values_changes_one_machine_at_a_time(
     ensure(changed.count() == 3, format!("the windows do not name what changes: {operations:#?}"))
 }
 
-/// Gates ask for `PackagesReady`: an edit that cannot be rendered closes no machine that works.
+/// Gates require `PackagesReady`: an edit that cannot be rendered closes no machine that works.
 pub async fn a_value_that_is_missing_leaves_machines_in_service_ready(harness: &Harness, fleet: &Fleet) -> Result<()> {
     let hosts = in_service(harness, fleet, &["a"]).await?;
     let maps = harness.api::<k8s_openapi::api::core::v1::ConfigMap>();
@@ -229,7 +229,7 @@ pub async fn a_value_that_is_missing_leaves_machines_in_service_ready(harness: &
     ensure(hosts[0].journal().len() == before, "nothing was done to the host")
 }
 
-/// No host comes up with that version of the kubelet.
+/// Breaks that version of the kubelet on every host.
 pub fn spoil(fleet: &Fleet) {
     let spoilt = BrokenUnit {
         unit: "kubelet.service".to_owned(),
@@ -252,7 +252,7 @@ pub async fn a_bad_version_is_rolled_back_on_its_first_host_and_not_tried_again(
     ensure(component.observed.as_deref() == Some("1.36.4"), format!("{component:?}"))?;
     ensure(component.desired.as_deref() == Some("1.37.2"), format!("{component:?}"))?;
     ensure(component.message.contains("kubelet.service"), format!("it says why: {component:?}"))?;
-    // What is restored works, so that gates that ask for it let pods come; what is declared is another question.
+    // The restored version works, so that gates which require it allow pods; the declared version is reported separately.
     harness.says("a", names::PACKAGES_READY, Status::True, "AllPackagesReady").await?;
     let said = harness.says("a", names::UP_TO_DATE, Status::False, "RolledBack").await?;
     for part in ["kubelet", "1.37.2", "1.36.4", "kubelet.service", "fleetwright machine retry a"] {
@@ -270,7 +270,7 @@ pub async fn a_bad_version_is_rolled_back_on_its_first_host_and_not_tried_again(
     harness.run_for(seconds(1500)).await?;
     ensure(tried(&hosts[0]) == before, "it is not tried again by itself")?;
 
-    // A person asks, after the version was put right.
+    // A person requests a retry after the version was fixed.
     hosts[0].set_faults(Faults::default());
     harness.patch("a", json!({ "metadata": { "annotations": { names::RETRY: "once more" } } })).await?;
     let component = harness.component("a", "kubelet", ComponentState::Ready).await?;
@@ -293,14 +293,14 @@ pub async fn a_kubelet_that_is_newer_than_its_api_server_is_refused(harness: &Ha
     harness.run_for(seconds(1500)).await?;
     ensure(hosts[0].journal().len() == steps, "it was touched")?;
     ensure(!harness.closed("a").await?, "it was closed for nothing")?;
-    // One that fits is taken.
+    // A version that fits is installed.
     harness.refer("a", "kubelet", demo::NEWER_KUBELET).await?;
     let component = harness.component("a", "kubelet", ComponentState::Ready).await?;
     ensure(component.observed.as_deref() == Some("1.37.1"), format!("{component:?}"))?;
     harness.says("a", names::UP_TO_DATE, Status::True, "MatchesSpec").await.map(drop)
 }
 
-/// A machine that was never a Node refers to one: all else is installed, and no Node appears before the kubelet fits.
+/// A machine that was never a Node refers to such a kubelet: all other packages are installed, and no Node appears before the kubelet fits.
 pub async fn a_first_kubelet_that_is_newer_than_its_api_server_is_not_installed(
     harness: &Harness,
     fleet: &Fleet,
@@ -323,7 +323,7 @@ pub async fn a_first_kubelet_that_is_newer_than_its_api_server_is_not_installed(
     harness.says("a", names::UP_TO_DATE, Status::True, "MatchesSpec").await.map(drop)
 }
 
-/// What was restored is guarded as anything else: by what the host keeps of it.
+/// A restored version is guarded against drift like any other: by the host's own copy of its package.
 pub async fn drift_of_a_restored_version_is_repaired_to_it(harness: &Harness, fleet: &Fleet) -> Result<()> {
     let hosts = in_service(harness, fleet, &["a"]).await?;
     spoil(fleet);
@@ -351,7 +351,7 @@ pub async fn drift_of_a_restored_version_is_repaired_to_it(harness: &Harness, fl
     ensure(last.verb == Verb::Back && last.component.as_deref() == Some("kubelet"), format!("{last:?}"))
 }
 
-/// The declared version fails its check, and so does the one that is restored, because the host itself is broken.
+/// The declared version fails its check, and so does the restored one, because the host itself is broken.
 pub async fn a_restored_version_that_fails_too_is_told_with_both_failures(
     harness: &Harness,
     fleet: &Fleet,
@@ -385,14 +385,14 @@ pub async fn a_restored_version_that_fails_too_is_told_with_both_failures(
     harness.run_for(seconds(1500)).await?;
     ensure(harness.closed("a").await?, "it was opened although nothing works")?;
 
-    // The host is mended: what was restored is seen to work, and pods come again.
+    // The host is repaired: the restored version is observed to work, and pods are scheduled again.
     hosts[0].set_faults(Faults::default());
     harness.component("a", "agent", ComponentState::RolledBack).await?;
     harness.opened("a").await?;
     harness.says("a", names::PACKAGES_READY, Status::True, "AllPackagesReady").await.map(drop)
 }
 
-/// Versions 2 and 3 do not work, and 2 is held: the host keeps one earlier version, which is the one that worked.
+/// Versions 2 and 3 do not work, and 2 is held back: the host keeps one earlier version, which is the one that worked.
 pub async fn a_rollback_after_a_held_version_restores_the_one_that_worked(
     harness: &Harness,
     fleet: &Fleet,
@@ -443,7 +443,7 @@ pub async fn a_change_taken_back_half_way_leads_back(harness: &Harness, fleet: &
     ensure(harness.pods().await? == ["held"], "the pod stayed")?;
     ensure(acts(&hosts[0]).len() == 3, "the host was not touched")?;
 
-    // And once it was done, it is a change like any other.
+    // Once it was done, it is a change like any other.
     harness.allow("held", 1, None).await?;
     harness.refer("a", "containerd", "containerd-2.4.2").await?;
     harness.component("a", "containerd", ComponentState::Ready).await?;
@@ -496,7 +496,7 @@ pub async fn drift_is_only_reported_if_that_is_the_policy(harness: &Harness, fle
     harness.run_for(seconds(1800)).await?;
     ensure(host.journal().len() == steps, "it was touched")?;
     ensure(host.machine().sysctl("kernel.panic").as_deref() == Some("0"), "it was changed")?;
-    // Put right by hand.
+    // Repaired by hand.
     host.spoil_sysctl("kernel.panic", "10");
     harness.phase("a", Phase::Ready).await.map(drop)
 }
@@ -505,7 +505,7 @@ pub async fn a_host_that_fights_back_is_slowed_down_and_reported(harness: &Harne
     check_every(harness, seconds(20));
     let hosts = in_service(harness, fleet, &["a"]).await?;
     let mut repaired_at = Vec::new();
-    // Something sets it back whenever it was put right.
+    // Another process reverts every repair.
     for _ in 0..8 {
         hosts[0].spoil_sysctl("kernel.panic", "0");
         let holds = |_: &Machine| match hosts[0].machine().sysctl("kernel.panic").as_deref() {
@@ -545,7 +545,7 @@ pub async fn an_orphaned_host_is_left_alone(harness: &Harness, fleet: &Fleet) ->
     let host = harness.machine(fleet, "a", json!({ "spec": { "onDelete": "Orphan" } })).await?;
     harness.start().await?;
     harness.phase("a", Phase::Ready).await?;
-    // The owner mark goes, so that another Machine can have the host; everything else stays.
+    // The owner mark is removed, so that another Machine can claim the host; everything else stays.
     let mark = format!("{}/owner.json", fleetwright_wire::HOME);
     let (mut before, steps) = (host.tree(), host.journal().len());
     ensure(before.remove(&mark).is_some(), "it had an owner")?;
@@ -591,7 +591,7 @@ pub async fn a_pause_stops_a_step_that_waits_for_its_turn(harness: &Harness, fle
     harness.package("sysctl-2", newer).await?;
     let pause = |paused: bool| json!({ "spec": { "paused": paused } });
     for name in ["a", "b"] {
-        // Both hosts are compared with the newer version first, so that the step is the next that is asked of each.
+        // Both hosts are compared with the newer version first, so that the step is the next request to each.
         harness.patch(name, pause(true)).await?;
         harness.refer(name, "sysctl", "sysctl-2").await?;
         harness.component(name, "sysctl", ComponentState::Pending).await?;
@@ -619,7 +619,7 @@ pub async fn a_pause_stops_a_step_that_waits_for_its_turn(harness: &Harness, fle
 pub async fn a_paused_machine_is_not_released_when_it_is_deleted(harness: &Harness, fleet: &Fleet) -> Result<()> {
     let hosts = in_service(harness, fleet, &["a", "b"]).await?;
     let steps: Vec<_> = hosts.iter().map(|host| (host.tree(), host.journal().len())).collect();
-    // Neither that the host stays as it is, nor that a person gives it up, goes before the pause.
+    // Neither `onDelete: Orphan` nor a forced release overrides the pause.
     harness.patch("a", json!({ "spec": { "paused": true } })).await?;
     harness
         .patch(
@@ -690,7 +690,8 @@ pub async fn hosts_that_are_gone_cost_the_others_nothing(harness: &Harness, flee
     Ok(())
 }
 
-/// Who may write package versions puts any Secret of the namespace onto a host of their own: only what is shared with that Machine gets there.
+/// The attack: a user with write access to package versions puts any Secret of the namespace onto a host of their own.
+/// Only Secrets shared with that Machine get there.
 pub async fn a_host_gets_nothing_of_a_secret_that_is_not_shared_with_its_machine(
     harness: &Harness,
     fleet: &Fleet,
@@ -727,7 +728,8 @@ pub async fn a_host_gets_nothing_of_a_secret_that_is_not_shared_with_its_machine
     ensure(has(&hosts[1]).is_some(), "b has what is shared with it")
 }
 
-/// Who may write Machines names any Secret of the namespace as the key of a host of their own: nothing but an SSH key is read from it.
+/// The attack: a user with write access to Machines names any Secret of the namespace as the key of a host of their
+/// own. Only an SSH key is read from it.
 pub async fn a_secret_without_an_ssh_key_opens_no_host_and_is_not_shown(
     harness: &Harness,
     fleet: &Fleet,

@@ -1,4 +1,4 @@
-//! A fleet of simulated hosts in a namespace of its own, and what a person would see of it.
+//! A fleet of simulated hosts in a namespace of its own, and what a user would see of it.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -33,20 +33,20 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-/// What happens in a story.
+/// The steps of a story.
 pub type StoryFn = for<'a> fn(&'a Harness, &'a Fleet) -> BoxFuture<'a, Result<()>>;
 
 /// A scenario of the Machine-Operator.
 #[derive(Clone, Copy)]
 pub struct Story {
     play: StoryFn,
-    /// The operator is killed from the first call on, or from where the play says so.
+    /// Kill the operator from the first call on; otherwise from where the story says so.
     from_the_start: bool,
-    /// Two operators work at once, and each believes that it leads.
+    /// Run two operators at once, each of which believes that it leads.
     twice: bool,
-    /// Whom the operator works as, with the rights that it says it needs; an administrator if nobody is named.
+    /// The user that the operator runs as, with the rights that it declares; none for an administrator.
     user: Option<&'static str>,
-    /// The one of these rights that it is not given.
+    /// The one declared right that the user is not given.
     missing: Option<&'static Right>,
 }
 
@@ -55,17 +55,17 @@ impl Story {
         Self { play, from_the_start: true, twice: false, user: None, missing: None }
     }
 
-    /// The same, killed from where the play says so.
+    /// The same, killed from where the story says so.
     pub const fn killed_later(self) -> Self {
         Self { from_the_start: false, ..self }
     }
 
-    /// The same with an operator that has no rights but its own.
+    /// The same with an operator that has only its own rights.
     pub const fn with_rights_as(self, user: &'static str) -> Self {
         Self { user: Some(user), ..self }
     }
 
-    /// The same without one of the rights: played until it is missed.
+    /// The same without one of the rights: runs until a call is refused for it.
     pub const fn without(self, right: &'static Right) -> Self {
         Self { missing: Some(right), ..self }
     }
@@ -76,11 +76,11 @@ impl Story {
     }
 }
 
-/// Where rights hold, beside [`CLUSTER`]: in the namespace of the machines, and where bootstrap tokens are.
+/// Where rights apply, beside [`CLUSTER`]: in the namespace of the machines, and in that of bootstrap tokens.
 pub const BESIDE_MACHINES: &str = "namespace";
 pub const TOKENS: &str = "kube-system";
 
-/// Gives a user the rights that an installation gives the operator, but for one, and waits until the API server knows of them.
+/// Gives a user the rights that an installation gives the operator, except one, and waits until the API server enforces them.
 async fn grant(harness: &Harness, user: &'static str, missing: Option<&Right>) -> Result<()> {
     let (admin, rules) = (harness.admin(), fleetwright_machines::rules());
     let lease = PolicyRule {
@@ -94,7 +94,7 @@ async fn grant(harness: &Harness, user: &'static str, missing: Option<&Right>) -
     grant_in(&admin, TOKENS, user, &without(TOKENS, &rules.tokens, missing)).await?;
     grant_everywhere(&admin, user, &without(CLUSTER, &rules.cluster, missing)).await?;
     let reviews: Api<SubjectAccessReview> = Api::all(admin);
-    // Of the last that was given, one that is not missing.
+    // A right that was granted last and is not the missing one.
     let deletes = missing.is_none_or(|right| (right.resource.as_str(), right.verb.as_str()) != ("nodes", "delete"));
     let verb = if deletes { "delete" } else { "patch" };
     let asked = json!({ "metadata": {}, "spec": {
@@ -110,31 +110,32 @@ async fn grant(harness: &Harness, user: &'static str, missing: Option<&Right>) -
     bail!("the API server does not know of the rights of {user} after 60 s")
 }
 
-/// Where a call is made.
+/// The place of a call.
 pub fn place(harness: &Harness, call: &Call) -> &'static str {
     match &*call.namespace {
         TOKENS => TOKENS,
-        // As the server sees it: a Namespace is in itself.
+        // As the API server authorizes it: a Namespace object is in itself.
         "" if call.resource == "namespaces" && call.name == TOKENS => TOKENS,
         namespace if namespace == harness.namespace() => BESIDE_MACHINES,
         _ => CLUSTER,
     }
 }
 
-/// Whether a call was refused for want of that right.
+/// Whether a call was refused because that right is missing.
 fn is_refused(harness: &Harness, right: &Right) -> bool {
     let mut refused = harness.recorder().calls().into_iter().filter(|record| record.code == Some(403));
     refused.any(|record| right.allows(&record.call, place(harness, &record.call)))
 }
 
-/// Whether an event or the status of a machine names the right. What fills a cache reports to the log alone; and without the right to create events, none is written.
+/// Whether an event or the status of a machine names the right. Informers report to the log alone; and without the
+/// right to create events, none is written.
 async fn is_told(harness: &Harness, right: &Right) -> Result<bool> {
     let (resource, verb) = (right.resource.as_str(), right.verb.as_str());
     if verb == "watch" || resource == "events" || (verb == "list" && resource != "pods") {
         return Ok(true);
     }
     let mut said = Vec::new();
-    // What is said of a request for a certificate, which has no namespace, is kept in the namespace default.
+    // Events about a certificate request, which has no namespace, are stored in the namespace default.
     for namespace in [harness.namespace(), "default"] {
         let events = Api::<Event>::namespaced(harness.admin(), namespace).list(&ListParams::default()).await?;
         said.extend(events.items.into_iter().filter_map(|event| event.message));
@@ -144,7 +145,7 @@ async fn is_told(harness: &Harness, right: &Right) -> Result<bool> {
     Ok(said.iter().any(|text| text.contains(&what) && text.contains(resource)))
 }
 
-/// Plays until a call is refused for want of the right, and that is told; or until the story cannot go on without it.
+/// Plays until a call is refused because the right is missing, and this is reported; or until the story cannot continue without the right.
 async fn until_missed(harness: &Harness, right: &Right, play: BoxFuture<'_, Result<()>>) -> Result<()> {
     let told = async {
         while !is_refused(harness, right) || !is_told(harness, right).await? {
@@ -170,7 +171,7 @@ async fn until_missed(harness: &Harness, right: &Right, play: BoxFuture<'_, Resu
     Ok(())
 }
 
-/// The fleets of the runs, by namespace, and how the operator is run: it is made in a runtime of its own and looks both up here.
+/// The fleets of the runs, by namespace, and the operator's options: the operator is built in its own runtime and looks both up here.
 static FLEETS: Mutex<BTreeMap<String, (Fleet, Options)>> = Mutex::new(BTreeMap::new());
 
 fn fleets() -> MutexGuard<'static, BTreeMap<String, (Fleet, Options)>> {
@@ -188,7 +189,7 @@ impl Scenario for Story {
         if let Some(user) = self.user {
             context.client = impersonating(context.client.clone(), user);
         }
-        // Where lists are streamed, `list` is not asked for.
+        // With streaming lists, `list` is not requested.
         if self.missing.is_some_and(|right| right.verb == "list") {
             context.client = without_streaming_lists(context.client.clone());
         }
@@ -246,15 +247,15 @@ impl Scenario for Story {
         Ok(json!({ "machines": machines, "nodes": nodes }))
     }
 
-    /// What the hosts' own journals say: every step that was ever begun, however often the operator died.
+    /// The hosts' own journals: every step that was ever started, however often the operator was killed.
     fn side_effects(&self, harness: &Harness) -> Result<Vec<String>> {
         let (fleet, _) = fleets().remove(harness.namespace()).context("no fleet")?;
         Ok(fleet.all().iter().flat_map(acts).collect())
     }
 }
 
-/// What was really done to a host, in order. What was installed is told by its place among the versions of its component: the digest of a
-/// kubelet has the name of the Node in it, which is another in each run.
+/// The changes made to a host, in order. An installed package is named by its place among the versions of its component: the digest of a
+/// kubelet depends on the name of the Node, which differs in each run.
 pub fn acts(host: &SimHost) -> Vec<String> {
     let mut known: Vec<(String, String)> = Vec::new();
     let mut acts = Vec::new();
@@ -296,7 +297,7 @@ pub fn operator(context: &OperatorContext, lease: bool) -> Operator {
     operator
 }
 
-/// What is worth comparing of a machine.
+/// The fields of a machine that are compared.
 fn outline(machine: &Machine) -> Value {
     let status = machine.status.clone().unwrap_or_default();
     let components: Vec<Value> = status
@@ -325,7 +326,7 @@ pub async fn tell(test_server: &TestServer, play: StoryFn) {
     harness.pass_counter().check_budgets(&budgets()).unwrap();
 }
 
-/// The operator's own, and those of the journal.
+/// The budgets of the operator and of the journal.
 pub fn budgets() -> Vec<(&'static str, Budget)> {
     let mut budgets = fleetwright_machines::budgets();
     budgets.push(("operations", Budget { reads: 1, writes: 1 }));
@@ -333,7 +334,7 @@ pub fn budgets() -> Vec<(&'static str, Budget)> {
     budgets
 }
 
-/// Runs each story on a server that all share.
+/// Runs all stories on one shared server.
 pub async fn tell_all_on(kind: ServerKind, stories: &[(&str, StoryFn)]) {
     let test_server = TestServer::start(kind).await.unwrap();
     for (name, play) in stories {
@@ -342,14 +343,14 @@ pub async fn tell_all_on(kind: ServerKind, stories: &[(&str, StoryFn)]) {
     }
 }
 
-/// From its next start on the operator looks at each host so often.
+/// From its next start on the operator observes each host at this interval.
 pub fn check_every(harness: &Harness, every: Duration) {
     if let Some((_, options)) = fleets().get_mut(harness.namespace()) {
         options.check_every = every;
     }
 }
 
-/// From its next start on the operator works on one host at a time, however long that takes, and looks at hosts once a day.
+/// From its next start on the operator works on one host at a time, without a time limit, and observes hosts once a day.
 pub fn one_at_a_time(harness: &Harness) {
     if let Some((_, options)) = fleets().get_mut(harness.namespace()) {
         options.limits = Limits { overall: 1, patience: seconds(3600), ..Limits::default() };
@@ -357,7 +358,7 @@ pub fn one_at_a_time(harness: &Harness) {
     }
 }
 
-/// What a story needs to say.
+/// The steps of a story about machines.
 pub trait MachineSteps {
     fn nodes(&self) -> Api<Node>;
     fn node_name(&self, machine: &str) -> String;
@@ -399,7 +400,7 @@ impl MachineSteps for Harness {
         format!("{}-{machine}", self.namespace())
     }
 
-    /// Package versions, the key, the cluster's values.
+    /// Creates package versions, the key and the cluster's values.
     async fn surroundings(&self) -> Result<()> {
         for object in demo::around("https://simulated:6443") {
             match object["kind"].as_str() {
@@ -415,11 +416,11 @@ impl MachineSteps for Harness {
         let bindings: Api<ClusterRoleBinding> = Api::all(self.admin());
         let name = binding["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         bindings.patch(&name, &PatchParams::apply("story").force(), &Patch::Apply(&binding)).await?;
-        // Without a policy the gate lets nothing pass.
+        // Without a policy the gate grants nothing.
         self.policy("all", json!({ "operations": ["Restart", "Drain", "Reboot"], "max": 100 })).await
     }
 
-    /// A machine and its host, of the same name.
+    /// Creates a machine and its host, of the same name.
     async fn machine(&self, fleet: &Fleet, name: &str, more: Value) -> Result<SimHost> {
         let host = fleet.host(name);
         let mut machine = json!({
@@ -454,7 +455,7 @@ impl MachineSteps for Harness {
         Ok(())
     }
 
-    /// A person edits a reference: that is upgrade and rollback.
+    /// Edits a package reference, as a person does for an upgrade or a rollback.
     async fn refer(&self, machine: &str, component: &str, reference: &str) -> Result<()> {
         let mut packages = self.get(machine).await?.spec.packages;
         for package in packages.iter_mut().filter(|package| package.component == component) {
@@ -537,7 +538,7 @@ impl MachineSteps for Harness {
         self.settle(&format!("an event {reason} with {part:?}"), reached).await
     }
 
-    /// A pod on the machine's Node, as if a scheduler had put it there.
+    /// Creates a pod on the machine's Node, as if a scheduler had placed it there.
     async fn pod(&self, machine: &str, name: &str, labels: Value) -> Result<()> {
         let pod = json!({
             "metadata": { "name": name, "labels": labels, "annotations": { names::EVICT: "true" } },
@@ -558,7 +559,7 @@ impl MachineSteps for Harness {
         Ok(self.api::<Pod>().list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect())
     }
 
-    /// A disruption budget, with the status that its controller would give it.
+    /// Creates a disruption budget, with the status that its controller would write.
     async fn budget(&self, name: &str, labels: Value, min: i32) -> Result<()> {
         let budget = json!({
             "metadata": { "name": name },
@@ -586,20 +587,20 @@ impl MachineSteps for Harness {
         Ok(taints.iter().any(|taint| taint.key == names::MAINTENANCE_TAINT))
     }
 
-    /// A Node of the machine's name that another host registered.
+    /// Creates a Node of the machine's name that another host registered.
     async fn foreign_node(&self, machine: &str) -> Result<Node> {
         let node = json!({ "metadata": { "name": self.node_name(machine), "labels": { "from": "elsewhere" } } });
         Ok(self.nodes().create(&PostParams::default(), &serde_json::from_value(node)?).await?)
     }
 
-    /// How many bootstrap tokens a machine has.
+    /// The number of bootstrap tokens of a machine.
     async fn tokens(&self, machine: &str) -> Result<usize> {
         let tokens: Api<Secret> = Api::namespaced(self.admin(), "kube-system");
         let of = format!("{}={machine},fleetwright.io/namespace={}", names::MACHINE, self.namespace());
         Ok(tokens.list(&ListParams::default().labels(&of)).await?.items.len())
     }
 
-    /// As `fleetwright machine bind-node` writes it.
+    /// Binds the Node as `fleetwright machine bind-node` does.
     async fn bind_node(&self, machine: &str) -> Result<()> {
         let name = self.node_name(machine);
         let uid = self.nodes().get(&name).await?.uid();
@@ -608,7 +609,7 @@ impl MachineSteps for Harness {
         Ok(())
     }
 
-    /// A call to close it that arrives late closes it once more, until the operator sees that.
+    /// Waits until the Node is open: a late call to close it closes it once more, until the operator sees that.
     async fn opened(&self, machine: &str) -> Result<()> {
         let reached = || async {
             let closed = self.closed(machine).await.map_err(|error| error.to_string())?;
@@ -618,7 +619,7 @@ impl MachineSteps for Harness {
     }
 }
 
-/// What the controller of disruption budgets would say.
+/// Writes the status that the controller of disruption budgets would write.
 pub trait DisruptionBudgets {
     fn allow(&self, budget: &str, disruptions: i32, generation: Option<i64>)
     -> impl Future<Output = Result<()>> + Send;
@@ -691,12 +692,12 @@ pub async fn in_service(harness: &Harness, fleet: &Fleet, names: &[&str]) -> Res
     Ok(hosts)
 }
 
-/// So many seconds of the scenario's time.
+/// A duration of the scenario's clock.
 pub fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// Fails with words if it does not hold.
+/// Fails with a message if the condition does not hold.
 pub fn ensure(holds: bool, what: impl AsRef<str>) -> Result<()> {
     if holds { Ok(()) } else { bail!("{}", what.as_ref()) }
 }

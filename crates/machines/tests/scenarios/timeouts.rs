@@ -1,4 +1,4 @@
-//! What must end: a reboot whose host does not come back, a repair of what is down, a drain whose pods cannot leave.
+//! Timeouts: a reboot whose host does not come back, a repair of a dead component, a drain whose pods do not terminate.
 
 use std::sync::{Arc, Mutex};
 
@@ -40,7 +40,7 @@ pub async fn a_host_that_never_returns_from_a_reboot_frees_its_place(harness: &H
     let booting = |host: &SimHost| !host.is_on();
     harness.until("a", "is down", |seen| if booting(&hosts[0]) { Ok(()) } else { Err(shown(seen)) }).await?;
     add_package(harness, "b", "boot", "boot-1").await?;
-    // The one place is held by a until its time is over; then b has its turn.
+    // Machine a holds the only place until its timeout; then b gets it.
     harness.says("a", names::REACHABLE, Status::False, "RebootTimedOut").await?;
     harness.phase("b", Phase::Ready).await?;
     let operations = harness.operations().await?;
@@ -50,7 +50,7 @@ pub async fn a_host_that_never_returns_from_a_reboot_frees_its_place(harness: &H
     let known = condition(&conditions, names::OUTCOME_KNOWN).context("it says what became of it")?;
     ensure(known.message.contains("RebootTimedOut"), &known.message)?;
     ensure(harness.closed("a").await?, "the Node of a host that is down stays closed")?;
-    // The host is back, and its machine goes on by itself: it has booted, and boots no more.
+    // The host is back, and its machine continues by itself: the host has rebooted, and reboots no more.
     hosts[0].set_stays_down(false);
     hosts[0].power_on();
     harness.phase("a", Phase::Ready).await?;
@@ -61,7 +61,7 @@ pub async fn a_host_that_never_returns_from_a_reboot_frees_its_place(harness: &H
 
 pub async fn a_dead_container_runtime_is_repaired_without_a_drain(harness: &Harness, fleet: &Fleet) -> Result<()> {
     let hosts = in_service(harness, fleet, &["a"]).await?;
-    // No pod may leave: a drain would never end.
+    // No pod may be evicted: a drain would never end.
     harness.pod("a", "held", json!({ "app": "held" })).await?;
     harness.budget("held", json!({ "app": "held" }), 1).await?;
     hosts[0].spoil_file("/etc/containerd/config.toml", "this is no TOML\n");
@@ -89,7 +89,7 @@ pub async fn a_pod_without_a_controller_leaves_by_force_and_within_its_grace_per
     in_service(harness, fleet, &["a"]).await?;
     harness.pod("a", "alone", json!({ "app": "alone" })).await?;
     let pods = harness.api::<Pod>();
-    // Nothing but spec.drain lets it go.
+    // Only spec.drain allows its deletion.
     let annotation = Patch::Merge(json!({ "metadata": { "annotations": { names::EVICT: null } } }));
     let version = pods.patch("alone", &PatchParams::default(), &annotation).await?.metadata.resource_version;
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -156,7 +156,7 @@ pub async fn a_machine_whose_ssh_key_is_deleted_in_a_window_frees_its_place(
     harness.settle("its window ended", ended).await
 }
 
-/// Somebody takes the taint away in the middle of a window, and a pod comes: what follows in the window disrupts it only after it left.
+/// Somebody removes the taint during a window, and a pod arrives: later steps of the window disrupt it only after it was evicted.
 pub async fn pods_that_come_while_a_node_was_opened_by_hand_leave_as_well(
     harness: &Harness,
     fleet: &Fleet,

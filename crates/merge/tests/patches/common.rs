@@ -66,7 +66,7 @@ pub fn schema() -> Schema {
     ])
 }
 
-/// One moment: so many seconds into the epoch.
+/// A time, in seconds since the epoch.
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("a second")
 }
@@ -132,7 +132,7 @@ impl ApplyFixture {
         self.live.as_ref().expect("a live object")["metadata"]["managedFields"].as_array().cloned().unwrap_or_default()
     }
 
-    /// What a manager owns below spec.
+    /// The fields below spec that a manager owns.
     pub fn owned(&self, manager: &str) -> Value {
         self.entries()
             .iter()

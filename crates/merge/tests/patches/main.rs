@@ -1,4 +1,4 @@
-//! Patches, and who owns what after them.
+//! Patches, and the ownership of fields after them.
 
 mod common;
 mod ownership;

@@ -1,4 +1,4 @@
-//! Who owns what after creates, updates and patches.
+//! The ownership of fields after creates, updates and patches.
 
 use crate::common::ApplyFixture;
 use fleetwright_merge::{Request, keep_times_if_unchanged, manager_from_user_agent, update};

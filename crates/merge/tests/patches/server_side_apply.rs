@@ -1,4 +1,4 @@
-//! Server-side apply, as its documentation tells it.
+//! Server-side apply, as Kubernetes documents it.
 
 use crate::common::ApplyFixture;
 use fleetwright_merge::{MergeError, Request, apply};

@@ -1,25 +1,25 @@
-//! Arguments that a minor of Kubernetes does not know.
+//! Arguments that a minor of Kubernetes does not have.
 
 use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, ControlPlaneComponent, arguments};
 
 use super::upgrade_path::VersionNode;
 
-/// An argument that a component does not know in the version that it is to have. It would not start.
+/// An argument that a component does not have in its wanted version. The component would not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{component} of Kubernetes {minor} has no argument --{name}: remove it from {place}")]
 pub struct UnknownArgument {
-    /// Which component.
+    /// The component.
     pub component: ControlPlaneComponent,
     /// The argument, without dashes.
     pub name: String,
     /// The minor.
     pub minor: String,
-    /// Where it is said.
+    /// The field that sets the argument.
     pub place: String,
 }
 
-/// The arguments of a cluster and its package version that its components do not know. Of minors whose arguments are not known, none is refused; of etcd neither,
-/// which has versions of its own.
+/// The arguments of a cluster and its package version that its components do not have. For minors without a list of arguments, and for etcd with its
+/// own versions, none is refused.
 pub fn unknown(spec: &ClusterSpec, package: (&str, &ClusterPackageVersionSpec)) -> Vec<UnknownArgument> {
     let minor = VersionNode::of(package.0, package.1).minor();
     let mut all = Vec::new();
@@ -39,7 +39,7 @@ pub fn unknown(spec: &ClusterSpec, package: (&str, &ClusterPackageVersionSpec)) 
     all
 }
 
-/// Whether that minor has it. None if nothing is known of the minor.
+/// Whether that minor has the argument. `None` if the minor has no list.
 pub(super) fn knows(component: ControlPlaneComponent, name: &str, minor: &str) -> Option<bool> {
     match arguments::known(component).find(|known| known.name == name) {
         Some(argument) => argument.is_of(minor),
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn an_argument_of_another_minor_is_named_with_where_it_is_said() {
         let package = |version: &str| ClusterPackageVersionSpec::of_images("registry.example", version, "3.6.16");
-        // Whichever one only one of the minors has.
+        // An argument that only one of the minors has.
         let all: Vec<_> = arguments::minors().collect();
         for component in [ControlPlaneComponent::Apiserver, ControlPlaneComponent::Scheduler] {
             for argument in arguments::known(component) {

@@ -1,4 +1,4 @@
-//! The certificates and keys of a cluster: which there are, what they say, and when they are replaced.
+//! The certificates and keys of a cluster: the required ones, the contents of the existing ones, and when they are renewed.
 
 use std::net::IpAddr;
 
@@ -10,21 +10,22 @@ use super::Names;
 /// An authority of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Authority {
-    /// Of everything that speaks to the API server, and of the API server.
+    /// Signs the serving certificate of the API server and the certificates of its clients.
     Cluster,
-    /// Of etcd, its members and its clients.
+    /// Signs the certificates of etcd's members and clients.
     Etcd,
-    /// Of who speaks for others to extension API servers.
+    /// Signs the certificate with which the API server sends requests of users to extension API servers.
     FrontProxy,
-    /// Of kubelets' serving certificates. Only API servers trust it, and only for kubelets: a node that gets one for a wrong name is nobody's API server.
+    /// Signs kubelets' serving certificates. Only API servers trust it, and only for kubelets: a node that gets a certificate for a wrong name cannot
+    /// pose as an API server.
     Kubelet,
 }
 
 impl Authority {
-    /// All of them.
+    /// All authorities.
     pub const ALL: [Self; 4] = [Self::Cluster, Self::Etcd, Self::FrontProxy, Self::Kubelet];
 
-    /// The Secret that holds it: `tls.crt` and `tls.key` of the one that signs, `ca.crt` of all that are trusted.
+    /// The Secret that holds the authority: `tls.crt` and `tls.key` of the signing one, `ca.crt` with all trusted ones.
     pub const fn secret(self) -> &'static str {
         match self {
             Self::Cluster => "ca",
@@ -35,35 +36,35 @@ impl Authority {
     }
 }
 
-/// What a certificate is for.
+/// Extended key usage of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertificateUse {
-    /// A server's.
+    /// Server authentication.
     Server,
-    /// A client's.
+    /// Client authentication.
     Client,
-    /// Of a member of etcd, which is both to the others.
+    /// Both: a member of etcd is server and client of the other members.
     Both,
 }
 
-/// A certificate that a cluster has.
+/// A required certificate of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateSpec {
-    /// The Secret that holds it.
+    /// The Secret that holds the certificate.
     pub secret: &'static str,
-    /// Who signs it.
+    /// The signing authority.
     pub authority: Authority,
-    /// Its user.
+    /// Common name, the user.
     pub common_name: String,
-    /// Its groups.
+    /// Organizations, the groups of the user.
     pub organizations: Vec<String>,
-    /// What it is for.
+    /// Extended key usage.
     pub usage: CertificateUse,
-    /// The DNS names of a server.
+    /// DNS names of a server.
     pub dns_names: Vec<String>,
-    /// The addresses of a server.
+    /// IP addresses of a server.
     pub ips: Vec<IpAddr>,
-    /// The Secret holds a kubeconfig with it instead of the pair.
+    /// Whether the Secret holds a kubeconfig with the certificate instead of the key pair.
     pub kubeconfig: bool,
 }
 
@@ -74,7 +75,7 @@ pub const OPERATOR: &str = "operator-client";
 /// The Secret with the operator's own certificate for etcd.
 pub const OPERATOR_ETCD: &str = "operator-etcd-client";
 
-/// The certificates of a cluster. `endpoints` are the addresses and names that lead to its API servers besides those inside the meta cluster.
+/// The certificates of a cluster. `endpoints` are the addresses and names of its API servers besides those inside the meta cluster.
 pub fn required_certificates(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Vec<CertificateSpec> {
     let client = |secret, authority, user: &str, groups: &[&str]| CertificateSpec {
         secret,
@@ -111,7 +112,7 @@ pub fn required_certificates(names: &Names, spec: &ClusterSpec, endpoints: &[Str
             ..client(secret, Authority::Etcd, "etcd", &[])
         };
         all.extend([
-            // The gateway of a member is a client of that member, with the certificate of the server.
+            // The gRPC gateway of a member is a client of that member, with the serving certificate.
             member("etcd-server-tls", CertificateUse::Both),
             member("etcd-peer-tls", CertificateUse::Both),
             client("apiserver-etcd-client", Authority::Etcd, "kube-apiserver", &[]),
@@ -124,7 +125,7 @@ pub fn required_certificates(names: &Names, spec: &ClusterSpec, endpoints: &[Str
 /// The Secret with the Machine-Operator's kubeconfig for the business cluster.
 pub const MACHINE_OPERATOR: &str = "machine-operator-kubeconfig";
 
-/// The certificates that extensions beside the control plane have: whose template mounts the Machine-Operator's kubeconfig, gets one.
+/// The certificates of extensions beside the control plane: an extension whose template mounts the Machine-Operator's kubeconfig gets one.
 pub fn of_extensions(package: &ClusterPackageVersionSpec) -> Vec<CertificateSpec> {
     let mut beside = package.extensions.iter().filter(|one| one.placement == ExtensionPlacement::Meta);
     let wanted = beside.any(|one| one.template.contains(MACHINE_OPERATOR)).then(|| CertificateSpec {
@@ -169,7 +170,7 @@ fn apiserver(names: &Names, spec: &ClusterSpec, endpoints: &[String]) -> Certifi
     }
 }
 
-/// The address of that number in the network of Services: the first is the Service `kubernetes`, the tenth the cluster's DNS.
+/// The address with that number in the Service network: the first is the Service `kubernetes`, the tenth the cluster's DNS.
 pub(super) fn service_address(network: &str, number: u8) -> Option<IpAddr> {
     let (address, _) = network.split_once('/')?;
     Some(match address.parse().ok()? {
@@ -178,42 +179,42 @@ pub(super) fn service_address(network: &str, number: u8) -> Option<IpAddr> {
     })
 }
 
-/// What is known of a certificate that is there.
+/// Contents of an existing certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExistingCertificate {
-    /// When it begins.
+    /// Start of validity.
     pub not_before: Timestamp,
-    /// When it ends.
+    /// Expiry.
     pub not_after: Timestamp,
-    /// Its DNS names.
+    /// DNS names.
     pub dns_names: Vec<String>,
-    /// Its addresses.
+    /// IP addresses.
     pub ips: Vec<IpAddr>,
-    /// Its user.
+    /// Common name, the user.
     pub common_name: String,
-    /// Its groups.
+    /// Organizations, the groups of the user.
     pub organizations: Vec<String>,
-    /// The key beside it is the one that it was made for.
+    /// Whether the key in the Secret belongs to the certificate.
     pub key_matches: bool,
 }
 
-/// Why a certificate is made, or made anew.
+/// Why a certificate is issued or renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewalReason {
-    /// It is not there.
+    /// The certificate does not exist.
     Missing,
-    /// It cannot be read, or its key is another's.
+    /// The certificate cannot be parsed, or the key does not belong to it.
     Invalid,
-    /// It was signed by none of the authority that signs now.
+    /// The certificate is not signed by the present signing authority.
     AuthorityMismatch,
-    /// It lacks names, or is for another user.
+    /// The certificate lacks names, or is for another user.
     NamesMismatch,
     /// Two thirds of its life are over.
     RenewalDue,
 }
 
 impl RenewalReason {
-    /// One word in CamelCase.
+    /// Reason in CamelCase.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Missing => "Missing",
@@ -225,8 +226,8 @@ impl RenewalReason {
     }
 }
 
-/// Whether a certificate must be made (anew). `signed` says whether the authority that signs now has signed it, `lifetime` how long those last
-/// that are made now.
+/// Whether a certificate must be issued or renewed. `signed`: the present signing authority has signed the certificate. `lifetime`: the life of
+/// certificates that are issued now.
 pub fn due(
     wanted: &CertificateSpec,
     held: Option<&ExistingCertificate>,
@@ -248,11 +249,11 @@ pub fn due(
     }
 }
 
-/// Certificates begin a little before they are made, for those whose clocks are behind.
+/// Certificates are valid from a little before their issue, for hosts whose clocks are behind.
 const BEGINS_BEFORE: SignedDuration = SignedDuration::from_mins(10);
 
-/// When two thirds of its life are over. One that lasts longer than those that are made now is held to their life: who makes it shorter does not
-/// wait months for it.
+/// The time when two thirds of its life are over. A certificate that lasts longer than `lifetime` is treated as if it lasted `lifetime`: a shorter
+/// setting takes effect without a wait of months.
 pub fn renew_at(held: &ExistingCertificate, lifetime: SignedDuration) -> Timestamp {
     let life = held.not_after.duration_since(held.not_before);
     let life = if life > lifetime.saturating_add(BEGINS_BEFORE) { lifetime } else { life };

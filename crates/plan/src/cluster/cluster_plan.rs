@@ -1,4 +1,4 @@
-//! What bringing a cluster to a package version would do, before anybody asks for it: made by what decides when it is done.
+//! The plan of a change to a package version, before it is declared: built by the functions that decide when it is carried out.
 
 use fleetwright_api::{ControlPlaneComponent, names};
 use jiff::{SignedDuration, Timestamp};
@@ -15,39 +15,39 @@ use super::preflight::{Package, Preflight, PreflightFinding, begins, preflight};
 use super::step::{CurrentVersion, VersionStep, step};
 use super::upgrade_path::VersionNode;
 
-/// Certificates that are replaced within this time are told.
+/// Certificates that are renewed within this time are listed.
 const RENEWAL_HORIZON: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-/// What would be done.
+/// The plan of a change.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterPlan {
     /// The cluster's name.
     pub cluster: String,
-    /// The package version that it has, if it has one.
+    /// The present package version of the cluster, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<PlannedVersion>,
-    /// The package version that it would be brought to.
+    /// The planned package version.
     pub to: PlannedVersion,
-    /// Why it would not: a reason in one word, and a sentence.
+    /// Why the change would be refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<RefusedStep>,
-    /// What ClusterLimits of the namespace do not allow: nothing of it would be applied.
+    /// Violations of the ClusterLimits of the namespace: with one of them, nothing of the change would be applied.
     pub violations: Vec<Violation>,
-    /// What stands against it now.
+    /// Preflight findings against the change now.
     pub findings: Vec<PreflightFinding>,
-    /// What is looked at when it begins, and not before.
+    /// Checks that run only when the change starts.
     pub later: Vec<String>,
-    /// The components, in the order in which they would be changed.
+    /// Changes of each component, in order.
     pub stages: Vec<StagePlan>,
-    /// Extensions that follow, in their order.
+    /// Extensions that are updated afterwards, in order.
     pub extensions: Vec<String>,
-    /// Whether there is a way back after it.
+    /// Whether a rollback is possible afterwards.
     pub back: RollbackPlan,
-    /// The way back past the soak, if no other is left.
+    /// The way back after the soak, if no other is left.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restore: Option<RestorePlan>,
-    /// Certificates that are replaced soon anyway, without an outage.
+    /// Certificates that are renewed soon anyway, without an outage.
     pub certificates: Vec<CertificatePlan>,
 }
 
@@ -55,53 +55,53 @@ pub struct ClusterPlan {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedVersion {
-    /// Its name.
+    /// Name of the package version.
     pub package: String,
-    /// Its version of Kubernetes.
+    /// Version of Kubernetes.
     pub kubernetes: String,
 }
 
-/// Why something is not done.
+/// Why a change is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedStep {
-    /// In one word.
+    /// Reason in CamelCase.
     pub reason: &'static str,
-    /// In a sentence.
+    /// Message.
     pub message: String,
 }
 
-/// What would become of one component.
+/// Planned changes of one component.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StagePlan {
-    /// Which.
+    /// The component.
     pub component: ControlPlaneComponent,
-    /// The version that it has, if it is there.
+    /// Present version of the component, if it exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The version that it would have.
+    /// Planned version of the component.
     pub to: String,
-    /// How many pods begin anew.
+    /// Number of pods that restart.
     pub restarts: usize,
-    /// In which way.
+    /// How the pods are replaced.
     pub how: String,
-    /// What is risky about it.
+    /// Risk of the change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub risk: Option<String>,
-    /// The objects that change.
+    /// Objects that change.
     pub objects: Vec<ObjectChange>,
 }
 
-/// An object that changes.
+/// A planned change of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectChange {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: &'static str,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// The fields that change.
+    /// Fields that change.
     pub diff: String,
 }
 
@@ -109,43 +109,43 @@ pub struct ObjectChange {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RollbackPlan {
-    /// Whether going back keeps every write.
+    /// Whether a rollback keeps every write.
     pub keeps_writes: bool,
-    /// Until when, in words.
+    /// Until when a rollback is possible, in words.
     pub message: String,
 }
 
-/// Going back by restoring a snapshot.
+/// A rollback by restoring a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RestorePlan {
-    /// The snapshot.
+    /// Name of the snapshot.
     pub snapshot: String,
-    /// The time of its data: everything written after it would be lost.
+    /// Time of the data: everything written after it would be lost.
     pub data_of: Timestamp,
-    /// Whether it was seen to be whole.
+    /// Whether the snapshot was verified.
     pub checked: bool,
-    /// What to change of the Cluster.
+    /// Patch of the Cluster that starts the restore.
     pub patch: serde_json::Value,
 }
 
-/// A certificate that is replaced soon.
+/// A certificate that is renewed soon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CertificatePlan {
-    /// The Secret that holds it.
+    /// The Secret that holds the certificate.
     pub name: String,
-    /// When it ends.
+    /// Expiry of the certificate.
     pub not_after: Timestamp,
-    /// When it is replaced.
+    /// Time of the renewal.
     pub replaced: Timestamp,
 }
 
-/// Says what would be done to bring a cluster to the package version that `seen` refers to.
+/// Plans the change of a cluster to the package version that `seen` refers to.
 pub fn rehearse(seen: &Observed, now: Timestamp) -> ClusterPlan {
     let (mut step, target) = (step(seen, now), seen.target());
     let mut later = Vec::new();
-    // That is no refusal: it is taken when the change is asked for.
+    // A missing snapshot is no refusal: it is taken when the change is declared.
     if let Some((_, why)) = step.refused.take_if(|(reason, _)| *reason == names::reasons::SNAPSHOT_REQUIRED) {
         later.push(why);
         step = VersionStep::to(target, emulated(seen, target.0));
@@ -156,7 +156,7 @@ pub fn rehearse(seen: &Observed, now: Timestamp) -> ClusterPlan {
     later.extend(before.checking);
     let (wanted, emulates) = match (&step.refused, step.package()) {
         (None, Some(package)) => (package, step.emulates.clone()),
-        // What would be done if it were not refused.
+        // The plan if the change were not refused.
         _ => (target, emulated(seen, target.0)),
     };
     let restore = step.refused.as_ref().filter(|(reason, _)| *reason == names::reasons::SOAK_ENDED);
@@ -166,13 +166,13 @@ pub fn rehearse(seen: &Observed, now: Timestamp) -> ClusterPlan {
         to: version(target.0, &target.1.kubernetes),
         restore: restore.and_then(|_| restoring(seen)),
         stages: match restore {
-            // Restoring makes everything anew; there are no stages to tell.
+            // A restore recreates all components; there are no stages.
             Some(_) => Vec::new(),
             None => components(seen).filter_map(|one| stage(seen, wanted, emulates.as_deref(), one)).collect(),
         },
         back: back(seen, wanted, from.as_ref()),
         refused: step.refused.map(|(reason, message)| RefusedStep { reason, message }),
-        // Limits are not seen here.
+        // ClusterLimits are not observed here.
         violations: Vec::new(),
         findings: before.findings,
         later,
@@ -190,7 +190,7 @@ fn components(seen: &Observed) -> impl Iterator<Item = ControlPlaneComponent> {
     ControlPlaneComponent::ALL.into_iter().filter(move |one| !external || *one != ControlPlaneComponent::Etcd)
 }
 
-/// What a step to that package version would emulate.
+/// The minor that a step to that package version would emulate.
 fn emulated(seen: &Observed, target: &str) -> Option<String> {
     let minor = |name: &str| seen.package(name).map(|spec| VersionNode::of("", spec).minor().to_owned());
     let has = CurrentVersion::of(seen).and_then(|present| present.stop()).map(|stop| stop.minor().to_owned());
@@ -217,7 +217,7 @@ fn stage(
         ControlPlaneComponent::Etcd => etcd_data::compatible_package(seen, to).ok()?,
         _ => to,
     };
-    // What is trusted stays as it is, and who asks may not see it.
+    // The trust bundle stays unchanged, and a person who plans may not read its Secrets.
     let kind = if component == ControlPlaneComponent::Etcd { Kind::StatefulSet } else { Kind::Deployment };
     let live = seen.object(kind, component.binary()).unwrap_or_default();
     let trusts =
@@ -254,7 +254,7 @@ fn stage(
     Some(StagePlan { component, from, to, restarts: old, how, risk, objects: changes })
 }
 
-/// In which way pods are replaced, and what is risky about it.
+/// How pods are replaced, and the risk of it.
 fn manner(
     seen: &Observed,
     component: ControlPlaneComponent,
@@ -320,7 +320,7 @@ fn restoring(seen: &Observed) -> Option<RestorePlan> {
     Some(RestorePlan { snapshot: snapshot.name.clone(), data_of: snapshot.at, checked: snapshot.checked, patch })
 }
 
-/// The extensions that the cluster would have, in their order.
+/// The extensions that the cluster would have, in order.
 fn extensions(seen: &Observed) -> Vec<String> {
     let mut all: Vec<_> = seen.target().1.extensions.iter().collect();
     all.sort_by_key(|one| (one.order, one.name.clone()));
@@ -335,7 +335,7 @@ fn certificates(seen: &Observed, now: Timestamp) -> Vec<CertificatePlan> {
     let life = SignedDuration::try_from(seen.spec.certificates.leaf_lifetime.0).unwrap_or_default();
     let leaves = seen.status.certificates.iter().filter(|one| one.name != "ca" && !one.name.ends_with("-ca"));
     let all = leaves.filter_map(|one| {
-        // One that was made to last longer than they do now is held to the shorter life.
+        // A certificate with a longer life than the present setting is renewed as if it had the present one.
         let replaced = one.not_after.checked_sub(life / 3).ok()?.min(now.checked_add(life / 3 * 2).ok()?);
         let (name, not_after) = (one.name.clone(), one.not_after);
         Some(CertificatePlan { name, not_after, replaced })

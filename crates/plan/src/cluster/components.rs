@@ -23,10 +23,10 @@ pub type Change = (Object, Option<String>);
 /// A component that is not as declared yet, and why.
 pub type Waiting = (ControlPlaneComponent, String);
 
-/// What is done about the objects of the components.
+/// Steps for the objects of the components.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Components {
-    /// Apply these.
+    /// Objects to apply.
     pub apply: Vec<Change>,
     /// Delete the StatefulSet of etcd with this uid, but not its pods: its volume claim template cannot be changed.
     pub orphan: Option<String>,
@@ -44,7 +44,7 @@ pub(super) struct Components {
     pub held: Option<String>,
 }
 
-/// Compares the objects of all components, one after the other: each is brought to what is declared when those before it are.
+/// Compares the objects of all components in order: a component changes when the components before it are as declared.
 pub(super) fn components(seen: &Observed, step: &VersionStep<'_>, now: Timestamp) -> Components {
     let mut all = Components::default();
     let Some(to) = step.package() else {
@@ -59,7 +59,7 @@ pub(super) fn components(seen: &Observed, step: &VersionStep<'_>, now: Timestamp
             && let Err(why) = &shared.datastore
         {
             all.held = Some(why.clone());
-            // The others go on with an etcd that runs, and do not begin without one.
+            // The other components keep running with an etcd that works, and do not start without one.
             settled = seen.workloads.get(&component).is_some_and(|workload| workload.package.is_some());
             if !settled {
                 all.waiting.push((component, why.clone()));
@@ -89,7 +89,7 @@ pub(super) fn components(seen: &Observed, step: &VersionStep<'_>, now: Timestamp
     all
 }
 
-/// What the objects of all components depend on.
+/// Inputs on which the objects of all components depend.
 struct ComponentInputs<'a> {
     seen: &'a Observed,
     step: &'a VersionStep<'a>,
@@ -99,7 +99,7 @@ struct ComponentInputs<'a> {
     datastore: Result<Package<'a>, String>,
     /// A restore keeps all components stopped.
     down: bool,
-    /// A restore replaces the data: what components were made from before does not matter.
+    /// A restore replaces the data: the previous package versions of components do not matter.
     replaces: bool,
     /// Etcd has no quorum, and no restore is about to replace its data.
     mute: bool,
@@ -116,7 +116,7 @@ struct ComparedComponent {
     changes: ComponentChanges,
 }
 
-/// What brings live objects to the wanted ones.
+/// Changes from the live objects to the wanted ones.
 #[derive(Default)]
 struct ComponentChanges {
     apply: Vec<Change>,
@@ -140,14 +140,14 @@ impl<'a> ComponentInputs<'a> {
         InputHashes::of(self.seen, (&self.trusts, self.down, members, restoring, &self.seen.meta))
     }
 
-    /// The package version that a component is made from now; none if etcd is external, or if the package version that it was made from does not exist any more.
+    /// The package version that a component is built from now; `None` if etcd is external, or if its package version no longer exists.
     fn package(&self, component: ControlPlaneComponent, settled: bool) -> Option<Package<'a>> {
         let Self { seen, to, .. } = *self;
         if component == ControlPlaneComponent::Etcd {
             let package = self.datastore.as_ref().ok().copied();
             return package.filter(|_| seen.spec.datastore.etcd.is_some());
         }
-        // While those before it change, it stays what it is.
+        // While components before it change, it keeps its version.
         let running = seen.workloads.get(&component).and_then(|workload| workload.package.as_deref());
         match running.filter(|name| *name != to.0 && !self.replaces) {
             Some(name) if !settled => Some((name, seen.package(name)?)),
@@ -160,7 +160,7 @@ impl<'a> ComponentInputs<'a> {
         self.step.emulates.as_deref().filter(|_| package.0 == self.to.0)
     }
 
-    /// The objects of a component as they should be.
+    /// The wanted objects of a component.
     fn wanted(&self, component: ControlPlaneComponent, package: Package<'_>) -> Vec<Object> {
         let seen = self.seen;
         let blueprint = Blueprint {
@@ -182,8 +182,8 @@ impl<'a> ComponentInputs<'a> {
         wanted
     }
 
-    /// Compares the objects of a component with the live ones, unless they were as declared and nothing changed since. `from` is the content hash of all
-    /// that they are made from. While the StatefulSet of etcd is being orphaned, no component counts as unchanged from now on.
+    /// Compares the objects of a component with the live ones, unless they were as declared and nothing changed since. `from` is the content hash of
+    /// all inputs. While the StatefulSet of etcd is being orphaned, no component counts as unchanged.
     fn compare(
         &self,
         component: ControlPlaneComponent,
@@ -209,7 +209,7 @@ impl<'a> ComponentInputs<'a> {
         ComparedComponent { template, rested: rested.filter(|_| unchanged), changes }
     }
 
-    /// Whether the objects of a component are applied: they exist, or what they need to start is there.
+    /// Whether the objects of a component are applied: they exist, or their dependencies run.
     fn starts(&self, component: ControlPlaneComponent) -> bool {
         let workload = self.seen.workloads.get(&component);
         let begun = workload.is_some_and(|workload| workload.package.is_some());
@@ -217,7 +217,7 @@ impl<'a> ComponentInputs<'a> {
             || match component {
                 ControlPlaneComponent::Etcd => true,
                 ControlPlaneComponent::Apiserver => etcd_first(self.seen),
-                // They do not wait for the API server.
+                // The others do not wait for the API server.
                 _ => served(self.seen),
             }
     }
@@ -228,7 +228,7 @@ impl<'a> ComponentInputs<'a> {
             return Some(format!("{component} is stopped"));
         }
         let Self { seen, to, .. } = *self;
-        // Etcd may stay newer than the others.
+        // Etcd may stay newer than the other components.
         let is_etcd = component == ControlPlaneComponent::Etcd;
         let expected = if is_etcd { package.0 } else { to.0 };
         let why = unsettled(seen, component, seen.workloads.get(&component), expected, template)?;
@@ -245,7 +245,7 @@ fn confines<'a>(seen: &'a Observed, package: &'a ClusterPackageVersionSpec) -> P
     PolicyInputs { names: &seen.names, spec: &seen.spec, package, meta: &seen.meta, restoring }
 }
 
-/// What no policy allows is denied, once all policies that allow something were seen: a pod that runs is never without its own.
+/// The default-deny policy, once all allowing policies are in the cache: a running pod is never without its own policy.
 fn deny(seen: &Observed, package: &ClusterPackageVersionSpec, apply: &[Change]) -> Vec<Change> {
     let allowed = |name: &str| seen.print(Kind::NetworkPolicy, name).is_some();
     let coming = apply.iter().any(|(object, _)| object.kind == Kind::NetworkPolicy);
@@ -255,9 +255,9 @@ fn deny(seen: &Observed, package: &ClusterPackageVersionSpec, apply: &[Change]) 
     changes(seen, vec![policies::default_deny(&seen.names)], false).apply
 }
 
-/// What brings those of the objects that differ to what is wanted.
+/// Changes from the live objects to the wanted ones.
 fn changes(seen: &Observed, wanted: Vec<Object>, mute: bool) -> ComponentChanges {
-    // What follows a change of members is no repair.
+    // Changes that follow a member change are no repair of drift.
     let changing = condition(&seen.status.conditions, names::MEMBERS_UP_TO_DATE);
     let changing = changing.is_some_and(|one| one.status == Status::False);
     let mut changes = ComponentChanges::default();
@@ -265,7 +265,8 @@ fn changes(seen: &Observed, wanted: Vec<Object>, mute: bool) -> ComponentChanges
         let live = seen.object(object.kind, &object.name);
         if let Some(live) = live.as_ref().filter(|live| claims_differ(live, &object)) {
             let record = seen.status.etcd.as_ref();
-            // What it runs is recorded before it goes, so that it comes back as that. Where nothing is known there is nothing to wait for.
+            // The version of etcd is recorded before its StatefulSet is orphaned, so that it is recreated with the same version. Without a known
+            // version there is nothing to record.
             let told = |record: &EtcdStatus| {
                 let opened = etcd_data::opened_by(seen);
                 let known = (record.version.as_deref(), record.package_version.as_deref());
@@ -279,7 +280,7 @@ fn changes(seen: &Observed, wanted: Vec<Object>, mute: bool) -> ComponentChanges
         }
         match live {
             None => changes.apply.push((object, None)),
-            // New ones could not begin without etcd, and the old ones would go for them.
+            // New pods cannot start without etcd, and the rollout would delete the old ones.
             Some(live) if mute && object.kind == Kind::Deployment && replaces_pods(&live, &object) => {}
             Some(live) if object.kind == Kind::NetworkPolicy => {
                 if let Some(place) = policies::difference(&live, &object.body) {
@@ -288,7 +289,7 @@ fn changes(seen: &Observed, wanted: Vec<Object>, mute: bool) -> ComponentChanges
             }
             Some(live) => {
                 if let Some(place) = difference(&live, &object.body) {
-                    // That etcd goes on from now is no repair.
+                    // The change from bootstrapping to an existing etcd cluster is no repair of drift.
                     let place = difference(&live, &for_new_cluster(&object.body)).filter(|_| !changing).map(|_| place);
                     changes.apply.push((object, place));
                 }
@@ -298,7 +299,7 @@ fn changes(seen: &Observed, wanted: Vec<Object>, mute: bool) -> ComponentChanges
     changes
 }
 
-/// Whether it is the StatefulSet of etcd, with other volume claims than are there: that field cannot be changed.
+/// Whether the object is the StatefulSet of etcd, with other volume claim templates than the live one: that field is immutable.
 fn claims_differ(live: &serde_json::Value, object: &Object) -> bool {
     let (place, name) = ("volumeClaimTemplates", ControlPlaneComponent::Etcd.binary());
     object.kind == Kind::StatefulSet
@@ -310,20 +311,20 @@ fn claims_differ(live: &serde_json::Value, object: &Object) -> bool {
         .is_some()
 }
 
-/// Without any pod.
+/// Scales all workloads to zero.
 fn scaled_to_zero(objects: &mut [Object]) {
     for object in objects.iter_mut().filter(|object| matches!(object.kind, Kind::Deployment | Kind::StatefulSet)) {
         object.body["spec"]["replicas"] = 0.into();
     }
 }
 
-/// Whether the object makes other pods than what is there.
+/// Whether the object has another pod template than the live one.
 fn replaces_pods(live: &serde_json::Value, object: &Object) -> bool {
     let digest = &live["spec"]["template"]["metadata"]["annotations"][fleetwright_api::names::APPLIED_HASH];
     digest.as_str() != template_digest(object)
 }
 
-/// With the name of the package version on the workload.
+/// Annotates the workload with its package version.
 pub(super) fn with_package_annotation(mut objects: Vec<Object>, package: &str) -> Vec<Object> {
     for object in &mut objects {
         if matches!(object.kind, Kind::Deployment | Kind::StatefulSet) {
@@ -333,21 +334,22 @@ pub(super) fn with_package_annotation(mut objects: Vec<Object>, package: &str) -
     objects
 }
 
-/// Whether etcd begins, so that it is there when an API server that begins now looks for it. That waits for it by itself, but looks again only a second later, and then later still.
+/// Whether etcd is starting, so that it runs when an API server that starts now connects to it. The API server waits for etcd by itself, but retries
+/// only after one second, and then with a longer backoff.
 fn etcd_first(seen: &Observed) -> bool {
     let workload = seen.workloads.get(&ControlPlaneComponent::Etcd);
     let placed = workload.map_or(0, |etcd| etcd.replicas.iter().filter(|replica| replica.node.is_some()).count());
     seen.spec.datastore.etcd.is_none() || placed > count(seen, ControlPlaneComponent::Etcd) / 2
 }
 
-/// Whether an API server answers already.
+/// Whether an API server is ready.
 fn served(seen: &Observed) -> bool {
     seen.workloads
         .get(&ControlPlaneComponent::Apiserver)
         .is_some_and(|workload| workload.replicas.iter().any(|replica| replica.ready && !replica.ending))
 }
 
-/// How many pods of a component there should be now.
+/// Desired number of pods of a component now.
 pub(super) fn count(seen: &Observed, component: ControlPlaneComponent) -> usize {
     let count = match component {
         ControlPlaneComponent::Etcd if seen.spec.datastore.etcd.is_none() => 0,
@@ -357,7 +359,7 @@ pub(super) fn count(seen: &Observed, component: ControlPlaneComponent) -> usize 
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-/// Why a component is not as it should be, in a few words; none if it is.
+/// Why a component is not as declared, in a few words; `None` if it is.
 fn unsettled(
     seen: &Observed,
     component: ControlPlaneComponent,
@@ -402,7 +404,7 @@ fn unsettled(
     None
 }
 
-/// Why a member of etcd keeps its old template: its volume would go with its pod. None if there is no such member.
+/// Why a member of etcd keeps its old template: its volume would be deleted with its pod. `None` if there is no such member.
 fn held_member_template(
     seen: &Observed,
     component: ControlPlaneComponent,
@@ -415,13 +417,13 @@ fn held_member_template(
         .map(|replica| members::claim_terminating_message(&replica.name))
 }
 
-/// The member of etcd that is recreated next: one with an old template, while all others are ready. Not one whose volume claim is being deleted: the claim would
-/// go with the pod, and the data with it.
+/// The member of etcd to recreate next: one with an old template, while all others are ready. Not a member whose volume claim is being deleted: the
+/// claim would be removed with the pod, and the data with it.
 fn replaced(seen: &Observed, workload: Option<&Workload>, template: &str, now: Timestamp) -> Option<Replica> {
     let replicas = &workload?.replicas;
     let old =
         |replica: &&Replica| replica.template.as_deref() != Some(template) && !datastore::claim_ends(seen, replica);
-    // Nothing is lost with the pod of one whose container does not run: what keeps it from that may have been corrected since.
+    // A pod whose container does not run can be deleted without loss: the new template may fix the cause.
     let idle =
         |replica: &&Replica| !replica.ready && !replica.ending && (replica.looping || !replica.has_run) && old(replica);
     // One at a time, whatever the reason: the change waits for the member that is being added or replaced, and for no other one.
@@ -436,7 +438,7 @@ fn replaced(seen: &Observed, workload: Option<&Workload>, template: &str, now: T
         let mut members = replicas.iter().filter(|replica| replica.name == change.member);
         return members.find(|replica| is_new(replica) && idle(replica)).cloned();
     }
-    // However many others do not work: a ready member shows that it is not the template.
+    // However many others fail: a ready member with the new template shows that the template works.
     let works = |replica: &Replica| replica.ready && !replica.ending && replica.template.as_deref() == Some(template);
     if let Some(member) = replicas.iter().rev().find(idle).filter(|_| replicas.iter().any(works)) {
         return Some(member.clone());
@@ -445,13 +447,13 @@ fn replaced(seen: &Observed, workload: Option<&Workload>, template: &str, now: T
     if replicas.len() != wanted || replicas.iter().any(|replica| replica.ending) {
         return None;
     }
-    // One that does not work anyway costs nothing; otherwise all must.
+    // Deleting a member that is not ready costs nothing; otherwise all must be ready.
     let broken = replicas.iter().filter(|replica| !replica.ready).collect::<Vec<_>>();
     match broken[..] {
         [] => replicas.iter().rev().find(old).cloned(),
         [one] if old(&one) => Some(one.clone()),
-        // Those with the new template become ready when the others have it too. Their data is on their volumes.
-        // One that trusts what is trusted now connects to them, though an authority that is still trusted has expired. Where none works, nothing is lost with it.
+        // Members with the new template become ready only when the others have it too. Their data is on their volumes. A member with the present
+        // trust bundle connects to them, though an authority that is still trusted has expired. If no member is ready, nothing is lost.
         _ if etcd_authority_expired(seen, now) => {
             let (trusted, none_ready) = (trust_digest(&seen.anchors), replicas.iter().all(|replica| !replica.ready));
             let trusts_other = |replica: &&Replica| replica.trusts.as_deref() != Some(&*trusted);

@@ -1,4 +1,4 @@
-//! Secrets that a Cluster refers to: its pods have copies of them, beside the control plane.
+//! Secrets that a Cluster refers to: its pods mount copies of them, beside the control plane.
 
 use std::collections::BTreeMap;
 
@@ -8,44 +8,44 @@ use sha2::{Digest, Sha256};
 use super::Names;
 use super::snapshots::pods::{KEY, STORE};
 
-/// The Secret with which API servers log in at an external datastore.
+/// The Secret with the credentials of API servers for an external datastore.
 pub const DATASTORE: &str = "etcd-external";
 
-/// The Secret with the files of a component's configuration that nobody may read.
+/// The Secret with configuration files of a component that contain secret data.
 pub fn config(component: ControlPlaneComponent) -> String {
     format!("{}-secret-config", component.binary())
 }
 
-/// A Secret beside the control plane, made of what others hold.
+/// A Secret beside the control plane, composed of values of other Secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopiedSecret {
-    /// What it is called.
+    /// Name of the copy.
     pub secret: String,
-    /// What it is made of; nothing if it is not wanted any more.
+    /// Values of the copy; empty if the copy is no longer needed.
     pub parts: Vec<SecretValue>,
 }
 
 /// A value of a Secret in the namespace of the Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretValue {
-    /// The Secret.
+    /// Name of the Secret.
     pub from: String,
-    /// The key there.
+    /// Data key in the Secret.
     pub key: String,
-    /// The key in the copy.
+    /// Data key in the copy.
     pub to: String,
-    /// The field of the Cluster that says so.
+    /// Field of the Cluster that refers to the Secret.
     pub field: String,
-    /// It must be there.
+    /// Whether the value is required.
     pub needed: bool,
-    /// What the Secret has to allow.
+    /// Access that the Secret has to allow.
     pub access: Access,
 }
 
-/// What a Cluster does with a Secret, which the Secret has to allow by an annotation.
+/// Access of a Cluster to a Secret, which the Secret has to allow by an annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Pods of the operator's making use keys of fixed names: [`names::ALLOWED_CLUSTERS`].
+    /// Pods that the operator creates use keys of fixed names: [`names::ALLOWED_CLUSTERS`].
     Use,
     /// Any key becomes a file that the administrator of the business cluster can read: [`names::READABLE_BY_CLUSTERS`].
     Read,
@@ -53,12 +53,12 @@ pub enum Access {
     UseBelow(String),
 }
 
-/// What a Secret does not allow a Cluster.
+/// Access that a Secret does not allow to a Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessDenied {
     /// The annotation that would allow it.
     pub annotation: &'static str,
-    /// What the annotation would have to name.
+    /// The value that is missing in the annotation.
     pub lacks: String,
 }
 
@@ -66,7 +66,7 @@ impl Access {
     /// Checks the annotations of a Secret.
     ///
     /// # Errors
-    /// The Secret does not allow it.
+    /// The annotations do not allow the access.
     pub fn check(&self, names: &Names, annotations: &BTreeMap<String, String>) -> Result<(), AccessDenied> {
         let demand = |annotation: &'static str, lacks: &str| match is_shared(
             annotations.get(annotation).map(String::as_str),
@@ -90,7 +90,7 @@ impl Access {
     }
 }
 
-/// The keys of a store of snapshots. It may have an authority of its own.
+/// The credentials of a snapshot store. The store may have an authority of its own.
 pub fn store(bucket: &SnapshotBucket) -> CopiedSecret {
     let part = |(key, needed): (&str, bool)| SecretValue {
         from: bucket.secret_ref.name.clone(),
@@ -104,12 +104,12 @@ pub fn store(bucket: &SnapshotBucket) -> CopiedSecret {
     CopiedSecret { secret: STORE.to_owned(), parts }
 }
 
-/// The Secret with the generated key of a Cluster's snapshots, in the namespace of the Cluster.
+/// Name of the Secret with the generated key of a Cluster's snapshots, in the namespace of the Cluster.
 pub fn generated_key(cluster: &str) -> String {
     format!("{cluster}-snapshot-key")
 }
 
-/// The Secret with the key that a Cluster's snapshots are encrypted with, and whether it is the generated one.
+/// Name of the Secret with the key that encrypts a Cluster's snapshots, and whether it is the generated one.
 pub fn key_secret(names: &Names, spec: &ClusterSpec) -> (String, bool) {
     let named = spec.snapshots.as_ref().and_then(|policy| policy.encryption.as_ref());
     match named {
@@ -118,7 +118,7 @@ pub fn key_secret(names: &Names, spec: &ClusterSpec) -> (String, bool) {
     }
 }
 
-/// The keys that snapshots are encrypted and restored with. A snapshot of another Cluster also has that Cluster's key, if its Secret exists.
+/// The keys that encrypt and decrypt snapshots. To restore a snapshot of another Cluster, also that Cluster's key, if its Secret exists.
 pub fn snapshot_keys(names: &Names, spec: &ClusterSpec, status: &ClusterStatus) -> CopiedSecret {
     let (secret, generated) = key_secret(names, spec);
     let field = if generated { "spec.snapshots" } else { "spec.snapshots.encryption.secretRef" };
@@ -131,7 +131,8 @@ pub fn snapshot_keys(names: &Names, spec: &ClusterSpec, status: &ClusterStatus) 
         access: Access::Use,
     };
     let mut parts = vec![part(&secret, "key", "key", field, true), part(&secret, "previous", "previous", field, false)];
-    // While it is restored and no longer: what is not shared any more stops no snapshot. One that takes the place of another is looked at before that.
+    // Only during the restore: a Secret that is no longer shared must not block snapshots. A restore that replaces another one is checked before
+    // that.
     let asked = spec.restore.as_ref().and_then(|restore| restore.cluster.as_deref());
     let asked = asked.filter(|cluster| *cluster != names.name);
     let other = status.restoring.as_ref().and_then(|one| asked.or_else(|| Some(one.snapshot.split_once('/')?.0)));
@@ -141,7 +142,7 @@ pub fn snapshot_keys(names: &Names, spec: &ClusterSpec, status: &ClusterStatus) 
     CopiedSecret { secret: KEY.to_owned(), parts }
 }
 
-/// All copies that pods of a control plane may have.
+/// All copies that the pods of a control plane may need.
 pub fn required_copies(spec: &ClusterSpec) -> Vec<CopiedSecret> {
     let mut all = Vec::new();
     if let Some(external) = &spec.datastore.external {
@@ -172,7 +173,7 @@ pub fn required_copies(spec: &ClusterSpec) -> Vec<CopiedSecret> {
     all
 }
 
-/// By which a copy is known to be what it should: it says nothing of the values.
+/// Digest of a copy, by which a change is detected without its values.
 pub fn digest<'a>(data: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> String {
     let sorted: BTreeMap<&str, &[u8]> = data.into_iter().collect();
     let mut all = Sha256::new();

@@ -1,4 +1,4 @@
-//! The members of etcd: whether they can decide anything, and which of them has lost what it knew.
+//! The members of etcd: whether they have a quorum, and which of them has lost its data.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ use super::observed::{Observed, Replica};
 use super::restore;
 use super::step::package_missing_message;
 
-/// What members said counts for this long; then they are asked again.
+/// Answers of members are valid for this long; then they are queried again.
 const MEMBER_ANSWER_TTL: Duration = Duration::from_secs(5);
-/// Members that are only slow to start are given so long before their quorum counts as lost.
+/// Grace period for members that are slow to start, before their quorum counts as lost.
 const QUORUM_LOST_AFTER: SignedDuration = SignedDuration::from_secs(60);
-/// A member with this restart count that was not ready in between, while others with the same template are ready, cannot start from its volume. (Restarts are counted over
-/// the life of a pod: those of a member that was ready until its last crash are older than that.)
+/// A member with this restart count that was not ready in between, while others with the same template are ready, cannot start from its volume.
+/// (Restarts are counted over the life of a pod: those of a member that was ready until its last crash are older.)
 const CRASH_LOOP_RESTARTS: i32 = 5;
 
-/// What etcd says at its end when its volume does not hold what the other members remember of it, or nothing that can be read. The last words of a
-/// process are cut from the front, so that the place in a trace tells as much as the sentence before it.
+/// Last log messages of an etcd whose volume lacks data that the other members remember of it, or has no readable data. The termination message of a
+/// process is cut from the front, so a function in the stack trace proves as much as the message before it.
 const DATA_LOSS_MESSAGES: [&str; 14] = [
     "has already been bootstrapped",
     "tocommit(",
@@ -46,37 +46,37 @@ const DATA_LOSS_MESSAGES: [&str; 14] = [
     "failed to find database snapshot file",
 ];
 
-/// Whether these last words of a member say that it has lost what it knew.
+/// Whether this termination message of a member shows that the member lost its data.
 pub fn is_data_loss(said: &str) -> bool {
     DATA_LOSS_MESSAGES.iter().any(|word| said.contains(word))
 }
 
-/// How many members are well.
+/// Health of the quorum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quorum {
-    /// So many are ready.
+    /// Number of ready members.
     pub ready: usize,
-    /// Of so many.
+    /// Number of voting members.
     pub members: usize,
-    /// The cluster was made once, and fewer than a majority are ready: nothing can be written, and nothing must be made worse.
+    /// The cluster exists, and fewer than a majority are ready: etcd accepts no writes, and no step may make it worse.
     pub missing: bool,
-    /// And it does not come back by itself.
+    /// The quorum is missing and does not recover by itself.
     pub lost: bool,
 }
 
 impl Quorum {
-    /// So many must be ready.
+    /// Number of members that must be ready.
     pub fn needed(&self) -> usize {
         self.members / 2 + 1
     }
 }
 
-/// How many members are well; none where etcd is somebody else's.
+/// Health of the quorum; `None` for an external etcd.
 pub fn quorum(seen: &Observed, now: Timestamp) -> Option<Quorum> {
     seen.spec.datastore.etcd.as_ref()?;
     let record = record(seen);
     let mut members = usize::try_from(record.members).unwrap_or(usize::MAX);
-    // One that is added has no vote yet, and one that is removed takes its vote with it.
+    // A learner has no vote yet, and a removed member loses its vote.
     let apart = record
         .change
         .as_ref()
@@ -89,7 +89,7 @@ pub fn quorum(seen: &Observed, now: Timestamp) -> Option<Quorum> {
     let ready = replicas.iter().filter(|replica| replica.ready && !replica.ending).count();
     let needed = members / 2 + 1;
     let missing = seen.status.package_version.is_some() && ready < needed;
-    // Those that begin, and those that are about to be made, may yet be well.
+    // Members that are starting, and members that are about to be created, may still become ready.
     let begins = |replica: &&&Replica| {
         let waits = ["", "ContainerCreating", "PodInitializing"];
         !replica.ready && replica.restarts == 0 && (replica.ending || waits.contains(&replica.message.as_str()))
@@ -108,19 +108,19 @@ fn unhealthy_since(seen: &Observed) -> Option<Timestamp> {
     (known.status == Status::False).then_some(known.last_transition_time)
 }
 
-/// The number of members that run, and the change of one member that is under way: as recorded, or, where nothing is recorded yet, as the StatefulSet has it.
+/// The number of members that run, and the member change in progress: as recorded, or, without a record, from the StatefulSet.
 pub fn recorded(spec: &ClusterSpec, status: &ClusterStatus, set: Option<&Value>) -> EtcdStatus {
     let declared = spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members);
     if let Some(known) = &status.etcd {
         return known.clone();
     }
     let live = set.and_then(|set| set["spec"]["replicas"].as_u64()).and_then(|count| u32::try_from(count).ok());
-    // One that is stopped says nothing about its members.
+    // A StatefulSet that is scaled to zero does not tell the number of members.
     let members = live.filter(|count| *count > 0).unwrap_or(declared);
     EtcdStatus { members, serving: members, ..EtcdStatus::default() }
 }
 
-/// The same, of a cluster that is looked at.
+/// The same, of an observed cluster.
 pub(super) fn record(seen: &Observed) -> EtcdStatus {
     match &seen.status.etcd {
         Some(known) => known.clone(),
@@ -131,7 +131,7 @@ pub(super) fn record(seen: &Observed) -> EtcdStatus {
     }
 }
 
-/// The member that seems to have lost its data, if there are others who could tell. One at a time.
+/// The member that probably lost its data, if there are others that can confirm it. One at a time.
 fn suspected_data_loss(seen: &Observed) -> Option<&Replica> {
     seen.status.package_version.as_ref()?;
     seen.spec.datastore.etcd.as_ref()?;
@@ -149,27 +149,27 @@ fn suspected_data_loss(seen: &Observed) -> Option<&Replica> {
     })
 }
 
-/// Whether the volume claim of a member is being deleted while its pod runs: the claim goes when that pod ends, and the data with it.
+/// Whether the volume claim of a member is being deleted while its pod runs: the claim is removed when that pod ends, and the data with it.
 pub(super) fn claim_ends(seen: &Observed, replica: &Replica) -> bool {
     let name = members::claim(&replica.name);
     !replica.ending && seen.claims.iter().any(|claim| claim.ending && claim.name == name)
 }
 
-/// What is done about the members of etcd.
+/// Steps for the members of etcd.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Members {
-    /// What is recorded of them; none where etcd is external.
+    /// Record of the members for the status; `None` for an external etcd.
     pub record: Option<EtcdStatus>,
-    /// The next step towards the members that are declared.
+    /// The next step towards the declared members.
     pub step: NextMemberStep,
-    /// Let these volume claims request that size.
+    /// Volume claims to expand, and their new size.
     pub expand: Vec<(VolumeClaim, String)>,
-    /// When to look again.
+    /// When to run the next pass.
     pub next: Option<Timestamp>,
 }
 
-/// What is to be done about members of a cluster that is brought to that package version: they become those that are declared, one at a time, and one that lost its data is
-/// replaced.
+/// Decides the steps for the members of a cluster that is changed to that package version: the number of members follows the spec, one at a time, and
+/// a member that lost its data is replaced.
 pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now: Timestamp) -> Members {
     let mut members = Members::default();
     let Some(etcd) = &seen.spec.datastore.etcd else { return members };
@@ -180,7 +180,8 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
         let over = since.checked_add(QUORUM_LOST_AFTER).unwrap_or(now);
         members.next = Some(over);
     }
-    // A member that loses its data while a restore starts the control plane is replaced, or the restore would never end. Nothing else about members changes then.
+    // A member that loses its data while a restore starts the control plane is replaced, or the restore would never end. Nothing else about members
+    // changes then.
     let starts = restore::stage(seen) == Some(RestoreStage::Starting);
     if restore::takes_over(seen) && !starts || seen.spec.paused {
         return members;
@@ -216,14 +217,14 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
         (next, _) => next,
     };
     if matches!(members.step, NextMemberStep::Wait(_) | NextMemberStep::Refuse(_)) {
-        // Nothing tells when the members agree again, or a learner has caught up.
+        // No watch event tells when the members agree again, or a learner has caught up.
         let again = asked.map_or(now, |asked| asked.at).checked_add(MEMBER_ANSWER_TTL).ok();
         members.next = members.next.into_iter().chain(again).min();
     }
     members
 }
 
-/// Why no change of members begins now: pods of etcd come and go for something else.
+/// Why no member change starts now: pods of etcd are replaced for another reason.
 fn busy(seen: &Observed, package: &str, components: &Components) -> Option<String> {
     if let Some(why) = &components.held {
         return Some(why.clone());
@@ -237,7 +238,8 @@ fn busy(seen: &Observed, package: &str, components: &Components) -> Option<Strin
     let mut old = members_of(seen).iter().filter(|replica| replica.template.as_ref() != Some(template)).peekable();
     let is_current = old.peek().is_none();
     let restarted = old.find(|replica| !claim_ends(seen, replica));
-    // One whose volume would be deleted with its pod is not restarted: it is replaced, with the new template. A change of version or a rotation that restarts members waits for that.
+    // A member whose volume would be deleted with its pod is not restarted: it is replaced, with the new template. A change of version or a rotation
+    // that restarts members waits for that.
     if !is_current && restarted.is_none() {
         return None;
     }
@@ -250,7 +252,7 @@ fn busy(seen: &Observed, package: &str, components: &Components) -> Option<Strin
     restarted.map(|old| format!("waiting for {} to restart with its new template", old.name))
 }
 
-/// Why the members are not those that are declared; none if they are.
+/// Why the members are not as declared; `None` if they are.
 pub(super) fn unsettled(record: Option<&EtcdStatus>, step: &NextMemberStep, declared: u32) -> Option<String> {
     let record = record?;
     let change = record.change.as_ref();
@@ -275,7 +277,7 @@ pub(super) fn unsettled(record: Option<&EtcdStatus>, step: &NextMemberStep, decl
     })
 }
 
-/// Whether the members are those that are declared.
+/// The condition whether the members are as declared.
 pub(super) fn as_declared(seen: &Observed, decision: &Decision) -> Option<Condition> {
     let declared = seen.spec.datastore.etcd.as_ref()?.members;
     if let Some(why) = decision.held.clone() {
@@ -284,7 +286,7 @@ pub(super) fn as_declared(seen: &Observed, decision: &Decision) -> Option<Condit
     }
     let record = decision.etcd.as_ref()?;
     let ends = members_of(seen).iter().find(|replica| claim_ends(seen, replica));
-    // A change that is recorded replaces it, or comes before that.
+    // A recorded member change replaces this member, or precedes its replacement.
     if let Some(member) =
         ends.filter(|_| record.change.is_none() && !matches!(decision.members, NextMemberStep::Record(_)))
     {
@@ -315,7 +317,7 @@ pub(super) fn as_declared(seen: &Observed, decision: &Decision) -> Option<Condit
     Some(super::status::condition_of(names::MEMBERS_UP_TO_DATE, status, reason, message))
 }
 
-/// Whether the datastore is well, and what to do if nobody else does anything.
+/// The condition whether the datastore is healthy, and what a person has to do.
 pub(super) fn healthy(seen: &Observed, now: Timestamp) -> Condition {
     let said = |status, reason, message| super::status::condition_of(names::DATASTORE_HEALTHY, status, reason, message);
     let Some(quorum) = quorum(seen, now) else {
@@ -348,7 +350,7 @@ pub(super) fn healthy(seen: &Observed, now: Timestamp) -> Condition {
     said(Status::False, names::reasons::MEMBERS_MISSING, message)
 }
 
-/// Why no change of version begins now: it would need what the datastore cannot give.
+/// Why no change of version starts now: the datastore cannot serve it.
 pub(super) fn refused(seen: &Observed, target: &str, now: Timestamp) -> Option<(&'static str, String)> {
     if etcd_data::begun(seen, target) {
         return None;
@@ -368,7 +370,7 @@ pub(super) fn refused(seen: &Observed, target: &str, now: Timestamp) -> Option<(
     Some((names::reasons::QUORUM_LOST, why))
 }
 
-/// Why no upgrade begins now: a member would be restarted for it, and its volume would go with its pod. It is replaced before, if it can be.
+/// Why no upgrade starts now: it would restart a member whose volume is deleted with its pod. That member is replaced first, if possible.
 pub(super) fn upgrade_loses_data(seen: &Observed, target: &str) -> Option<(&'static str, String)> {
     let begun = etcd_data::begun(seen, target);
     let member = members_of(seen).iter().find(|replica| claim_ends(seen, replica)).filter(|_| !begun)?;

@@ -1,7 +1,7 @@
-//! What to do next with a cluster.
+//! Decides the next steps for a cluster.
 //!
-//! Each part of a decision is made by its own module, from what was observed and from the parts that it depends on, and is returned as a value of its own.
-//! [`decide`] and the functions here put the parts into their order, and say what a part that is blocked means for the others.
+//! Each part of a decision is made by its own module, from the observed state and from the parts that it depends on, and is returned as a value of
+//! its own. [`decide`] and the functions here call the modules in order, and decide which parts a blocked part blocks.
 
 use std::collections::BTreeMap;
 
@@ -26,87 +26,87 @@ use super::stage::stage;
 use super::step::{CurrentVersion, VersionStep, step};
 use super::unchanged::UnchangedComponent;
 
-/// What to do next.
+/// The next steps for a cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// Make the namespace.
+    /// Whether to create the namespace.
     pub namespace: bool,
-    /// What to do with its authorities and the key of service-account tokens.
+    /// Steps for the authorities and the key of service-account tokens.
     pub keys: keys::KeyDecision,
-    /// Make these certificates, and why.
+    /// Certificates to issue, and why.
     pub certificates: Vec<(CertificateSpec, RenewalReason)>,
-    /// Do this to these authorities.
+    /// Changes of authorities.
     pub rotate: Vec<(Authority, RotationAction)>,
-    /// How far they are replaced, from now on.
+    /// Phase of the rotation of authorities after this pass.
     pub rotation: Option<Rotation>,
-    /// Why it does not go on, though its time has come.
+    /// Why the rotation does not proceed, though the overlap is over.
     pub rotation_waits: Option<String>,
-    /// Ask which machines have what is trusted.
+    /// Query which machines have the trust bundle.
     pub follow: Option<TrustQuery>,
-    /// Apply these objects; where they differ from what is there, if they are.
+    /// Objects to apply; the first field that differs, if the live object exists.
     pub apply: Vec<Change>,
-    /// Delete this pod, so that it is made anew from the present template.
+    /// Pod to delete, so that it is recreated from the present template.
     pub replace: Option<Replica>,
-    /// The next step towards the members of etcd that are declared.
+    /// The next step towards the declared members of etcd.
     pub members: NextMemberStep,
-    /// Let these volume claims of members and of snapshots request that size.
+    /// Volume claims of members and of snapshots to expand, and their new size.
     pub expand: Vec<(VolumeClaim, String)>,
-    /// Delete the StatefulSet of etcd but not its pods: its volume claim template cannot be changed, and it is applied again.
-    /// Its uid.
+    /// Uid of the StatefulSet of etcd to delete without its pods: its volume claim template is immutable, and the StatefulSet is applied again.
     pub orphan: Option<String>,
-    /// What is recorded of the members of etcd.
+    /// Record of the members of etcd for the status.
     pub etcd: Option<EtcdStatus>,
-    /// Why etcd is left as it is: the package version that it needs does not exist any more.
+    /// Why etcd is not changed: the package version that it needs no longer exists.
     pub held: Option<String>,
-    /// Take a snapshot.
+    /// Snapshot to take.
     pub snapshot: Option<NewSnapshot>,
-    /// Take these pods away, which have done their work.
+    /// Snapshot pods to delete, which have succeeded or failed.
     pub tidy: Vec<SnapshotPod>,
-    /// Make these claims, unless they are there.
+    /// Claims to create, unless they exist.
     pub claims: Vec<serde_json::Value>,
-    /// Make these pods, which bring a snapshot back.
+    /// Pods of a restore to create.
     pub pods: Vec<serde_json::Value>,
-    /// Drive the Operation of this restore on.
+    /// The restore whose Operation is to be driven.
     pub restore: Option<restore::Restore>,
-    /// How a change that is about to begin stands.
+    /// Result of the preflight checks of a change that has not started.
     pub preflight: Preflight,
-    /// What is done about replicas that do not work.
+    /// Steps for replicas that do not work.
     pub heal: HealSteps,
-    /// Prove these.
+    /// API servers to prove.
     pub prove: Vec<ProofTarget>,
-    /// The package version that it is brought to: the one that it refers to, unless that is refused.
+    /// The package version that the cluster is changed to: the declared one, unless that is refused.
     pub package: String,
-    /// Why it is not brought to the one that it refers to: a reason in one word, and a sentence.
+    /// Why the declared package version is refused: a reason and a message.
     pub refused: Option<(&'static str, String)>,
-    /// The stage of a change that it is at, and since when.
+    /// Stage of the change in progress, and its start.
     pub progress: Option<StepProgress>,
-    /// The change does not work: this is written down, and from then on it is taken back.
+    /// Failure of the change: it is recorded, and from then on the change is rolled back.
     pub failed: Option<FailedChange>,
-    /// The minor that its components emulate.
+    /// The minor that the components emulate.
     pub emulates: Option<String>,
-    /// How the end of a soak stands.
+    /// State of the end of a soak.
     pub soak: SoakEnd,
     /// The version that each component should have.
     pub desired: BTreeMap<ControlPlaneComponent, String>,
-    /// The digest that each component's pods should have.
+    /// Template digest that the pods of each component should have.
     pub templates: BTreeMap<ControlPlaneComponent, String>,
-    /// Components that are not yet as they should be, and why, in the order in which they will be.
+    /// Components that are not yet as declared, and why, in the order in which they are changed.
     pub waiting: Vec<Waiting>,
-    /// Components that are as they should be.
+    /// Components whose objects are all as declared.
     pub rested: BTreeMap<ControlPlaneComponent, UnchangedComponent>,
-    /// What to do with its extensions.
+    /// Steps for the extensions.
     pub extensions: extensions::ExtensionDecision,
-    /// When to look again, if nothing happens before.
+    /// When to run the next pass at the latest.
     pub next: Option<Timestamp>,
 }
 
-/// How much of a cluster is decided on in a pass.
+/// Scope of the decision in a pass.
 enum DecisionScope {
-    /// Its keys are lost or changed: new pods would find no key, or another one. Those that run are proven all the same, and their data is kept.
+    /// Only running components: keys are lost or changed, so new pods would find no key, or another one. Running API servers are proven, and the data
+    /// is kept.
     Running,
-    /// Its keys alone: what they sign comes when they exist and are recorded.
+    /// Only keys: the certificates that they sign follow when the keys exist and are recorded.
     Keys,
-    /// Its keys and certificates alone: pods whose Secrets are missing would only wait, and be slow to notice that they came.
+    /// Only keys and certificates: pods whose Secrets are missing would wait, and the kubelet's backoff delays their start after the Secrets exist.
     Certificates,
     /// Everything.
     Everything,
@@ -123,9 +123,9 @@ impl DecisionScope {
     }
 }
 
-/// Says what to do next. Nothing of it is done twice if it is done already.
+/// Decides the next steps. The decision is idempotent: a completed step is not decided again.
 pub fn decide(seen: &Observed, now: Timestamp) -> Decision {
-    // What is recorded of keys stays, whatever else is missing.
+    // The record of the keys is kept, whatever else is missing.
     let recorded = keys::KeyDecision { record: seen.status.keys.clone(), ..keys::KeyDecision::default() };
     if seen.namespace.is_none() {
         return Decision { namespace: true, ..decide_keys_only(seen, recorded) };
@@ -134,7 +134,7 @@ pub fn decide(seen: &Observed, now: Timestamp) -> Decision {
     let mut decision = match DecisionScope::of(seen, &keys) {
         DecisionScope::Running => decide_running(seen, keys, now),
         DecisionScope::Keys => decide_keys_only(seen, keys),
-        // What runs does not wait for a certificate that the API server may refuse for long.
+        // Running components do not wait for a certificate that the API server may refuse for long.
         DecisionScope::Certificates if seen.status.package_version.is_some() => {
             Decision { certificates: seen.due.clone(), ..decide_running(seen, keys, now) }
         }
@@ -145,12 +145,12 @@ pub fn decide(seen: &Observed, now: Timestamp) -> Decision {
     decision
 }
 
-/// Nothing is done but what is said of keys.
+/// Only the steps for keys.
 fn decide_keys_only(seen: &Observed, keys: keys::KeyDecision) -> Decision {
     Decision { keys, next: seen.due_next, rotation: seen.status.rotation.clone(), ..Decision::default() }
 }
 
-/// What runs is proven, and its data is kept.
+/// Running API servers are proven, and the data is kept.
 fn decide_running(seen: &Observed, keys: keys::KeyDecision, now: Timestamp) -> Decision {
     let (proofs, snapshots) =
         (prove(seen, now), snapshots::decide_snapshots(seen, snapshots::SnapshotRequests::default(), now));
@@ -163,7 +163,7 @@ fn decide_running(seen: &Observed, keys: keys::KeyDecision, now: Timestamp) -> D
     }
 }
 
-/// Makes every part in its order, and says what they mean for each other.
+/// Decides every part in order, and which parts a blocked part blocks.
 fn decide_all(seen: &Observed, keys: keys::KeyDecision, now: Timestamp) -> Decision {
     let certificates = seen.due.clone();
     let (step, preflight) = preflight::run_checks(seen, step(seen, now), now);
@@ -174,7 +174,7 @@ fn decide_all(seen: &Observed, keys: keys::KeyDecision, now: Timestamp) -> Decis
     let proofs = prove(seen, now);
     let stage = stage(seen, &step, &waiting, now);
     if stage.failed.is_some() {
-        // It is written down first, so that whoever comes next takes the change back too: nothing of it is done in this pass.
+        // The failure is recorded first, so that the next leader rolls the change back too: nothing of the change is done in this pass.
         (components.apply, components.replace) = (Vec::new(), None);
     }
     // Members that are not as declared wait for the end of a rotation, so the rotation must not wait for them.
@@ -254,7 +254,7 @@ fn decide_all(seen: &Observed, keys: keys::KeyDecision, now: Timestamp) -> Decis
 fn waiting(seen: &Observed, package: &str, components: &[Waiting], members: &Members) -> Vec<Waiting> {
     let mut waiting = components.to_vec();
     let declared = seen.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members);
-    // A change of version does not wait for members: they wait for it. So they do for a restore.
+    // A change of version does not wait for members: the members wait for the change. The same is true for a restore.
     if !restore::replaces(seen)
         && seen.status.package_version.as_deref() == Some(package)
         && let Some(why) = datastore::unsettled(members.record.as_ref(), &members.step, declared)
@@ -269,11 +269,11 @@ fn waiting(seen: &Observed, package: &str, components: &[Waiting], members: &Mem
     waiting
 }
 
-/// The package version whose extensions the cluster has: they follow the control plane, and stay the present ones while it changes.
+/// The package version whose extensions the cluster has: extensions follow the control plane, and keep the present version while it changes.
 fn extended<'a>(seen: &'a Observed, step: &VersionStep<'a>, settled: bool) -> Option<Package<'a>> {
     match settled {
         true => step.package(),
-        // Workers ask for certificates of a new authority when all who sign have it.
+        // Workers request certificates of a new authority only when all signing components have it.
         false if seen.status.rotation.is_some() => None,
         false => CurrentVersion::of(seen).and_then(|at| Some((at.name, at.spec?))),
     }

@@ -1,4 +1,4 @@
-//! How an object differs from what it should be, field by field, as a unified diff.
+//! Differences between a live and a wanted object, field by field, as a unified diff.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::object_drift::KEYS;
 
-/// Files that may hold keys: only that they differ is told.
+/// Files that may contain keys: the diff shows only that they differ.
 const SECRET: [&str; 1] = ["encryption.yaml"];
 
-/// The fields that change, as a unified diff; empty if none does. What others said of the object is left out, as it stays.
+/// The fields that change, as a unified diff; empty if none does. Fields of other owners are omitted, because they stay unchanged.
 pub fn diff(title: &str, live: Option<&Value>, wanted: &Value) -> String {
     let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
     fields(String::new(), live, wanted, &mut before, &mut after);
@@ -34,7 +34,7 @@ pub fn diff(title: &str, live: Option<&Value>, wanted: &Value) -> String {
 
 type Fields = BTreeMap<String, Vec<String>>;
 
-/// The lines of each field that `wanted` speaks of, as they are and as they should be.
+/// The lines of each field in `wanted`, with the live and the wanted values.
 fn fields(path: String, live: Option<&Value>, wanted: &Value, before: &mut Fields, after: &mut Fields) {
     match wanted {
         Value::Object(wanted) if !wanted.is_empty() => {
@@ -61,7 +61,7 @@ fn fields(path: String, live: Option<&Value>, wanted: &Value, before: &mut Field
         wanted => {
             let hidden = SECRET.iter().any(|name| path.ends_with(name));
             let lines = |value: &Value| if hidden { vec![hide(value)] } else { lines(value) };
-            // What is empty is left out by the API server.
+            // The API server drops empty values.
             let empty = |value: &Value| {
                 matches!(value, Value::Null) || *value == serde_json::json!({}) || *value == serde_json::json!([])
             };
@@ -93,9 +93,9 @@ fn hide(value: &Value) -> String {
     format!("({} lines, sha256 {})", text.lines().count(), super::digest(text, 6))
 }
 
-/// The lines that go and come, in order. Lists here are short, so that the simplest way to find them is good enough.
+/// Removed and added lines, in order. Lists here are short, so that the simplest algorithm is good enough.
 fn changed<'a>(old: &'a [String], new: &'a [String]) -> Vec<(char, &'a str)> {
-    // The longest common part, from each place on.
+    // Length of the longest common subsequence, from each position on.
     let mut common = vec![vec![0_usize; new.len() + 1]; old.len() + 1];
     for (i, one) in old.iter().enumerate().rev() {
         for (j, two) in new.iter().enumerate().rev() {

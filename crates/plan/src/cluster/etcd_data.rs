@@ -1,11 +1,12 @@
-//! Which etcd goes on with the data of a cluster: a minor that is older than the one that opened it last does not start with it.
+//! Selects the etcd version that can run with the data of a cluster: an etcd of an older minor than the last one that opened the data does not start
+//! with it.
 //!
-//! Expected flow: the version of etcd, and the package version that it was made from, are recorded in `status.etcd` when they are seen to run. A newer minor is
-//! recorded when every member has started with it: etcd raises the version of its data only when all members have the new minor, so that until then the old one
-//! can go on. From the moment on at which all have started, the data may be raised, whether or not they became ready.
+//! Expected flow: the version of etcd, and the package version that it was built from, are recorded in `status.etcd` when they are seen to run. A
+//! newer minor is recorded when every member has started with it: etcd raises the version of its data only when all members have the new minor, so
+//! until then the old minor can run with the data. As soon as all members have started, the data may be raised, whether or not they became ready.
 //!
-//! The StatefulSet and package versions can be deleted by anybody, and the StatefulSet by the operator itself when volumes grow: from then on the record counts.
-//! Only a restore replaces the data, and with it the record.
+//! Anybody with the right can delete the StatefulSet and package versions, and the operator deletes the StatefulSet when volumes grow: from then on
+//! the record counts. Only a restore replaces the data, and with it the record.
 
 use fleetwright_api::{ClusterPackageVersionSpec, ControlPlaneComponent, names};
 
@@ -20,12 +21,12 @@ use super::restore;
 pub(super) struct DataEtcd<'a> {
     /// Its version.
     pub version: &'a str,
-    /// The package version that it was made from, if that is known.
+    /// The package version of the etcd, if that is known.
     pub package: Option<&'a str>,
 }
 
-/// The etcd that opened the data: the recorded one, or what runs if that is not older and all members have started with it. None if nothing is known of it, or if a
-/// restore replaces the data.
+/// The etcd that opened the data: the recorded one, or the running one if that is not older and all members have started with it. `None` if it is
+/// unknown, or if a restore replaces the data.
 pub(super) fn opened_by(seen: &Observed) -> Option<DataEtcd<'_>> {
     seen.spec.datastore.etcd.as_ref()?;
     if restore::replaces(seen) {
@@ -44,13 +45,14 @@ pub(super) fn opened_by(seen: &Observed) -> Option<DataEtcd<'_>> {
         {
             Some(known)
         }
-        // Another package version with the same minor of etcd takes the place of the one before.
+        // Another package version with the same minor of etcd replaces the recorded one.
         (_, Some(runs)) => Some(runs),
         (known, None) => known.or_else(|| inferred(seen, name)),
     }
 }
 
-/// Whether every member has started with the etcd of that package version, from which the StatefulSet was made. A member without a pod counts as one that has not.
+/// Whether every member has started with the etcd of that package version, from which the StatefulSet was built. A member without a pod counts as not
+/// started.
 fn all_members_started(seen: &Observed, made: &DataEtcd<'_>) -> bool {
     let set = seen.object(Kind::StatefulSet, ControlPlaneComponent::Etcd.binary());
     let template = set.as_ref().map(|set| &set["spec"]["template"]);
@@ -71,8 +73,8 @@ fn all_members_started(seen: &Observed, made: &DataEtcd<'_>) -> bool {
     ran >= count(seen, ControlPlaneComponent::Etcd)
 }
 
-/// What can be inferred of the etcd of a cluster whose version was not recorded yet, and whose package version does not exist any more. The tags of images come
-/// last: a package version may say that they are of another version.
+/// The inferred etcd of a cluster whose version was not recorded yet, and whose package version no longer exists. The tags of images come
+/// last: a package version may give them another version.
 fn inferred<'a>(seen: &'a Observed, package: Option<&'a str>) -> Option<DataEtcd<'a>> {
     seen.status.package_version.as_ref()?;
     let etcd = seen.status.components.iter().find(|one| one.component == ControlPlaneComponent::Etcd);
@@ -83,18 +85,18 @@ fn inferred<'a>(seen: &'a Observed, package: Option<&'a str>) -> Option<DataEtcd
     desired.or(newest).map(|version| DataEtcd { version, package })
 }
 
-/// The package version whose etcd goes on with the data when the cluster is brought to `asked`: that one, unless its etcd is of an older minor than the
-/// data; then the one that etcd was made from.
+/// The package version whose etcd runs with the data when the cluster is changed to `asked`: that one, unless its etcd is of an older minor than the
+/// data; then the package version of the etcd that opened the data.
 ///
 /// # Errors
-/// That one does not exist any more: etcd is left as it is, and not made if it is gone. Says what to do.
+/// The package version no longer exists: etcd is left unchanged, and not recreated if it is gone. The error contains what to do.
 pub(super) fn compatible_package<'a>(seen: &'a Observed, asked: Package<'a>) -> Result<Package<'a>, String> {
     if restore::replaces(seen) {
         return Ok(asked);
     }
     let name = made_from(seen);
     let Some(known) = opened_by(seen) else {
-        // One that exists and does not tell its version holds nothing up.
+        // A package version that exists without a known etcd version blocks nothing.
         let gone = name.filter(|name| seen.package(name).is_none() && seen.status.package_version.is_some());
         let gone = gone.filter(|name| *name != asked.0);
         return gone.map_or(Ok(asked), |gone| {
@@ -128,7 +130,8 @@ pub(super) fn compatible_package<'a>(seen: &'a Observed, asked: Package<'a>) -> 
     })
 }
 
-/// Whether something of a change to that package version was applied. An etcd that stayed at it when the cluster went back tells nothing: it is of an earlier change.
+/// Whether a part of a change to that package version was applied. An etcd that stayed at it after a rollback does not count: it is of an earlier
+/// change.
 pub(super) fn begun(seen: &Observed, target: &str) -> bool {
     seen.workloads.iter().any(|(component, workload)| {
         let is_of = workload.package.as_deref() == Some(target);
@@ -136,7 +139,8 @@ pub(super) fn begun(seen: &Observed, target: &str) -> bool {
     })
 }
 
-/// Whether etcd stayed at that package version when the cluster went back from it: it is recorded with it and too new for the one that the cluster has, and no change to it is under way.
+/// Whether etcd stayed at that package version after a rollback from it: it is recorded with it and too new for the cluster's package version, and no
+/// change to it is in progress.
 pub(super) fn etcd_stayed_at(seen: &Observed, target: &str) -> bool {
     let (status, etcd) = (&seen.status, |name: &str| seen.package(name).map(|spec| minor(version(spec))));
     let recorded = status.etcd.as_ref().and_then(|etcd| etcd.package_version.as_deref());
@@ -147,7 +151,7 @@ pub(super) fn etcd_stayed_at(seen: &Observed, target: &str) -> bool {
     recorded == Some(target) && is_newer && !is_changing
 }
 
-/// What to say of an etcd that stays at a package version while the cluster is brought to another one, see [`compatible_package`].
+/// Message about an etcd that stays at a package version while the cluster is changed to another one, see [`compatible_package`].
 pub(super) fn etcd_stays_message(at: Package<'_>, to: Package<'_>) -> String {
     let (major, second) = minor(version(at.1));
     format!(
@@ -161,7 +165,7 @@ pub(super) fn etcd_stays_message(at: Package<'_>, to: Package<'_>) -> String {
     )
 }
 
-/// The package version that the StatefulSet of etcd was made from, if there is one and it says so.
+/// The package version of the StatefulSet of etcd, if it exists and is annotated.
 fn made_from(seen: &Observed) -> Option<&str> {
     let workload = seen.workloads.get(&ControlPlaneComponent::Etcd)?;
     workload.package.as_deref().filter(|name| !name.is_empty())
@@ -172,13 +176,13 @@ fn version(spec: &ClusterPackageVersionSpec) -> &str {
     spec.version_of(ControlPlaneComponent::Etcd)
 }
 
-/// Whether the data of one is understood by the other, in both directions.
+/// Whether the etcd of each package version can read the data of the other.
 pub(super) fn same_minor(one: &ClusterPackageVersionSpec, other: &ClusterPackageVersionSpec) -> bool {
     minor(version(one)) == minor(version(other))
 }
 
-/// The minor of etcd that data of that version needs, if the etcd of a package version is older: such an etcd does not start with the data. A package version that does not
-/// tell its etcd is not judged.
+/// The minor of etcd that data of that version needs, if the etcd of a package version is older: such an etcd does not start with the data. A package
+/// version without a known etcd version counts as sufficient.
 pub(super) fn needs_newer(spec: &ClusterPackageVersionSpec, data: &str) -> Option<String> {
     let (has, (major, second)) = (version(spec), minor(data));
     (!has.is_empty() && minor(has) < (major, second)).then(|| format!("{major}.{second}"))

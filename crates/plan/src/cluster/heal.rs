@@ -1,9 +1,12 @@
-//! Replicas that do not work are taken out of the endpoint, then made anew: only while another is proven to work, and not again and again.
+//! Replicas that fail their proofs are removed from the endpoint, then recreated: only while another replica is proven to work, and with a growing
+//! backoff.
 //!
 //! Guarantees:
-//! - a replica goes out only after another did well what it did not, and never the last that works: where none is left, all are put back;
-//! - one is made anew only when it is out, when no rollout is under way, when etcd has its quorum, and after it was written into the status;
-//! - the more were made anew in a row, the longer the next one waits, whoever leads.
+//! - a replica is removed from the endpoint only after another replica passed the proof that it failed, and never the last working one: if no replica
+//!   works, all serve again;
+//! - a replica is recreated only when it is out of the endpoint, when no rollout is in progress, when etcd has its quorum, and after it was recorded
+//!   in the status;
+//! - the more replicas were recreated in a row, the longer the next one waits, whichever process leads.
 
 use std::collections::BTreeMap;
 
@@ -19,64 +22,64 @@ use super::observed::{Observed, Replica, Workload};
 use super::proofs::proven_at;
 use super::restore;
 
-/// So many proofs fail before a replica is taken out: once may be a moment's trouble.
+/// Consecutive failed proofs before a replica is removed: a single failure may be temporary.
 const FAILED_PROOFS_TO_REMOVE: u32 = 3;
-/// So many, and the others are asked whether it is alone with it.
+/// Consecutive failed proofs before the other replicas are proven too, to find out whether only one replica fails.
 const FAILED_PROOFS_TO_COMPARE: u32 = 2;
-/// So often a container ends before that counts as a loop.
+/// Container restarts before they count as a crash loop.
 const CRASH_LOOP_RESTARTS: i32 = 3;
-/// A replica that is on a node and not ready for so long is made anew: whatever holds it up may not follow it to another place.
+/// A replica that is scheduled but not ready for this long is recreated: the cause may be its node.
 const UNREADY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
-/// After the first that was made anew, the second waits so long, the third twice that, and so on.
+/// Wait before the second replica in a row is recreated; the third waits twice as long, and so on.
 const FIRST_BACKOFF: SignedDuration = SignedDuration::from_mins(10);
 const MAX_BACKOFF: SignedDuration = SignedDuration::from_hours(6);
-/// After so long without any, what was before counts no more.
+/// Without a replacement for this long, the backoff starts from the beginning.
 const BACKOFF_RESET_AFTER: SignedDuration = SignedDuration::from_hours(24);
-/// The longest text that a status takes.
+/// Longest message in a status.
 const MAX_MESSAGE: usize = 1000;
 
-/// What is done about replicas that do not work.
+/// Steps for replicas that do not work.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HealSteps {
-    /// API servers that get clients from now on, or none any more.
+    /// API servers to add to or remove from the endpoint.
     pub serves: Vec<ServingChange>,
-    /// Delete this pod, so that it is made anew, and why.
+    /// Pod to delete, so that it is recreated, and why.
     pub replace: Option<(Replica, String)>,
-    /// Write this into the status; the next pass does it.
+    /// Replacement to record in the status; the next pass does it.
     pub announce: Option<ReplacedReplica>,
-    /// When to look again.
+    /// When to run the next pass.
     pub next: Option<Timestamp>,
 }
 
-/// Whether a replica gets clients.
+/// A replica to add to or remove from the endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServingChange {
-    /// Which.
+    /// The replica.
     pub replica: Replica,
-    /// Whether it does.
+    /// Whether the replica serves clients.
     pub serves: bool,
-    /// Why.
+    /// Reason of the change.
     pub why: String,
 }
 
-/// What else is under way in the pass that decides about replicas that do not work.
+/// Inputs about other work in the same pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HealContext<'a> {
-    /// The package version that the cluster is brought to.
+    /// The package version that the cluster is changed to.
     pub package: &'a str,
-    /// Pods are restarted for something else, or will be.
+    /// Whether pods are restarted, or will be, for another reason.
     pub restarts: bool,
-    /// The digest of the template that the pods of each component should have.
+    /// Template digest that the pods of each component should have.
     pub templates: &'a BTreeMap<ControlPlaneComponent, String>,
 }
 
-/// Says what to do about replicas that do not work.
+/// Decides the steps for replicas that do not work.
 pub(super) fn heal(seen: &Observed, underway: &HealContext<'_>, now: Timestamp) -> HealSteps {
     let mut heal = HealSteps::default();
     if restore::takes_over(seen) {
         return heal;
     }
-    // Without it nobody works, and pods that go do not come back better.
+    // Without quorum no replica works, and recreated pods do not work either.
     if quorum(seen, now).is_some_and(|quorum| quorum.ready < quorum.needed()) {
         return heal;
     }
@@ -96,7 +99,7 @@ pub(super) fn heal(seen: &Observed, underway: &HealContext<'_>, now: Timestamp) 
     HealSteps { replace, announce, next, ..heal }
 }
 
-/// Whether the Service selects by the label: once every pod has it.
+/// Whether the Service selects by the label: it does once every pod has the label.
 pub(super) fn selects(seen: &Observed, component: ControlPlaneComponent) -> bool {
     let all = seen
         .workloads
@@ -105,7 +108,7 @@ pub(super) fn selects(seen: &Observed, component: ControlPlaneComponent) -> bool
     component == ControlPlaneComponent::Apiserver && all
 }
 
-/// Lets the Service select by the label, if it does.
+/// Adds the label to the selector of the Service, if the Service selects by it.
 pub(super) fn select(seen: &Observed, component: ControlPlaneComponent, objects: &mut [Object]) {
     if selects(seen, component) {
         for object in objects.iter_mut().filter(|object| object.kind == Kind::Service) {
@@ -114,7 +117,7 @@ pub(super) fn select(seen: &Observed, component: ControlPlaneComponent, objects:
     }
 }
 
-/// Since when a replica fails, so often that the others are asked.
+/// Since when a replica fails, if it failed often enough that the other replicas are proven too.
 pub(super) fn failing_since(seen: &Observed) -> Option<Timestamp> {
     let failing = seen.proofs.values().filter_map(|proof| proof.failing);
     failing.filter(|failing| failing.times >= FAILED_PROOFS_TO_COMPARE).map(|failing| failing.since).max()
@@ -128,7 +131,7 @@ fn is_crash_looping(replica: &Replica) -> bool {
     replica.looping && replica.restarts >= CRASH_LOOP_RESTARTS
 }
 
-/// Why an API server gets no clients; none if it does.
+/// Why an API server serves no clients; `None` if it serves.
 fn not_serving_reason(seen: &Observed, servers: &Workload, replica: &Replica) -> Option<String> {
     let mut others = running_replicas(servers)
         .filter(|other| other.uid != replica.uid && other.ready && other.serves != Some(false));
@@ -138,7 +141,7 @@ fn not_serving_reason(seen: &Observed, servers: &Workload, replica: &Replica) ->
     }
     let out = replica.serves == Some(false);
     let Some(proof) = seen.proofs.get(&replica.uid).filter(|proof| proof.restarts == replica.restarts) else {
-        // Nothing is known of it since its container or this process began: it stays where it is.
+        // No proof exists since its container or this process started: the replica keeps its state.
         let why = "not verified yet".to_owned();
         return (out && others.any(|other| proven_at(seen, other).is_some())).then_some(why);
     };
@@ -146,7 +149,7 @@ fn not_serving_reason(seen: &Observed, servers: &Workload, replica: &Replica) ->
     if failing.times < FAILED_PROOFS_TO_REMOVE && !out {
         return None;
     }
-    // Another did it meanwhile, and this one still did not after that: it is not what both depend on.
+    // Another replica passed the proof meanwhile, and this one failed again after that: the cause is not a dependency of both.
     let mut witnesses = others.filter_map(|other| seen.proofs.get(&other.uid).map(|proof| (other, proof)));
     witnesses
         .any(|(other, proof)| {
@@ -156,7 +159,7 @@ fn not_serving_reason(seen: &Observed, servers: &Workload, replica: &Replica) ->
         .then(|| format!("verification failed {}: {why}", counted(failing.times, "time")))
 }
 
-/// Why a replica should be made anew, and when, if only time is missing.
+/// Why a replica should be recreated, and from when, if only time is missing.
 fn replacement_reason(
     seen: &Observed,
     component: ControlPlaneComponent,
@@ -187,7 +190,7 @@ fn replacement_reason(
     }
 }
 
-/// The replica that is recreated, or announced to be. See [`HealSteps`].
+/// The replica that is recreated, or recorded for it. See [`HealSteps`].
 #[derive(Default)]
 struct ReplicaReplacement {
     replace: Option<(Replica, String)>,
@@ -197,7 +200,7 @@ struct ReplicaReplacement {
 
 fn replacing(seen: &Observed, underway: &HealContext<'_>, now: Timestamp) -> ReplicaReplacement {
     let mut replacing = ReplicaReplacement::default();
-    // While something else changes, pods come and go for that.
+    // Pods are replaced by another change at the moment.
     if seen.status.package_version.as_deref() != Some(underway.package) || underway.restarts {
         return replacing;
     }
@@ -234,7 +237,7 @@ fn replacing(seen: &Observed, underway: &HealContext<'_>, now: Timestamp) -> Rep
     replacing
 }
 
-/// How long the next one waits after so many.
+/// Backoff after that number of replacements.
 fn wait(times: u32) -> SignedDuration {
     let doubled = FIRST_BACKOFF.checked_mul(1 << times.saturating_sub(1).min(16)).unwrap_or(MAX_BACKOFF);
     doubled.min(MAX_BACKOFF)

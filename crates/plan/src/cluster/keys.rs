@@ -1,8 +1,8 @@
-//! The keys that a cluster cannot live without: its authorities, and the key of service-account tokens.
+//! The keys that a cluster cannot lose: its authorities, and the key of service-account tokens.
 //!
 //! Guarantees:
 //! - a key is generated once. After it is recorded in the status of the Cluster, or once the cluster has run, no other key takes its place unless a
-//!   rotation or a person (annotation [`names::REPLACE_KEY`]) asks for that;
+//!   rotation or a person (annotation [`names::REPLACE_KEY`]) requests it;
 //! - a sealed copy holds each key before a Secret of the control plane does, and a lost Secret is recreated from the copy with the same content;
 //! - a Secret whose content is neither the recorded nor the sealed one is left as it is, and the operator signs and restarts nothing with it. Caveat: pods
 //!   that run and mount the Secret read the changed files by themselves.
@@ -17,15 +17,15 @@ use super::observed::Observed;
 
 /// The Secret, in the namespace of the Cluster-Operator's account, with the key that seals the copies.
 pub const SEAL: &str = "fleetwright-seal";
-/// How the names of copies end.
+/// Suffix of the names of sealed copies.
 pub const SEALED_KEYS: &str = ".sealed-keys";
 /// The key of that Secret's data.
 pub const SEAL_DATA: &str = "key";
 /// The key of a copy's data.
 pub const SEALED_DATA: &str = "sealed";
-/// What of a Secret's data belongs to the key that it holds.
+/// The keys of a Secret's data that belong to an authority or a signing key.
 const DATA: [&str; 7] = ["ca.crt", "tls.crt", "tls.key", "next.crt", "next.key", "sa.key", "sa.pub"];
-/// How much of a fingerprint a person has to name.
+/// Length of the fingerprint prefix that a person has to give.
 const SHORT: usize = 16;
 
 impl Names {
@@ -35,7 +35,7 @@ impl Names {
     }
 }
 
-/// One of the keys.
+/// A key of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     /// An authority.
@@ -45,12 +45,12 @@ pub enum Key {
 }
 
 impl Key {
-    /// All of them.
+    /// All keys.
     pub fn all() -> impl Iterator<Item = Self> {
         Authority::ALL.into_iter().map(Self::Authority).chain([Self::ServiceAccount])
     }
 
-    /// The Secret that holds it.
+    /// The Secret that holds the key.
     pub const fn secret(self) -> &'static str {
         match self {
             Self::Authority(authority) => authority.secret(),
@@ -58,7 +58,7 @@ impl Key {
         }
     }
 
-    /// The data that holds what is public of it.
+    /// The data key with the public part.
     pub const fn public(self) -> &'static str {
         match self {
             Self::Authority(_) => "tls.crt",
@@ -66,12 +66,12 @@ impl Key {
         }
     }
 
-    /// The one that a Secret of that name holds.
+    /// The key that a Secret of that name holds.
     pub fn of(secret: &str) -> Option<Self> {
         Self::all().find(|key| key.secret() == secret)
     }
 
-    /// Whether clusters had it before keys were recorded. One that came later is new to a cluster that has no record of it.
+    /// Whether clusters had this key before keys were recorded. A cluster without a record does not have the keys that were introduced later.
     const fn predates_records(self) -> bool {
         match self {
             Self::Authority(Authority::Cluster | Authority::Etcd | Authority::FrontProxy) | Self::ServiceAccount => {
@@ -96,20 +96,20 @@ impl Key {
     }
 }
 
-/// The digest of what in a Secret belongs to its key. Other data beside it does not matter.
+/// Digest of the data of a Secret that belongs to its key. Other data in the Secret does not count.
 pub fn key_digest<'a>(data: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> String {
     super::copied_secrets::digest(data.into_iter().filter(|(name, value)| DATA.contains(name) && !value.is_empty()))
 }
 
-/// What the Secret of a key holds.
+/// State of a key's Secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KeySecret {
-    /// There is no Secret.
+    /// The Secret does not exist.
     #[default]
     Missing,
-    /// What it holds is no key, or parts of it do not belong together.
+    /// The Secret contains no valid key, or parts that do not belong together.
     Broken,
-    /// A key.
+    /// The Secret contains a key.
     Valid {
         /// See [`KeyStatus::fingerprint`].
         fingerprint: String,
@@ -118,10 +118,10 @@ pub enum KeySecret {
     },
 }
 
-/// What is seen of a cluster's keys.
+/// Observed keys of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedKeys {
-    /// What each Secret holds; one that is not listed is missing.
+    /// State of each Secret; a key that is not listed is missing.
     pub held: BTreeMap<Key, KeySecret>,
     /// The digest of each key that the sealed copy holds, by the name of its Secret. Empty if there is no copy that can be opened.
     pub sealed: BTreeMap<String, String>,
@@ -131,18 +131,18 @@ pub struct ObservedKeys {
     pub replace: Option<String>,
 }
 
-/// What to do with the keys, and what to record of them.
+/// Steps for the keys, and their record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyDecision {
-    /// Generate these: into the sealed copy first, then as Secrets.
+    /// Keys to generate: into the sealed copy first, then as Secrets.
     pub generate: Vec<Key>,
-    /// Recreate the Secrets of these from the sealed copy.
+    /// Keys whose Secrets are recreated from the sealed copy.
     pub restore: Vec<Key>,
-    /// Put these into the sealed copy, provided that their Secrets have these digests.
+    /// Keys to write into the sealed copy, provided that their Secrets have these digests.
     pub seal: Vec<(Key, String)>,
-    /// What the status is to say of them.
+    /// Record of the keys for the status.
     pub record: Vec<KeyStatus>,
-    /// What is lost or changed: a reason, and what to do about it.
+    /// Lost or changed keys: a reason, and what to do.
     pub blocked: Option<(&'static str, String)>,
 }
 
@@ -152,18 +152,18 @@ impl KeyDecision {
         !self.acts() && self.blocked.is_none() && self.record == recorded
     }
 
-    /// Whether Secrets of the control plane are made.
+    /// Whether Secrets of the control plane are created.
     pub fn acts(&self) -> bool {
         !self.generate.is_empty() || !self.restore.is_empty() || !self.seal.is_empty()
     }
 
-    /// Whether only the copy and the record are brought up to date, of which nobody notices anything.
+    /// Whether only the copy and the record change, without any effect on the cluster.
     pub(super) fn silent(&self, recorded: &[KeyStatus]) -> bool {
         self.generate.is_empty() && self.restore.is_empty() && self.blocked.is_none() && !self.settled(recorded)
     }
 }
 
-/// Says what to do with the keys of a cluster.
+/// Decides the steps for the keys of a cluster.
 pub(super) fn choose(seen: &Observed, known: &ObservedKeys) -> KeyDecision {
     let created = seen.status.package_version.is_some();
     let mut choice = KeyDecision::default();
@@ -193,7 +193,7 @@ pub(super) fn choose(seen: &Observed, known: &ObservedKeys) -> KeyDecision {
             }
             KeySecret::Valid { fingerprint, digest } => {
                 let ours = record.is_some_and(|record| record.digest == *digest);
-                // The copy is written before the Secret is: what it holds was made by the operator.
+                // The copy is written before the Secret: its content was generated by the operator.
                 let made = sealed == Some(digest);
                 if !ours && !made && (record.is_some() || sealed.is_some()) && !asked(fingerprint) {
                     block(&mut choice, key.changed_reason(), || {
@@ -214,11 +214,11 @@ pub(super) fn choose(seen: &Observed, known: &ObservedKeys) -> KeyDecision {
             }
         }
     }
-    // A copy that cannot be opened may hold the key that is lost, and what opens it may come back: it is not overwritten.
+    // A copy that cannot be opened may hold the lost key, and its seal key may be restored: the copy is not overwritten.
     if choice.blocked.is_some() {
         choice.seal.clear();
     }
-    // The order of a list in the status is the API server's to choose.
+    // The API server may return the entries of a list map in any order.
     let recorded = &seen.status.keys;
     if choice.record.len() == recorded.len() && choice.record.iter().all(|record| recorded.contains(record)) {
         choice.record.clone_from(recorded);
@@ -230,7 +230,7 @@ fn block(choice: &mut KeyDecision, reason: &'static str, message: impl FnOnce() 
     choice.blocked.get_or_insert_with(|| (reason, message()));
 }
 
-/// What a person writes into [`names::REPLACE_KEY`] to have a key replaced.
+/// The value of [`names::REPLACE_KEY`] with which a person requests the replacement of a key.
 fn request(key: Key, fingerprint: &str) -> String {
     let short = if fingerprint.is_empty() { "unknown" } else { fingerprint.get(..SHORT).unwrap_or(fingerprint) };
     format!("{}@{short}", key.secret())

@@ -1,5 +1,5 @@
-//! What ClusterLimits do not allow of a Cluster. Only the Cluster's own spec is limited, and which package version it refers to: these are written by the
-//! fleet's owner.
+//! Checks a Cluster against ClusterLimits. Only the Cluster's own spec is limited, and the choice of its package version: package versions and limits
+//! are written by the fleet's owner.
 
 use fleetwright_api::{
     ClusterLimitsSpec, ClusterPackageVersionSpec, ClusterSpec, ComponentLimits, ControlPlaneComponent, EndpointType,
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::survey::amount;
 
-/// How many violations a message has.
+/// Number of violations in a message.
 const SHOWN: usize = 3;
 
 /// A field of a Cluster that a ClusterLimits does not allow.
@@ -22,12 +22,12 @@ pub struct Violation {
     pub limits: String,
     /// The field of the Cluster.
     pub field: String,
-    /// What is allowed, and what to do.
+    /// The allowed values, and what to do.
     pub why: String,
 }
 
-/// Everything in the spec of the Cluster of that name that the limits which apply to it do not allow, in the order of their names. Limits that do not
-/// apply to it are left out of account; the others must all allow it. `package` is the package version that the spec refers to, if it exists.
+/// All violations in the spec of the Cluster of that name, sorted by the names of the limits. Limits that do not
+/// apply to the Cluster are ignored; all others must allow the spec. `package` is the package version in the spec, if it exists.
 pub fn violations<'a>(
     spec: &ClusterSpec,
     cluster: &str,
@@ -53,7 +53,7 @@ pub fn violations<'a>(
     found
 }
 
-/// The first of them in one sentence, and how many there are besides.
+/// A message with the first violation, and the number of the others.
 pub fn summary(violations: &[Violation]) -> String {
     let shown: Vec<_> = violations.iter().take(SHOWN).map(ToString::to_string).collect();
     let more = match violations.len().saturating_sub(SHOWN) {
@@ -100,7 +100,7 @@ impl Check<'_> {
             let own = limits.components.as_ref().and_then(|all| all.of(component));
             let field = component.field();
             for name in overrides.args.keys() {
-                // Components take an underscore for a dash.
+                // Components accept an underscore for a dash.
                 let plain = name.replace('_', "-");
                 let denied = (limits.preset, hardened_args(component));
                 let allowed = own.and_then(|own: &ComponentLimits| own.args.as_ref());
@@ -184,7 +184,7 @@ impl Check<'_> {
                 self.refuse(format!("{field}.class"), why);
             }
             if let Some(most) = &limits.max_size {
-                // A size that cannot be compared is not allowed.
+                // A size that cannot be compared is a violation.
                 let fits = amount(&size.0).zip(amount(&most.0)).is_some_and(|(size, most)| size <= most);
                 if !fits {
                     let why = format!("{} is more than storage.maxSize; use at most {}", size.0, most.0);
@@ -231,7 +231,7 @@ impl Check<'_> {
     }
 }
 
-/// Why that name is not allowed, if it is not.
+/// Why that name is a violation, if it is one.
 fn refused(
     preset: (Option<LimitsPreset>, &[&str]),
     own: Option<&NameLimits>,
@@ -295,7 +295,7 @@ mod tests {
         violations(&spec(cluster), "pay", None, [("floor", &limits)]).into_iter().map(|one| one.field).collect()
     }
 
-    /// Each line: limits, a Cluster that they allow, one that they do not, and the field that says so.
+    /// Each line: limits, a Cluster that they allow, one that they do not, and the violated field.
     #[test]
     fn each_limit_refuses_what_is_beyond_it_and_nothing_else() {
         let args = |component: &str, name: &str| json!({ "components": { component: { "args": { name: "1" } } } });
@@ -544,7 +544,7 @@ mod tests {
         assert_eq!(found.iter().map(|one| one.limits.as_str()).collect::<Vec<_>>(), ["a", "b"], "in a stable order");
         let text = summary(&found);
         assert!(text.contains("ClusterLimits a does not allow spec.replicas") && text.contains("at most 1"), "{text}");
-        // Long names do not keep the status from being written.
+        // Long names must not make the status too large to write.
         let long: Vec<_> = found.iter().map(|one| Violation { why: "x".repeat(2000), ..one.clone() }).collect();
         let status = super::super::failed_pass_status(
             &Default::default(),

@@ -1,19 +1,20 @@
-//! The members of etcd: the next single step towards the members that are declared.
+//! The members of etcd: the next single step towards the declared members.
 //!
-//! A change concerns one member at a time and is recorded in the Cluster's status before its first step. What follows is derived from that record and from
-//! what is seen, so that any process can go on after a crash:
+//! A change concerns one member at a time and is recorded in the Cluster's status before its first step. The next steps are derived from that record
+//! and from the observed state, so that any process can continue after a crash:
 //!
 //! - Add: the member is added to etcd as a learner, its pod starts, it catches up, it is promoted.
 //! - Remove: the member is removed from etcd, then the StatefulSet is scaled down by one, then the volume is deleted.
-//! - RecreateVolume: as Replace, for a healthy member whose volume is too small and cannot grow, or goes when its pod ends because somebody deleted its claim.
+//! - RecreateVolume: as Replace, for a healthy member whose volume is too small and cannot grow, or whose claim was deleted, so that the volume is
+//!   removed with the pod.
 //! - Replace: the member is removed from etcd, its volume and its pod are deleted, and only when a new pod with a new volume exists it is added as a
 //!   learner, catches up and is promoted.
 //!
 //! Guarantees:
 //! - the StatefulSet never has fewer replicas than etcd has members, so that no edit stops a member that still has a vote;
 //! - a member is removed only while the other members answer, agree on a leader, and are a quorum without it;
-//! - a volume is deleted only when etcd has no member for it, and a member is added only when the volume that was deleted is gone. Otherwise the old container, which is
-//!   restarted at any time, would start on the old volume as the new member and lose its data with that volume.
+//! - a volume is deleted only when etcd has no member for it, and a member is added only when the deleted volume is gone. Otherwise the old
+//!   container, which may restart at any time, would start on the old volume as the new member and lose its data with that volume.
 
 use fleetwright_api::{EtcdStatus, MemberChange, MemberChangeType};
 use jiff::Timestamp;
@@ -21,49 +22,49 @@ use jiff::Timestamp;
 use super::observed::Replica;
 use super::{Names, counted};
 
-/// A member of etcd, as the others know it.
+/// A member in the member list of etcd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Member {
     /// Its etcd id.
     pub id: String,
-    /// Empty until it has started for the first time.
+    /// Name; empty until the member has started for the first time.
     pub name: String,
-    /// Where the others reach it.
+    /// Peer URLs.
     pub peer_urls: Vec<String>,
-    /// It has no vote yet.
+    /// Whether the member is a learner without a vote.
     pub learner: bool,
 }
 
-/// What one member says of itself.
+/// Status that one member reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberAnswer {
     /// Its etcd id.
     pub id: String,
-    /// The id of the member that it takes for the leader.
+    /// Id of the leader, as the member sees it.
     pub leader: String,
-    /// The index of the last raft entry that it has.
+    /// Index of the member's last raft entry.
     pub index: u64,
-    /// The index of the last raft entry that it has applied.
+    /// Index of the last raft entry that the member has applied.
     pub applied: u64,
-    /// The address where it answered.
+    /// Address of the member that answered.
     pub address: String,
 }
 
-/// What the members say.
+/// Member list and the status of each member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberList {
     /// All members.
     pub members: Vec<Member>,
-    /// Those that answered.
+    /// Status of the members that answered.
     pub answered: Vec<MemberAnswer>,
 }
 
-/// The outcome of asking the members.
+/// Result of a query to the members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberQueryResult {
-    /// When.
+    /// Time of the query.
     pub at: Timestamp,
-    /// What they said; or why they are not asked again for a moment.
+    /// The member list; or why the members are not queried again for a moment.
     pub outcome: Result<MemberList, String>,
 }
 
@@ -76,58 +77,58 @@ pub struct VolumeClaim {
     pub uid: String,
     /// Its resourceVersion.
     pub version: String,
-    /// It is being deleted.
+    /// Whether the claim is being deleted.
     pub ending: bool,
-    /// The size that it asks for.
+    /// Requested size.
     pub size: String,
-    /// Whether its class lets it grow, as far as that is known.
+    /// Whether the StorageClass allows expansion; false if it is unknown.
     pub expandable: bool,
 }
 
-/// An act on members or volumes that cannot be taken back.
+/// An irreversible act on members or volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberAction {
     /// Remove the member with that id from etcd.
     Remove {
-        /// Its name.
+        /// Name of the member.
         member: String,
         /// Its etcd id.
         id: String,
-        /// How many of the other members must agree on a leader.
+        /// Number of other members that must agree on a leader.
         needed: usize,
-        /// The member is removed because it lost its data: not if its pod is another one or ready by now.
+        /// Uid of the pod that lost its data, if that is the reason: the member is kept if the pod is another one or ready by now.
         lost: Option<String>,
     },
     /// Add a member as a learner.
     Add {
-        /// Its name.
+        /// Name of the member.
         member: String,
-        /// Where the others reach it.
+        /// Peer URL of the member.
         peer_url: String,
-        /// What tells this act from an earlier one for the same name.
+        /// Uid of the new volume's claim, or the start of the change: it separates this act from an earlier one for the same name.
         volume: String,
     },
-    /// Give a learner its vote.
+    /// Promote a learner to a voting member.
     Promote {
-        /// Its name.
+        /// Name of the member.
         member: String,
         /// Its etcd id.
         id: String,
     },
-    /// Delete the volume of a member that etcd does not have.
+    /// Delete the volume of a member that is not in etcd's member list.
     DeleteVolume {
-        /// The member's name.
+        /// Name of the member.
         member: String,
         /// The claim.
         claim: VolumeClaim,
     },
 }
 
-/// The types of the Operations of acts.
+/// Operation types of the acts.
 pub const OPERATIONS: [&str; 4] = ["EtcdMemberRemove", "EtcdMemberAdd", "EtcdMemberPromote", "EtcdVolumeDelete"];
 
 impl MemberAction {
-    /// The type of its Operation.
+    /// Operation type of the act.
     pub fn type_(&self) -> &'static str {
         match self {
             Self::Remove { .. } => "EtcdMemberRemove",
@@ -137,7 +138,7 @@ impl MemberAction {
         }
     }
 
-    /// The member that it is about.
+    /// Name of the member.
     pub fn member(&self) -> &str {
         match self {
             Self::Remove { member, .. }
@@ -147,7 +148,7 @@ impl MemberAction {
         }
     }
 
-    /// What it depends on: the same act on the same member and the same volume has the same fingerprint.
+    /// Fingerprint of the act: the same for the same act on the same member and the same volume.
     pub fn fingerprint(&self) -> String {
         match self {
             Self::Remove { member, id, .. } | Self::Promote { member, id } => format!("{member}-{id}"),
@@ -156,7 +157,7 @@ impl MemberAction {
         }
     }
 
-    /// Why the act must not be done now; none if it may. Asked right before it is done, with what the members say then.
+    /// Why the act must not be carried out now; `None` if it may. Checked right before the act, with the member list of that time.
     pub fn refused(&self, told: &MemberList) -> Option<String> {
         match self {
             Self::Remove { id, needed, .. } => told.agreed_leader(Some(id), *needed).err(),
@@ -166,7 +167,7 @@ impl MemberAction {
         }
     }
 
-    /// Whether the act is done, as far as the members can tell.
+    /// Whether the act is complete, as far as the member list shows.
     pub fn done(&self, told: &MemberList) -> bool {
         match self {
             Self::Remove { id, .. } => told.member(id).is_none(),
@@ -177,8 +178,8 @@ impl MemberAction {
     }
 }
 
-/// Whether an act is done, as far as the members and their volumes tell, of which only the type and the fingerprint of its Operation are known: the fingerprint of the act, and
-/// the number of the attempt.
+/// Whether an act is complete, as far as the member list and the volumes show, if only the type and the fingerprint of its Operation are known. The
+/// fingerprint is that of the act, with the number of the attempt.
 pub fn was_done(type_: &str, fingerprint: &str, names: &Names, told: &MemberList, claims: &[VolumeClaim]) -> bool {
     let mut parts = fingerprint.splitn(3, '-');
     let (Some(set), Some(number), Some(rest)) = (parts.next(), parts.next(), parts.next()) else { return false };
@@ -203,13 +204,13 @@ impl MemberList {
         self.members.iter().find(|member| member.peer_urls.iter().any(|url| url == peer_url))
     }
 
-    /// The number of members with a vote.
+    /// Number of members with a vote.
     pub fn voters(&self) -> usize {
         self.members.iter().filter(|member| !member.learner).count()
     }
 
-    /// The id of the leader, if that many voters agree on it; the member with the id `except` counts neither as a voter nor as a leader, unless it leads and is about to
-    /// hand that over.
+    /// Id of the leader, if `needed` voters agree on it; the member with the id `except` counts neither as a voter nor as a leader, unless it leads
+    /// and is about to transfer its leadership.
     fn agreed_leader(&self, except: Option<&str>, needed: usize) -> Result<&str, String> {
         let voters: Vec<_> =
             self.members.iter().filter(|one| !one.learner && Some(one.id.as_str()) != except).collect();
@@ -236,7 +237,7 @@ impl MemberList {
         let newest = self.answered.iter().filter(|one| one.id != id).map(|one| one.index).max().unwrap_or_default();
         match self.answered.iter().find(|one| one.id == id) {
             None => Some("not responding yet".to_owned()),
-            // etcd itself refuses a learner that has less than nine tenths.
+            // etcd itself refuses to promote a learner that has less than nine tenths of the entries.
             Some(own) if own.leader.is_empty() || own.leader == "0" || own.applied < newest - newest / 10 => {
                 Some(format!("applied {} of {newest} raft entries", own.applied))
             }
@@ -245,24 +246,24 @@ impl MemberList {
     }
 }
 
-/// What the next step is decided from.
+/// Inputs for the next step.
 pub(super) struct MemberInputs<'a> {
     pub names: &'a Names,
-    /// Number of members that are declared.
+    /// Declared number of members.
     pub wanted: u32,
-    /// What is recorded: the number of members that run, and the change under way.
+    /// Record of the status: the number of members that run, and the change in progress.
     pub record: EtcdStatus,
-    /// The pods of etcd.
+    /// Pods of etcd.
     pub pods: &'a [Replica],
-    /// The volume claims of the namespace.
+    /// Volume claims of the namespace.
     pub claims: &'a [VolumeClaim],
-    /// The member that lost its data, if other members could tell.
+    /// The member that lost its data, if other members can confirm it.
     pub lost: Option<&'a Replica>,
-    /// The declared size of volumes.
+    /// Declared size of volumes.
     pub size: &'a str,
-    /// What the members said, if that is recent.
+    /// The member list, if it is recent.
     pub told: Option<&'a MemberList>,
-    /// Why no change begins now, whatever the members say.
+    /// Why no change starts now, whatever the member list shows.
     pub busy: Option<String>,
 }
 
@@ -272,26 +273,26 @@ pub enum NextMemberStep {
     /// The members are as declared.
     #[default]
     Nothing,
-    /// Write this into the status. Nothing else is done before that is written.
+    /// Record this in the status. Nothing else is done before the record is written.
     Record(EtcdStatus),
-    /// Do this.
+    /// Carry out this act.
     Act(MemberAction),
     /// Delete this pod: its StatefulSet recreates it with a new volume.
     Recreate(Replica),
-    /// Ask the members.
+    /// Query the members.
     QueryMembers,
-    /// The change under way waits for this.
+    /// The change in progress waits for this reason.
     Wait(String),
     /// A change is declared, and is refused for this reason.
     Refuse(String),
 }
 
-/// The claim of the volume of a member.
+/// Name of a member's volume claim.
 pub fn claim(member: &str) -> String {
     format!("data-{member}")
 }
 
-/// What to say of a member whose volume claim is being deleted while its pod runs.
+/// Message about a member whose volume claim is being deleted while its pod runs.
 pub(super) fn claim_terminating_message(member: &str) -> String {
     format!(
         "PersistentVolumeClaim {} is terminating: the data of {member} is lost when its pod stops, so the pod is not restarted",
@@ -299,7 +300,7 @@ pub(super) fn claim_terminating_message(member: &str) -> String {
     )
 }
 
-/// Where the others reach a member.
+/// Peer URL of a member.
 pub fn peer_url(names: &Names, member: &str) -> String {
     format!("https://{member}.etcd.{}.svc:2380", names.namespace)
 }
@@ -351,7 +352,7 @@ impl MemberInputs<'_> {
         NextMemberStep::Record(EtcdStatus { change: Some(change), ..self.record.clone() })
     }
 
-    /// The change is over, or withdrawn. The API servers follow when all members are as declared.
+    /// The change has finished, or is withdrawn. API servers are configured with the new members when all members are as declared.
     fn change_finished(&self) -> NextMemberStep {
         let members = self.running();
         let serving = if members == self.wanted { members } else { self.record.serving };
@@ -362,7 +363,8 @@ impl MemberInputs<'_> {
         NextMemberStep::Record(EtcdStatus { members, ..self.record.clone() })
     }
 
-    /// Whether a change of which etcd knows nothing yet is withdrawn: it would wait for a member that lost its data, and that member for the end of the change.
+    /// Whether a change that has not reached etcd yet is withdrawn: it would wait for a member that lost its data, and that member for the end of the
+    /// change.
     fn is_withdrawn(&self, change: &MemberChange) -> bool {
         let (Some(told), Some(lost)) = (self.told, self.lost) else { return false };
         let own = told.at(&peer_url(self.names, &change.member));
@@ -370,13 +372,13 @@ impl MemberInputs<'_> {
             MemberChangeType::Add => own.is_none() && self.running() <= ordinal(&change.member),
             MemberChangeType::Remove => own.is_some_and(|own| !own.learner),
             MemberChangeType::RecreateVolume => change.member_id.as_ref().is_some_and(|id| told.member(id).is_some()),
-            // The others need not be all well for it.
+            // A replacement does not need all other members to be healthy.
             MemberChangeType::Replace => false,
         };
         waits && lost.name != change.member
     }
 
-    /// No change is under way: begins one, if one is needed and all others are healthy.
+    /// Without a change in progress: starts one, if one is needed and all other members are healthy.
     fn start_change(&self, now: Timestamp) -> NextMemberStep {
         let running = self.running();
         if let Some(lost) = self.lost {
@@ -384,7 +386,7 @@ impl MemberInputs<'_> {
             let url = peer_url(self.names, &lost.name);
             let own = told.at(&url);
             let others = told.members.iter().filter(|member| own.is_none_or(|own| own.id != member.id)).count();
-            // The status of its pod may be older: one that lost its data does not answer.
+            // The status of the pod may be outdated: a member that lost its data does not answer.
             if own.is_some_and(|own| told.answers(&own.id)) {
                 return NextMemberStep::Wait(format!("{} responds, but its pod is not ready yet", lost.name));
             }
@@ -392,7 +394,7 @@ impl MemberInputs<'_> {
             if let Err(why) = told.agreed_leader(own.map(|own| own.id.as_str()), needed) {
                 return NextMemberStep::Refuse(why);
             }
-            // With another number of members, one more or one less might take the quorum away.
+            // With another number of members, adding or removing one might lose the quorum.
             if others + 1 != running as usize {
                 return NextMemberStep::Refuse(format!(
                     "etcd has {}; expected {}",
@@ -421,7 +423,7 @@ impl MemberInputs<'_> {
             }
             return if self.record.serving == running { NextMemberStep::Nothing } else { self.change_finished() };
         }
-        // One that is about to be removed needs no volume.
+        // A member that is removed next needs no new volume.
         let ends = ends.filter(|member| self.wanted >= running || ordinal(member) + 1 != running);
         if let Some(member) = ends.as_ref().filter(|_| running < 3 && self.wanted <= running) {
             return NextMemberStep::Refuse(format!(
@@ -473,14 +475,14 @@ impl MemberInputs<'_> {
         self.change(type_, &member, own, now)
     }
 
-    /// A member that is not ready may be a learner: a process that led at the same time for a moment may have ended the change that would promote it.
+    /// Whether an unready member may be a learner: a process that led at the same time for a moment may have ended the change that would promote it.
     fn may_have_learner(&self) -> bool {
         let ready = self.pods.iter().filter(|pod| pod.ready && !pod.ending).count();
         let unready = self.pods.iter().any(|pod| !pod.ready && !pod.ending);
         self.busy.is_none() && unready && ready >= quorum(self.running())
     }
 
-    /// A learner for which the StatefulSet has no replica, and whose change was ended before it was removed.
+    /// A learner without a replica in the StatefulSet, whose change ended before it was removed.
     fn left_learner<'t>(&self, told: &'t MemberList) -> Option<(String, &'t Member)> {
         told.members.iter().filter(|one| one.learner).find_map(|one| {
             let left = one.peer_urls.iter().find_map(|url| {
@@ -512,7 +514,7 @@ impl MemberInputs<'_> {
         let url = peer_url(self.names, member);
         let own = told.at(&url);
         if self.wanted <= number && own.is_none_or(|own| own.learner) {
-            // The opposite was declared before it had a vote.
+            // Scaling down was declared before the member had a vote.
             return match own {
                 None if self.running() <= number && self.claim(member).is_none() => self.change_finished(),
                 _ => self.change(MemberChangeType::Remove, member, own, now),
@@ -523,7 +525,7 @@ impl MemberInputs<'_> {
         }
         match (own, self.claim(member)) {
             (Some(_), _) => self.scaled(number + 1),
-            // Of an earlier member, which etcd does not have any more: a new one would not start with it.
+            // The claim of an earlier member, which is not in etcd any more: a new member would not start with it.
             (None, Some(left)) if left.ending => {
                 NextMemberStep::Wait(format!("the old PersistentVolumeClaim {} is terminating", left.name))
             }
@@ -540,16 +542,16 @@ impl MemberInputs<'_> {
         }
     }
 
-    /// A member that was added, and whose pod may run: it catches up and is promoted.
+    /// Steps for a member that was added, and whose pod may run: it catches up and is promoted.
     fn joins(&self, member: &str, told: &MemberList, now: Timestamp) -> NextMemberStep {
         let Some(own) = told.at(&peer_url(self.names, member)) else {
-            // Somebody else removed it.
+            // Somebody else removed the member from etcd.
             return self.change(MemberChangeType::Replace, member, None, now);
         };
         let pod = self.pod(member);
         if !own.learner {
-            // Until its pod is ready the change is not over: what the pod said before it was added must not count against it. While the member answers, the
-            // status of a pod that says otherwise is old.
+            // The change ends only when the pod is ready: a termination message from before the member was added must not count against it. While the
+            // member answers, a pod status that shows otherwise is outdated.
             let runs = |pod: &Replica| !pod.lost || told.answers(&own.id);
             let waits = pod.is_some_and(|pod| !pod.ready && !pod.ending && runs(pod));
             return match waits && self.wanted > ordinal(member) {
@@ -557,7 +559,7 @@ impl MemberInputs<'_> {
                 false => self.change_finished(),
             };
         }
-        // One that started and lost its data again does not catch up.
+        // A member that started and lost its data again does not catch up.
         if !own.name.is_empty() && !told.answers(&own.id) && pod.is_some_and(|pod| pod.lost && !pod.ending) {
             return self.change(MemberChangeType::Replace, member, Some(own), now);
         }
@@ -573,9 +575,9 @@ impl MemberInputs<'_> {
     fn remove(&self, change: &MemberChange) -> NextMemberStep {
         let (member, number) = (&change.member, ordinal(&change.member));
         let Some(told) = self.told else { return NextMemberStep::QueryMembers };
-        // A learner is in etcd before the StatefulSet has a replica for it: only etcd tells whether it is removed.
+        // A learner is in etcd before the StatefulSet has a replica for it: only etcd tells whether the learner is removed.
         match told.at(&peer_url(self.names, member)) {
-            // The opposite was declared before it was removed.
+            // Scaling up was declared before the member was removed.
             Some(own) if self.wanted > number && !own.learner => self.change_finished(),
             Some(own) => {
                 let needed = told.voters() - usize::from(!own.learner);
@@ -589,7 +591,7 @@ impl MemberInputs<'_> {
                 }
             }
             None if self.running() > number => self.scaled(number),
-            // Neither etcd nor its StatefulSet has it any more.
+            // Neither etcd nor the StatefulSet has the member any more.
             None => match (self.pod(member), self.claim(member)) {
                 (Some(_), _) => NextMemberStep::Wait(format!("pod {member} is terminating")),
                 (None, Some(claim)) if claim.ending => {
@@ -615,8 +617,8 @@ impl MemberInputs<'_> {
             let renews = change.type_ == MemberChangeType::RecreateVolume;
             match self.pod(member) {
                 None => return NextMemberStep::Wait(format!("waiting for pod {member} to be recreated")),
-                // It runs again, perhaps as a learner that said so before it was added; or another pod has yet to show that it does not. Whether it lost its data is
-                // decided again.
+                // The member runs again, perhaps as a learner whose termination message is from before it was added; or it has a new pod, which may
+                // work. Whether it lost its data is decided again.
                 Some(pod) if Some(&pod.uid) != change.pod_uid.as_ref() => return self.change_finished(),
                 Some(pod) if !renews && !pod.lost && !pod.looping => return self.change_finished(),
                 Some(_) => {}
@@ -671,13 +673,13 @@ impl MemberInputs<'_> {
 }
 
 impl VolumeClaim {
-    /// Whether it asks for less than that.
+    /// Whether the claim requests less than that size.
     pub(super) fn is_below(&self, size: &str) -> bool {
         super::survey::amount(&self.size).zip(super::survey::amount(size)).is_some_and(|(own, size)| own < size)
     }
 }
 
-/// How many of that many members are a quorum.
+/// Size of the quorum.
 fn quorum(members: u32) -> usize {
     (members / 2 + 1) as usize
 }

@@ -1,4 +1,4 @@
-//! What becomes of a Cluster: the objects of its control plane, its certificates, and what to do next.
+//! Decisions about a Cluster: the objects of its control plane, its certificates, and the next steps.
 
 pub mod arguments;
 pub mod certificates;
@@ -54,30 +54,30 @@ pub use unchanged::{UnchangedComponent, content_hash};
 
 /// The longest name of a namespace.
 const MAX_NAME: usize = 63;
-/// The bytes of the digest of a long name: as many as somebody who tries names cannot hit twice.
+/// Bytes of the digest in a long name: enough against an attacker who searches for names with the same digest.
 const DIGEST: usize = 16;
 
-/// Whether a name has the form that is kept for long names.
+/// Whether a name has the form that is reserved for long names.
 fn ends_with_digest(name: &str) -> bool {
     name.rsplit_once('-').is_some_and(|(_, end)| {
         end.len() == 2 * DIGEST && end.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     })
 }
 
-/// What the parts of a cluster are called.
+/// Names of the parts of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
-    /// The namespace of the Cluster.
+    /// Namespace of the Cluster.
     pub fleet: String,
-    /// The Cluster's name.
+    /// Name of the Cluster.
     pub name: String,
-    /// The namespace of its control plane.
+    /// Namespace of its control plane.
     pub namespace: String,
 }
 
 impl Names {
-    /// Of the Cluster with that name in that namespace. Two Clusters of one namespace never share one: a name that is too long for a namespace ends with a digest,
-    /// and so does one that looks as if it ended with a digest.
+    /// Names for the Cluster with that name in that namespace. Two Clusters never share a namespace of the control plane: a name that is too long for
+    /// a namespace ends with a digest, and so does a name that already has the form of one with a digest.
     pub fn of(fleet: &str, name: &str) -> Self {
         let mut namespace = format!("{fleet}-{name}");
         if namespace.len() > MAX_NAME || ends_with_digest(&namespace) {
@@ -88,19 +88,20 @@ impl Names {
         Self { fleet: fleet.to_owned(), name: name.to_owned(), namespace }
     }
 
-    /// The same with another namespace of the control plane, such as one that an earlier version named otherwise. Whoever asks has to see that it is this Cluster's.
+    /// The same with another namespace of the control plane, such as one that an earlier version named differently. The caller has to check that it
+    /// belongs to this Cluster.
     #[must_use]
     pub fn within(&self, namespace: &str) -> Self {
         Self { namespace: namespace.to_owned(), ..self.clone() }
     }
 
-    /// Whether an object with these labels is of this Cluster.
+    /// Whether an object with these labels belongs to this Cluster.
     pub fn owns(&self, labels: &BTreeMap<String, String>) -> bool {
         let is = |key: &str, value: &str| labels.get(key).is_some_and(|label| label == value);
         is(names::CLUSTER, &self.name) && is(names::CLUSTER_NAMESPACE, &self.fleet)
     }
 
-    /// Whether the namespace with that uid is the one that the status records. Earlier versions recorded its name alone.
+    /// Whether the namespace with that uid is the one that the status records. Earlier versions recorded only its name.
     pub fn is_recorded(&self, status: Option<&ClusterStatus>, uid: &str) -> bool {
         status.is_some_and(|status| match &status.namespace_uid {
             Some(recorded) => recorded == uid,
@@ -108,7 +109,7 @@ impl Names {
         })
     }
 
-    /// What every object of the cluster carries.
+    /// Labels of every object of the cluster.
     pub fn labels(&self) -> BTreeMap<String, String> {
         [
             (names::CLUSTER, self.name.as_str()),
@@ -120,12 +121,12 @@ impl Names {
         .collect()
     }
 
-    /// The name in the certificates of its API servers by which the operator knows them, wherever they are.
+    /// DNS name in the certificates of the API servers by which the operator verifies them at any address.
     pub fn apiserver(&self) -> String {
         format!("kube-apiserver.{}.svc", self.namespace)
     }
 
-    /// The same of its etcd.
+    /// The same name for etcd.
     pub fn etcd(&self) -> String {
         format!("etcd.{}.svc", self.namespace)
     }
@@ -144,12 +145,12 @@ impl Names {
     }
 }
 
-/// The beginning of a text's digest, so many bytes of it in hex.
+/// Prefix of the digest of a text, with that number of bytes in hex.
 pub(crate) fn digest(text: &str, bytes: usize) -> String {
     Sha256::digest(text).iter().take(bytes).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The first of many, for people.
+/// The first of many names, for messages.
 pub fn some(names: &[String]) -> String {
     const SHOWN: usize = 5;
     let more = names.len().saturating_sub(SHOWN);

@@ -13,7 +13,7 @@ pub struct Network {
     prefix: u8,
 }
 
-/// Why a text is not a network.
+/// Why a text is no valid network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a network: write an address and a prefix length of at least 1, such as 10.96.0.0/12 or fd00:10::/108"
@@ -21,7 +21,7 @@ pub struct Network {
 pub struct InvalidNetwork(String);
 
 impl Network {
-    /// With that address in it.
+    /// The network of that prefix length that contains the address.
     ///
     /// # Errors
     /// The prefix is longer than an address, or 0: a network of everything leaves nothing to connect to.
@@ -42,24 +42,24 @@ impl Network {
         self.address.is_ipv6()
     }
 
-    /// Whether all addresses of the other are in this one.
+    /// Whether it contains all addresses of the other.
     pub fn contains(&self, other: &Self) -> bool {
         self.is_v6() == other.is_v6()
             && self.prefix <= other.prefix
             && masked(other.address, self.prefix) == self.address
     }
 
-    /// Whether they have an address in common.
+    /// Whether both have an address in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.contains(other) || other.contains(self)
     }
 
-    /// The network that is twice as large; none if that is everything.
+    /// The network with a prefix that is one bit shorter; `None` for a network of all addresses.
     fn parent(&self) -> Option<Self> {
         Self::new(self.address, self.prefix.checked_sub(1)?).ok()
     }
 
-    /// The smallest network with all of these in it; none if they are of both families, or have no bit in common.
+    /// The smallest network that contains all of these; `None` if they are of both families, or have no bit in common.
     pub fn covering(all: &[Self]) -> Option<Self> {
         let mut found = *all.first()?;
         while !all.iter().all(|one| found.contains(one)) {
@@ -68,7 +68,7 @@ impl Network {
         Some(found)
     }
 
-    /// The fewest networks with exactly these addresses, in order.
+    /// The fewest networks with exactly these addresses, sorted.
     pub fn merged(all: impl IntoIterator<Item = Self>) -> Vec<Self> {
         let mut all: Vec<_> = all.into_iter().collect();
         all.sort();
@@ -77,7 +77,7 @@ impl Network {
             if merged.last().is_some_and(|last| last.contains(&next)) {
                 continue;
             }
-            // Two halves are one.
+            // Two halves are merged into their parent.
             while let Some((last, parent)) = merged.last().copied().zip(next.parent()) {
                 if last.prefix != next.prefix || last.parent() != Some(parent) {
                     break;
@@ -135,18 +135,18 @@ impl Serialize for Network {
     }
 }
 
-/// What operators know of the networks around them, from their flags. A Cluster has no say in it: whoever writes Clusters may be the one to keep out.
+/// The networks around the operators, from their flags. No field of a Cluster changes them: the author of a Cluster may be the one to keep out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MetaNetworks {
-    /// Networks of the meta cluster: pods, Services and nodes. Empty if they are not known.
+    /// Networks of the meta cluster: pods, Services and nodes. Empty if unknown.
     pub networks: Vec<Network>,
-    /// Networks that operators outside pods connect from.
+    /// Networks from which operators outside pods connect.
     pub operators: Vec<Network>,
-    /// The namespace of the operators' pods, if they run in pods.
+    /// Namespace of the operators' pods, if they run in pods.
     pub operator_namespace: Option<String>,
 }
 
-/// Nothing is known.
+/// Networks of a meta cluster that are unknown.
 pub static UNKNOWN_NETWORKS: MetaNetworks =
     MetaNetworks { networks: Vec::new(), operators: Vec::new(), operator_namespace: None };
 

@@ -1,24 +1,24 @@
-//! Whether an object is as we applied it.
+//! Whether a live object is as the operator applied it.
 
 use fleetwright_syntax::Quantity;
 use serde_json::Value;
 
-/// By which field the entries of a list are told apart, as server-side apply does for the lists that control planes have. Lists of anything else are
-/// one value.
+/// The merge keys of lists, as server-side apply uses them for the lists in control planes. Any other list is
+/// compared as one value.
 pub(super) const KEYS: [&str; 5] = ["name", "mountPath", "containerPort", "port", "topologyKey"];
 
-/// Whether `object` says all that `wanted` says. What others added beside it is theirs: applying again would not take it away either.
+/// Whether `object` contains all fields of `wanted`. Fields that others added are ignored: another apply would not remove them either.
 pub fn contains(object: &Value, wanted: &Value) -> bool {
     difference(object, wanted).is_none()
 }
 
-/// Where they differ, as a path for people.
+/// Path of the first difference, for people.
 pub fn difference(object: &Value, wanted: &Value) -> Option<String> {
     let mut path = String::new();
     differs(object, wanted, &mut path).then(|| path.trim_start_matches('.').to_owned())
 }
 
-/// Leaves the path of the first difference.
+/// Compares two values, and leaves the path of the first difference in `path`.
 fn differs(object: &Value, wanted: &Value, path: &mut String) -> bool {
     match (object, wanted) {
         (Value::Object(object), Value::Object(wanted)) => wanted.iter().any(|(key, wanted)| {
@@ -27,7 +27,7 @@ fn differs(object: &Value, wanted: &Value, path: &mut String) -> bool {
             path.push_str(key);
             let found = match object.get(key) {
                 Some(value) => differs(value, wanted, path),
-                // What is empty is left out by the API server.
+                // The API server drops empty values.
                 None => !empty(wanted),
             };
             if !found {
@@ -38,7 +38,7 @@ fn differs(object: &Value, wanted: &Value, path: &mut String) -> bool {
         (Value::Array(object), Value::Array(wanted)) => {
             let Some(key) = wanted.first().and_then(|first| KEYS.into_iter().find(|key| first.get(key).is_some()))
             else {
-                // What the API server adds to an entry by default is no difference.
+                // Defaults that the API server adds to an entry are no difference.
                 return object.len() != wanted.len()
                     || object.iter().zip(wanted).any(|(object, wanted)| differs(object, wanted, path));
             };
@@ -56,7 +56,7 @@ fn differs(object: &Value, wanted: &Value, path: &mut String) -> bool {
                 found
             })
         }
-        // The API server may write an amount otherwise.
+        // The API server may normalize a quantity.
         (Value::String(object), Value::String(wanted)) if is_quantity_field(path) => {
             let read = |text: &str| Quantity::parse(text.trim()).ok();
             object != wanted && (read(object).is_none() || read(object) != read(wanted))
@@ -65,7 +65,7 @@ fn differs(object: &Value, wanted: &Value, path: &mut String) -> bool {
     }
 }
 
-/// Whether that place holds an amount of something, such as memory.
+/// Whether the path is that of a quantity, such as memory.
 fn is_quantity_field(path: &str) -> bool {
     [".requests.", ".limits."].iter().any(|part| path.contains(part)) || path.ends_with(".sizeLimit")
 }

@@ -1,4 +1,4 @@
-//! The objects of a control plane in the meta cluster, as they are applied.
+//! The objects of a control plane in the meta cluster, for server-side apply.
 
 use std::collections::BTreeMap;
 
@@ -15,43 +15,43 @@ use super::extensions::keeps_endpoint;
 use super::pods;
 use super::upgrade_path::VersionNode;
 
-/// Where the files of Secrets and ConfigMaps are in containers.
+/// Directory in containers where Secrets and ConfigMaps are mounted.
 const FILES: &str = "/etc/kubernetes";
-/// Where clients of the API server connect to it, in its pods and at its Service.
+/// Port of the API server in its pods and at its Service.
 pub const API_PORT: u16 = 6443;
-/// Where clients of etcd connect to it.
+/// Client port of etcd.
 pub const ETCD_PORT: u16 = 2379;
 
-/// An object that is applied: what it is, and all that we say of it.
+/// An object for server-side apply, with all fields that the operator owns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: Kind,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// What is applied, whole.
+    /// Complete object as JSON.
     pub body: Value,
 }
 
-/// The kinds of objects that a control plane is made of, Secrets and the Namespace aside.
+/// The kinds of objects of a control plane, except Secrets and the Namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Files of component configuration.
+    /// Configuration files of components.
     ConfigMap,
-    /// How components are reached.
+    /// Network endpoint of a component.
     Service,
-    /// Who may reach them.
+    /// Allowed connections.
     NetworkPolicy,
-    /// How many may be missing.
+    /// Limit for evictions.
     PodDisruptionBudget,
-    /// etcd.
+    /// Workload of etcd.
     StatefulSet,
-    /// The rest.
+    /// Workload of every other component.
     Deployment,
 }
 
 impl Kind {
-    /// All of them, in the order in which they are applied.
+    /// All kinds, in the order in which they are applied.
     pub const ALL: [Self; 6] = [
         Self::ConfigMap,
         Self::Service,
@@ -61,7 +61,7 @@ impl Kind {
         Self::Deployment,
     ];
 
-    /// As objects say it.
+    /// `apiVersion` of the kind.
     pub const fn api_version(self) -> &'static str {
         match self {
             Self::ConfigMap | Self::Service => "v1",
@@ -71,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// As objects say it.
+    /// `kind` as in objects.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ConfigMap => "ConfigMap",
@@ -84,29 +84,29 @@ impl Kind {
     }
 }
 
-/// What the objects are made from.
+/// Inputs from which the objects are built.
 #[derive(Clone, Copy, Debug)]
 pub struct Blueprint<'a> {
-    /// What the cluster is called, and where it is.
+    /// Names and namespace of the cluster's objects.
     pub names: &'a Names,
-    /// What is declared.
+    /// Spec of the cluster.
     pub spec: &'a ClusterSpec,
-    /// The package version of the component: while a cluster is upgraded, they differ.
+    /// Package version of the component: during an upgrade, components have different ones.
     pub package: &'a ClusterPackageVersionSpec,
-    /// Whether etcd has its members already, so that a new one joins them instead of beginning anew.
+    /// Whether etcd has members, so that a new one joins them instead of bootstrapping a new etcd cluster.
     pub etcd_exists: bool,
-    /// The minor of Kubernetes that is emulated, so that it is possible to go back to it.
+    /// Minor of Kubernetes that is emulated, so that a rollback to it is possible.
     pub emulates: Option<&'a str>,
-    /// The digest of the authorities that are trusted and that sign.
+    /// Digest of the trusted and the signing authorities.
     pub trusts: &'a str,
-    /// The number of members of etcd that run, and of those that API servers connect to.
+    /// Number of etcd members that run, and of members that API servers connect to.
     pub members: (u32, u32),
 }
 
-/// The annotation of a component's pods that says which authorities they trust, as a digest.
+/// Annotation of a component's pods with the digest of the authorities that they trust.
 pub const TRUST_BUNDLE_HASH: &str = "fleetwright.io/trust-bundle-hash";
 
-/// The annotation of a component's workload that says which package version it is of.
+/// Annotation of a component's workload with its package version.
 pub const PACKAGE_VERSION: &str = "fleetwright.io/package-version";
 
 /// All objects of that component.
@@ -146,12 +146,12 @@ impl Blueprint<'_> {
         self.spec.components.of(component).cloned().unwrap_or_default()
     }
 
-    /// The arguments of a component: those of the package version, over them those of the cluster, and over all our own.
+    /// Arguments of a component: those of the package version, overridden by those of the cluster, overridden by the operator's own.
     fn arguments(&self, component: ControlPlaneComponent) -> Vec<String> {
         let package = self.package.components.of(component);
         let mut all: BTreeMap<String, String> = self.default_arguments(component);
         all.extend(package.args.clone());
-        // While a cluster is changed, what it says of the version to come is not for the one that is there.
+        // During a change, the cluster's arguments for the target version do not apply to the version that still runs.
         let minor = VersionNode::of("", self.package).minor();
         let knows =
             |name: &str| component == ControlPlaneComponent::Etcd || knows(component, name, minor) != Some(false);
@@ -163,11 +163,11 @@ impl Blueprint<'_> {
         for (of, file, argument) in CONFIG_FILES {
             if of == component && given.contains(&file) {
                 all.insert(argument.to_owned(), format!("{}/{file}", component.config_folder()));
-                // The file says all of it, and both together are refused.
+                // The file contains the whole authorization configuration, and the API server refuses the argument together with it.
                 if argument == "authorization-config" {
                     all.remove("authorization-mode");
                 }
-                // Its Secret may change at any time, and keys are replaced by changing it.
+                // The Secret may change at any time, and keys are rotated by changing it.
                 if argument == "encryption-provider-config" {
                     all.insert("encryption-provider-config-automatic-reload".to_owned(), "true".to_owned());
                 }
@@ -176,7 +176,7 @@ impl Blueprint<'_> {
         all.into_iter().map(|(name, value)| format!("--{name}={value}")).collect()
     }
 
-    /// What a component gets unless somebody says otherwise.
+    /// Default arguments of a component.
     fn default_arguments(&self, component: ControlPlaneComponent) -> BTreeMap<String, String> {
         let usual: &[(&str, &str)] = match component {
             ControlPlaneComponent::Etcd => &[
@@ -186,18 +186,19 @@ impl Blueprint<'_> {
                 ("snapshot-count", "10000"),
             ],
             ControlPlaneComponent::Apiserver => &[
-                // What nodes need, such as kube-proxy, is. Pod security says who else may be.
+                // Node components such as kube-proxy are privileged. Pod security decides which other pods may be.
                 ("allow-privileged", "true"),
                 ("authorization-mode", "Node,RBAC"),
                 ("enable-admission-plugins", "NodeRestriction"),
                 ("kubelet-preferred-address-types", "InternalIP,ExternalIP,Hostname"),
                 ("profiling", "false"),
-                // It answers until everybody who balances load knows that it goes.
+                // The API server answers until all load balancers have removed it from their backends.
                 ("shutdown-delay-duration", "10s"),
             ],
             ControlPlaneComponent::ControllerManager => &[
                 ("controllers", "*,bootstrap-signer-controller,token-cleaner-controller"),
-                // With its own 20 and 30, it acts on a quota of a new cluster seconds later. The API server protects itself by priority and fairness.
+                // With the defaults of 20 and 30, it acts on a quota of a new cluster seconds later. The API server protects itself by priority and
+                // fairness.
                 ("kube-api-burst", "200"),
                 ("kube-api-qps", "100"),
                 ("profiling", "false"),
@@ -207,7 +208,7 @@ impl Blueprint<'_> {
         usual.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// What the operator alone says, because its other objects go with it.
+    /// Arguments that only the operator sets, because its other objects depend on them.
     fn operator_arguments(&self, component: ControlPlaneComponent) -> BTreeMap<String, String> {
         let namespace = &self.names.namespace;
         let network = &self.spec.network;
@@ -317,8 +318,8 @@ impl Blueprint<'_> {
         own.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// The files of component configuration, by name: those of the package version, those of the cluster over them. The scheduler always has
-    /// one, which says where it finds the API server.
+    /// The configuration files of a component, by name: those of the package version, overridden by those of the cluster. The scheduler always has
+    /// a file, which contains the path of its kubeconfig.
     fn config_files(&self, component: ControlPlaneComponent) -> Vec<(String, String)> {
         let package = self.package.components.of(component);
         let mut files: BTreeMap<String, String> =
@@ -326,7 +327,7 @@ impl Blueprint<'_> {
         for file in self.overrides(component).config {
             match file.content {
                 Some(content) => drop(files.insert(file.name, content)),
-                // It comes from a Secret.
+                // The file comes from a Secret.
                 None => drop(files.remove(&file.name)),
             }
         }
@@ -337,7 +338,7 @@ impl Blueprint<'_> {
         files.into_iter().collect()
     }
 
-    /// The names of files of component configuration that come from Secrets.
+    /// Names of the component's configuration files that come from Secrets.
     fn secret_files(&self, component: ControlPlaneComponent) -> Vec<String> {
         let given = self.overrides(component).config.into_iter();
         given.filter(|file| file.secret.is_some()).map(|file| file.name).collect()
@@ -351,7 +352,7 @@ impl Blueprint<'_> {
         })
     }
 
-    /// What holds the files of component configuration, wherever they come from.
+    /// The volume with the component's configuration files from ConfigMaps and Secrets.
     fn config_volume(&self, component: ControlPlaneComponent) -> Option<Value> {
         let (files, secret) = (self.config_files(component), self.secret_files(component));
         let name = format!("{}-config", component.binary());
@@ -372,7 +373,7 @@ impl Blueprint<'_> {
             "replicas": self.spec.replicas,
             "revisionHistoryLimit": 2,
             "progressDeadlineSeconds": 600,
-            // One more before one less: whoever answers goes on until another does.
+            // The surge pod must be ready before an old pod is deleted: the endpoint always has a backend.
             "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } },
             "selector": { "matchLabels": self.selector(component) },
             "template": self.pod(component),
@@ -380,7 +381,7 @@ impl Blueprint<'_> {
         self.object(Kind::Deployment, component.binary(), component, rest)
     }
 
-    /// What does not change in the life of a cluster.
+    /// Labels that do not change during the life of a cluster: the selector of a workload is immutable.
     fn selector(&self, component: ControlPlaneComponent) -> Value {
         json!({ names::CLUSTER: self.names.name, names::COMPONENT: component.binary() })
     }
@@ -402,7 +403,7 @@ impl Blueprint<'_> {
         if component == ControlPlaneComponent::Etcd {
             mounts.push(json!({ "name": "data", "mountPath": "/var/lib/etcd" }));
         } else {
-            // Some write what they make for themselves there, such as certificates of their own.
+            // Some components write files that they generate here, such as self-signed certificates.
             volumes.push(json!({ "name": "scratch", "emptyDir": {} }));
             mounts.push(json!({ "name": "scratch", "mountPath": "/tmp" }));
         }
@@ -443,9 +444,9 @@ impl Blueprint<'_> {
         if component == ControlPlaneComponent::Apiserver {
             template["metadata"]["labels"][names::SERVING] = json!("true");
         }
-        // Files are read when a component starts, and some read what they trust only then, too.
-        // Whether etcd begins or goes on is no reason to begin anew.
-        // How many members there are does not matter to one that has its data.
+        // Files are read when a component starts, and some components read their trust bundle only then, too.
+        // Bootstrapping or joining is no difference that restarts an etcd member.
+        // The number of members does not matter to a member that has its data.
         let peers = format!("--initial-cluster={}", self.names.etcd_peers(self.members.0));
         let text = json!([template, self.config_files(component), self.trusts]).to_string();
         let text = text.replace(GOES_ON, BEGINS).replace(&peers, "--initial-cluster=");
@@ -474,7 +475,7 @@ impl Blueprint<'_> {
     fn budget(&self, component: ControlPlaneComponent, rest: Value) -> Object {
         let mut spec = json!({
             "selector": { "matchLabels": self.selector(component) },
-            // A pod that does not work may always be moved.
+            // A pod that is not ready may always be evicted.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         });
         merge(&mut spec, rest);
@@ -501,7 +502,7 @@ fn etcd(of: &Blueprint<'_>) -> Vec<Object> {
         "replicas": of.members.0,
         "podManagementPolicy": "Parallel",
         "revisionHistoryLimit": 2,
-        // The operator replaces members itself, one at a time, and only while the others agree.
+        // The operator recreates members itself, one at a time, and only while the others have a quorum.
         "updateStrategy": { "type": "OnDelete" },
         "selector": { "matchLabels": of.selector(component) },
         "template": of.pod(component),
@@ -542,25 +543,25 @@ fn apiserver(of: &Blueprint<'_>) -> Vec<Object> {
     ]
 }
 
-/// An argument of members that go on, and of those that begin.
+/// Argument of members that join an existing etcd cluster.
 const GOES_ON: &str = "--initial-cluster-state=existing";
 const BEGINS: &str = "--initial-cluster-state=new";
 
-/// The same, of a cluster that begins.
+/// The same object, for a new etcd cluster.
 pub(super) fn for_new_cluster(body: &Value) -> Value {
     serde_json::from_str(&body.to_string().replace(GOES_ON, BEGINS)).unwrap_or_default()
 }
 
-/// The digest of what the pods of that object are made from: pods that carry another one are of before.
+/// The digest of the pod template of that object: pods with another digest are old.
 pub fn template_digest(object: &Object) -> Option<&str> {
     object.body["spec"]["template"]["metadata"]["annotations"][names::APPLIED_HASH].as_str()
 }
 
-/// The Secrets that a component's pods have, and which keys of them. An authority's key is only for who signs.
+/// The Secrets that a component's pods mount, and which of their keys. Only components that sign get the key of an authority.
 fn secrets(component: ControlPlaneComponent, external: bool) -> Vec<(&'static str, &'static [&'static str])> {
     const TRUST: &[&str] = &["ca.crt"];
     const PAIR: &[&str] = &["tls.crt", "tls.key"];
-    // It names the other files, which are read again when they change.
+    // The kubeconfig names the other files, which clients read again when they change.
     const KUBECONFIG: &[&str] = &["kubeconfig", "ca.crt", "tls.crt", "tls.key"];
     match component {
         ControlPlaneComponent::Etcd => vec![("etcd-ca", TRUST), ("etcd-server-tls", PAIR), ("etcd-peer-tls", PAIR)],
@@ -608,7 +609,7 @@ fn service_port(name: &str, number: u16) -> Value {
     json!({ "name": name, "port": number, "targetPort": number, "protocol": "TCP" })
 }
 
-/// Ready every second, so that a new replica serves as soon as it can; alive with patience, because a busy one must not be killed for it.
+/// Readiness is probed every second, so that a new replica serves as soon as it can; liveness tolerates more, so that a busy replica is not killed.
 fn probes(component: ControlPlaneComponent) -> Value {
     let (port, scheme, ready, alive) = match component {
         ControlPlaneComponent::Etcd => (2381, "HTTP", "/readyz", "/livez"),
@@ -629,7 +630,7 @@ fn probes(component: ControlPlaneComponent) -> Value {
     })
 }
 
-/// What is given, with the place of the kubeconfig in it: with a file, the scheduler does not look at its argument.
+/// The given configuration with the path of the kubeconfig in it: with a configuration file, the scheduler ignores its `--kubeconfig` argument.
 fn scheduler_config(given: &str) -> String {
     let mut config = serde_saphyr::from_str::<Value>(given).ok().filter(Value::is_object).unwrap_or_else(|| json!({}));
     if config.get("apiVersion").is_none() {
@@ -644,7 +645,7 @@ fn scheduler_config(given: &str) -> String {
     config.to_string()
 }
 
-/// Puts `more` over `base`, object by object.
+/// Merges `more` into `base` recursively; `more` wins.
 fn merge(base: &mut Value, more: Value) {
     match (base, more) {
         (Value::Object(base), Value::Object(more)) => {

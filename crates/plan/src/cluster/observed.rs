@@ -1,8 +1,8 @@
-//! What is observed of a cluster in one pass.
+//! The observed state of a cluster in one pass.
 //!
-//! Expected flow: whoever reconciles or rehearses a cluster gathers one [`Observed`] value, and every decision of that pass is made from it alone.
+//! Expected flow: a pass of the operator, or a plan, gathers one [`Observed`] value, and every decision is made from that value alone.
 //!
-//! Guarantees: the value owns all that it holds, so that nothing in it changes while a decision is made. Its objects are behind `Arc`s and are parsed only
+//! Guarantees: the value owns all its data, so that nothing in it changes while a decision is made. Its objects are behind `Arc`s and are parsed only
 //! when a decision reads them: gathering an [`Observed`] of a cluster in which nothing changed serialises nothing.
 
 use std::collections::BTreeMap;
@@ -23,18 +23,18 @@ use super::snapshots::SnapshotInputs;
 use super::unchanged::UnchangedComponent;
 use super::{Names, extensions, keys};
 
-/// Everything that is observed of a cluster.
+/// The observed state of a cluster.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// What the cluster and its parts are called.
+    /// Names of the cluster and its parts.
     pub names: Names,
-    /// The spec that is acted on.
+    /// The spec that is reconciled.
     pub spec: ClusterSpec,
     /// The status as it was last written.
     pub status: ClusterStatus,
     /// The generation of the Cluster.
     pub generation: Option<i64>,
-    /// The value of the annotation by which a person asks for another try of a change that failed.
+    /// The value of the annotation by which a person requests the retry of a failed change.
     pub retry: Option<String>,
     /// The package version that `spec.packageVersion` names.
     pub target: Arc<ClusterPackageVersionSpec>,
@@ -42,7 +42,7 @@ pub struct Observed {
     pub packages: BTreeMap<String, Arc<ClusterPackageVersionSpec>>,
     /// The uid of the namespace of the control plane, if it exists and is not terminating.
     pub namespace: Option<String>,
-    /// The authorities and the key of service-account tokens; none if whoever observes may not read Secrets.
+    /// The authorities and the key of service-account tokens; `None` if the observer may not read Secrets.
     pub keys: Option<keys::ObservedKeys>,
     /// The authorities that exist.
     pub anchors: Vec<ObservedAuthority>,
@@ -58,19 +58,19 @@ pub struct Observed {
     pub workloads: BTreeMap<ControlPlaneComponent, Workload>,
     /// The last proof of each API server by this process, by the uid of the pod.
     pub proofs: BTreeMap<String, Proof>,
-    /// What the members of etcd answered when they were last asked.
+    /// The answers of the members of etcd to the last query.
     pub members: Option<MemberQueryResult>,
     /// The volume claims of the members of etcd.
     pub claims: Vec<VolumeClaim>,
-    /// What is known for snapshots.
+    /// Inputs for snapshots.
     pub backup: SnapshotInputs,
-    /// Where clients reach the API servers, once that is known.
+    /// Address of the API servers for clients, if it is known.
     pub endpoint: Option<String>,
-    /// What is known of the extensions.
+    /// Inputs for extensions.
     pub extensions: extensions::ExtensionKnowledge,
-    /// What is known before a change of the package version starts.
+    /// Inputs for preflight checks.
     pub preflight: preflight::PreflightInputs,
-    /// Which machines have the present trust bundle, if they were asked.
+    /// The machines that lack the trust bundle, if they were queried.
     pub followers: Option<TrustDistribution>,
     /// The networks of the meta cluster, which control planes must not reach.
     pub meta: MetaNetworks,
@@ -106,7 +106,7 @@ pub trait LiveObject: Debug + Send + Sync {
     /// A content hash of the object. It costs nothing where the object is cached.
     fn print(&self) -> u64;
 
-    /// The extension that the object is of, by its label. It costs nothing where the object is cached.
+    /// The extension that the object belongs to, by its label. It costs nothing where the object is cached.
     fn extension(&self) -> Option<&str>;
 }
 
@@ -151,10 +151,10 @@ impl Objects {
     }
 }
 
-/// The pods of a component, and the package version that they were made from.
+/// The pods of a component, and its package version.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Workload {
-    /// The package version that it was last applied from; none if it does not exist.
+    /// The package version of the last apply; `None` if the workload does not exist.
     pub package: Option<String>,
     /// Its pods, also those that are terminating.
     pub replicas: Vec<Replica>,
@@ -175,7 +175,7 @@ pub struct Replica {
     pub node: Option<String>,
     /// The digest of the pod template that it was made from.
     pub template: Option<String>,
-    /// The digest of the authorities that it began with, see [`TRUST_BUNDLE_HASH`](super::objects::TRUST_BUNDLE_HASH).
+    /// Digest of the authorities with which the pod started, see [`TRUST_BUNDLE_HASH`](super::objects::TRUST_BUNDLE_HASH).
     pub trusts: Option<String>,
     /// The version in the name of its image.
     pub runs: Option<String>,
@@ -191,13 +191,13 @@ pub struct Replica {
     pub message: String,
     /// Its termination message says that it lost its data, see [`is_data_loss`](super::datastore::is_data_loss).
     pub lost: bool,
-    /// Whether its label lets it get clients, if it has one.
+    /// Whether its label allows it to serve clients, if it has the label.
     pub serves: Option<bool>,
     /// Its container is in CrashLoopBackOff.
     pub looping: bool,
-    /// It was ready before its container ended the last time: that it ended often says nothing of its data.
+    /// Whether it was ready before its last termination: its restart count then proves nothing about its data.
     pub was_ready: bool,
-    /// No node has room for it.
+    /// Whether it is unschedulable.
     pub unplaced: bool,
     /// Since when it is on a node and not ready.
     pub unready_since: Option<Timestamp>,

@@ -1,9 +1,9 @@
-//! What all pods of a control plane have: no rights on their node, and a place.
+//! Common fields of all pods of a control plane: security contexts, and placement.
 
 use fleetwright_api::ControlPlanePlacement;
 use serde_json::{Value, json};
 
-/// Nobody in particular: no image of ours has a user of that number, and none needs one.
+/// An unprivileged user id: no image has a user with it, and none needs one.
 const USER: u32 = 65_532;
 
 /// The `securityContext` of a pod.
@@ -24,7 +24,7 @@ pub(super) fn bound() -> Value {
     })
 }
 
-/// Says in the `spec` of a pod where it may run.
+/// Sets the placement in the `spec` of a pod.
 pub(super) fn place(spec: &mut Value, placement: &ControlPlanePlacement) {
     if !placement.node_selector.is_empty() {
         spec["nodeSelector"] = json!(placement.node_selector);

@@ -1,17 +1,17 @@
-//! NetworkPolicies of a control plane: whom its pods connect to, and who connects to them.
+//! NetworkPolicies of a control plane: allowed egress and ingress of its pods.
 //!
-//! An administrator of a business cluster chooses what its API server connects to: URLs of webhooks, addresses of Nodes and of EndpointSlices. So does
-//! whoever writes its Cluster: an S3 endpoint, an issuer, an external etcd. None of that may lead into the meta cluster.
+//! An administrator of a business cluster chooses what its API server connects to: URLs of webhooks, addresses of Nodes and of EndpointSlices. So
+//! does the author of its Cluster: an S3 endpoint, an issuer, an external etcd. None of these connections may lead into the meta cluster.
 //!
 //! Guarantees, where the meta cluster enforces NetworkPolicies:
-//! - each component connects to the others that it needs and, if it has to leave the control plane, to no network of the meta cluster and to no address
-//!   of a cloud's metadata service;
-//! - a pod of the namespace that no policy selects connects to nothing, and nothing connects to it. That policy comes when all others were seen, so that
-//!   no running control plane is cut off in between;
-//! - what is in the meta cluster and has to be reached says so itself, by the label [`REACHABLE`] on its pods and on their namespace.
+//! - each component connects to the others that it needs and, if it has to leave the control plane, to no network of the meta cluster and to no
+//!   address of a cloud's metadata service;
+//! - a pod of the namespace that no policy selects can neither connect nor be reached. That default policy is applied when all others are in the
+//!   cache, so that no running control plane is cut off in between;
+//! - pods in the meta cluster that control planes have to reach opt in, by the label [`REACHABLE`] on the pods and on their namespace.
 //!
-//! Caveats: networks of the meta cluster are known by flags of the operators ([`MetaNetworks`]). If they are not known, only the metadata addresses and
-//! what the ingress rules of control planes refuse are out of reach; operators log that, and count it.
+//! Caveats: networks of the meta cluster are known by flags of the operators ([`MetaNetworks`]). If they are not known, only the metadata addresses
+//! and pods that the ingress rules of control planes protect are out of reach; operators log that, and count it.
 
 use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, ControlPlaneComponent, ExtensionPlacement, names};
 use serde_json::{Value, json};
@@ -22,25 +22,25 @@ use super::networks::{MetaNetworks, Network};
 use super::objects::{API_PORT, ETCD_PORT, Kind, Object};
 use super::snapshots::SnapshotPodJob;
 
-/// Label of pods in the meta cluster, and of their namespace: control planes of business clusters may connect to them.
+/// Label of pods in the meta cluster, and of their namespace, to which control planes of business clusters may connect.
 pub const REACHABLE: &str = "fleetwright.io/reachable-from-control-planes";
 /// Label of namespaces whose pods may read metrics.
 pub const METRICS_READER: &str = "fleetwright.io/reads-metrics";
-/// Label of the operators' pods, and its value.
+/// Label of the operators' pods.
 const OPERATORS: (&str, &str) = ("app.kubernetes.io/name", "fleetwright-operators");
-/// Label that every namespace has: its name.
+/// Label with the name of a namespace, which every namespace has.
 const NAMESPACE: &str = "kubernetes.io/metadata.name";
-/// The policy that selects every pod and allows nothing.
+/// Policy that selects every pod and allows nothing.
 pub const DEFAULT_DENY: &str = "default-deny";
-/// The policy that lets pods ask for names.
+/// Policy that allows DNS.
 const DNS: &str = "names";
-/// The policy of all extensions with placement Meta.
+/// Policy of all extensions with placement Meta.
 const EXTENSIONS: &str = "extensions";
-/// Where members of etcd connect to each other, and where their metrics are.
+/// Peer port of etcd members, which also serves their metrics.
 const ETCD_PEERS: u16 = 2380;
 const ETCD_METRICS: u16 = 2381;
 
-/// Addresses where clouds give credentials to their machines, and addresses of one link alone. No control plane needs them.
+/// Metadata services, from which machines in clouds get credentials, and link-local addresses. No control plane needs them.
 const METADATA: [&str; 7] = [
     "169.254.0.0/16",
     // Azure, Alibaba, Oracle.
@@ -52,31 +52,31 @@ const METADATA: [&str; 7] = [
     "fd00:ec2::254/128",
     "fd20:ce::254/128",
 ];
-/// Where node-local caches of names answer.
+/// Address of node-local DNS caches.
 const LOCAL_DNS: &str = "169.254.20.10/32";
 
-/// What policies are made from.
+/// Inputs of the policies.
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyInputs<'a> {
-    /// What the cluster is called.
+    /// Names of the parts of the cluster.
     pub names: &'a Names,
-    /// What is declared.
+    /// Spec of the cluster.
     pub spec: &'a ClusterSpec,
     /// The package version of the component.
     pub package: &'a ClusterPackageVersionSpec,
-    /// The networks around.
+    /// Networks of the meta cluster and the operators.
     pub meta: &'a MetaNetworks,
-    /// A snapshot is being restored.
+    /// Whether a snapshot is being restored.
     pub restoring: bool,
 }
 
 impl PolicyInputs<'_> {
-    /// The names of all policies that allow something.
+    /// Names of all policies that allow something.
     pub fn expected(&self) -> Vec<&'static str> {
         ControlPlaneComponent::ALL.into_iter().flat_map(|component| self.of(component)).collect()
     }
 
-    /// The names of those that come with a component.
+    /// Names of the policies of a component.
     fn of(&self, component: ControlPlaneComponent) -> Vec<&'static str> {
         let etcd = self.spec.datastore.etcd.is_some();
         match component {
@@ -102,7 +102,7 @@ impl PolicyInputs<'_> {
         }
     }
 
-    /// The policies that come with a component, before its pods do.
+    /// Policies of a component, which are applied before its pods start.
     pub fn policies(&self, component: ControlPlaneComponent) -> Vec<Object> {
         self.of(component).into_iter().map(|name| self.policy(name)).collect()
     }
@@ -114,7 +114,7 @@ impl PolicyInputs<'_> {
         let own = self.labels(name);
         let (selector, ingress, egress) = match name {
             DNS => (
-                // It works on a volume, and connects to nothing.
+                // The pod works on a volume, and needs no connection.
                 json!({ "matchExpressions": [
                     { "key": names::COMPONENT, "operator": "NotIn", "values": [SnapshotPodJob::Clean.as_str()] },
                 ] }),
@@ -142,7 +142,7 @@ impl PolicyInputs<'_> {
                 // Kubelets, webhooks and APIServices in the business cluster, issuers, an external etcd.
                 egress.push(rule("to", self.outside(), &[]));
                 egress.push(rule("to", [reachable(), self.extensions()], &[]));
-                // Clients are everywhere. Who they are is for TLS and RBAC.
+                // Clients connect from everywhere. TLS and RBAC authenticate and authorize them.
                 (own, Some(vec![json!({ "ports": ports(&[API_PORT]) })]), egress)
             }
             _ if name == snapshot => {
@@ -160,7 +160,7 @@ impl PolicyInputs<'_> {
                 Some(vec![metrics(&[])]),
                 vec![
                     rule("to", [self.pods(apiserver)], &[API_PORT]),
-                    // Hosts by SSH, on whatever port, and where packages are.
+                    // Hosts by SSH, on any port, and package repositories.
                     rule("to", self.outside(), &[]),
                     rule("to", [reachable(), self.extensions()], &[]),
                 ],
@@ -188,12 +188,12 @@ impl PolicyInputs<'_> {
         json!({ "matchLabels": { names::CLUSTER: self.names.name, names::COMPONENT: component } })
     }
 
-    /// Pods of this control plane.
+    /// Peers: pods of this control plane.
     fn pods(&self, component: &str) -> Value {
         json!({ "podSelector": self.labels(component) })
     }
 
-    /// Pods of extensions beside this control plane. Whether they let anybody in is for policies that they bring.
+    /// Peers: pods of extensions beside this control plane. The extension's own policies decide about its ingress.
     fn extensions(&self) -> Value {
         json!({ "podSelector": {
             "matchLabels": { names::CLUSTER: self.names.name },
@@ -201,7 +201,7 @@ impl PolicyInputs<'_> {
         } })
     }
 
-    /// The operators, wherever they are.
+    /// Peers: the operators, in pods or outside.
     fn operators(&self) -> Vec<Value> {
         let mut all: Vec<_> =
             self.meta.operators.iter().map(|network| json!({ "ipBlock": { "cidr": network } })).collect();
@@ -216,7 +216,7 @@ impl PolicyInputs<'_> {
         all
     }
 
-    /// Pods that answer for names. Ports are those of pods, and differ: 53 and 1053 and 5353 are all in use.
+    /// Peers: pods that serve DNS. The ports are those of pods, and differ: 53 and 1053 and 5353 are all in use.
     fn dns(&self) -> Vec<Value> {
         let pods = |namespace: &str, key: &str, values: &[&str]| {
             json!({
@@ -234,8 +234,8 @@ impl PolicyInputs<'_> {
         ]
     }
 
-    /// Everywhere but in the meta cluster and at a metadata service. If networks of the meta cluster are known, but none of a family, its pods have no
-    /// addresses of that family and need none.
+    /// Peers: all addresses except the meta cluster and metadata services. If networks of the meta cluster are known, but none of an address family,
+    /// its pods have no addresses of that family and need none.
     fn outside(&self) -> Vec<Value> {
         let known = &self.meta.networks;
         let families = [(false, "0.0.0.0/0"), (true, "::/0")].into_iter();
@@ -249,14 +249,14 @@ impl PolicyInputs<'_> {
             .collect()
     }
 
-    /// Where snapshots are kept, if that is no volume.
+    /// Peers: the snapshot store, unless it is a volume.
     fn store(&self) -> Vec<Value> {
         let policy = self.spec.snapshots.clone().unwrap_or_default();
         let Some(bucket) = policy.s3 else { return Vec::new() };
         vec![rule("to", self.outside(), &[port(&bucket.endpoint)]), rule("to", [reachable()], &[])]
     }
 
-    /// Whether the scheduler's configuration names extenders, or is in a Secret and may.
+    /// Whether the scheduler's configuration names extenders, or is in a Secret and may name them.
     fn extends_scheduler(&self) -> bool {
         let package = self.package.components.scheduler.config.iter().map(|file| Some(file.content.as_str()));
         let own = self.spec.components.scheduler.iter().flat_map(|one| &one.config);
@@ -285,40 +285,41 @@ pub(crate) fn is_ours(name: &str) -> bool {
         || SnapshotPodJob::of(name).is_some()
 }
 
-/// Selects every pod of a control plane's namespace, and allows nothing.
+/// The policy that selects every pod of a control plane's namespace, and allows nothing.
 pub fn default_deny(names: &Names) -> Object {
     let types = ["Ingress", "Egress"];
     names.policy(DEFAULT_DENY, json!({ "podSelector": {}, "policyTypes": types, "ingress": [], "egress": [] }))
 }
 
-/// Where a policy differs from the wanted one. Unlike with other objects, what others added is a difference: a rule more opens something.
+/// Path of the first difference of a policy. Unlike with other objects, an addition of somebody else is a difference: one more rule allows more
+/// connections.
 pub(super) fn difference(live: &Value, wanted: &Value) -> Option<String> {
     let rules = |policy: &Value| {
         let mut spec = policy["spec"].clone();
         if let Some(spec) = spec.as_object_mut() {
-            // What is empty is left out by the API server.
+            // The API server drops empty values.
             spec.retain(|_, value| value.as_array().is_none_or(|list| !list.is_empty()));
         }
         spec
     };
-    // Entries of rules have no name by which they could be told apart: two ports may differ in their protocol alone.
+    // Entries of rules have no merge key: two ports may differ only in their protocol.
     let metadata = |policy: &Value| json!({ "metadata": policy["metadata"] });
     let place = super::object_drift::difference(&metadata(live), &metadata(wanted));
     place.or_else(|| (rules(live) != rules(wanted)).then(|| "spec".to_owned()))
 }
 
-/// Pods that their owner opened for control planes.
+/// Peer: pods whose owner allows connections from control planes.
 fn reachable() -> Value {
     let labels = json!({ "matchLabels": { REACHABLE: "true" } });
     json!({ "namespaceSelector": labels, "podSelector": labels })
 }
 
-/// Whoever reads metrics, at these ports or at all.
+/// Ingress rule for readers of metrics, at these ports or at all.
 fn metrics(at: &[u16]) -> Value {
     rule("from", [json!({ "namespaceSelector": { "matchLabels": { METRICS_READER: "true" } } })], at)
 }
 
-/// `from` or `to` these peers, at these ports or at all.
+/// A rule `from` or `to` these peers, at these ports or at all.
 fn rule(direction: &str, peers: impl IntoIterator<Item = Value>, at: &[u16]) -> Value {
     let mut rule = json!({ direction: peers.into_iter().collect::<Vec<_>>() });
     if !at.is_empty() {

@@ -1,9 +1,10 @@
-//! What is looked at before a cluster is brought to another package version, and what holds it back.
+//! Preflight checks before a cluster gets another package version.
 //!
-//! Expected flow: a change is asked for; what callers use and what the quotas allow is asked once, at every API server; while something is found, nothing is
-//! touched and `Upgradable` says what and what to do; when nothing is found any more, or a person overrides it for exactly this change, it begins. What has
-//! begun is not looked at again. Going back, also by restoring a snapshot, is held back by nothing but kubelets that are known to be newer than what it goes
-//! back to. What was found out counts for five minutes: a change that waited longer for its snapshot, or for a pause to end, asks again.
+//! Expected flow: a change is declared; every API server is asked once which APIs clients use and what the quotas allow; while there is a finding,
+//! nothing is changed, and the condition `Upgradable` names the finding and what to do; when there is no finding any more, or a person overrides it
+//! for exactly this change, the change starts. A change that has started is not checked again. A rollback, also by restoring a snapshot, is blocked
+//! only by kubelets that are known to be newer than the API servers would be. A survey is valid for five minutes: a change that waited longer for its
+//! snapshot, or for the end of a pause, asks again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,62 +25,62 @@ use super::survey::{Survey, SurveyQuestion};
 use super::upgrade_path::VersionNode;
 use crate::skew::{self, Skew};
 
-/// What was found out counts for this long, and is asked again then: neither callers, quotas nor kubelets are watched.
+/// A survey is valid for this long and is repeated then: clients, quotas and kubelets are not watched.
 pub(super) const SURVEY_TTL: SignedDuration = SignedDuration::from_mins(5);
-/// So many APIs are named, and the others counted.
+/// Number of APIs or nodes that a message names; the others are counted.
 const MAX_LISTED_NODES: usize = 5;
 
-/// What is known beside what is seen.
+/// Inputs of the checks that are not in the caches.
 #[derive(Clone, Debug, Default)]
 pub struct PreflightInputs {
-    /// What was found out, if it was.
+    /// The newest survey, if there is one.
     pub survey: Option<Survey>,
     /// The value of the annotation [`names::OVERRIDE`].
     pub overrides: Option<String>,
 }
 
-/// Something that stands against a change.
+/// A reason not to start a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreflightFinding {
-    /// One word in CamelCase, for programs and for overriding it.
+    /// Reason in CamelCase, for programs and for the override annotation.
     pub reason: &'static str,
-    /// What was found.
+    /// What the check found.
     pub message: String,
-    /// What to do about it.
+    /// What to do about the finding.
     pub advice: String,
-    /// Whether a person may say that it does not matter.
+    /// Whether a person may override the finding.
     pub overridable: bool,
-    /// A person did, for this change.
+    /// Whether a person has overridden the finding for this change.
     pub overridden: bool,
 }
 
-/// How a change stands before it begins.
+/// Result of the checks for a change that has not started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Preflight {
-    /// A change is about to begin.
+    /// Whether the change would start in this pass.
     pub begins: bool,
-    /// What stands against it.
+    /// The findings for the change.
     pub findings: Vec<PreflightFinding>,
-    /// Find this out.
+    /// The survey to run.
     pub ask: Option<SurveyQuestion>,
-    /// What is being found out, in a few words.
+    /// Short description of the running survey.
     pub checking: Option<String>,
-    /// When to look again.
+    /// When to run the next pass.
     pub next: Option<Timestamp>,
-    /// Why a restore that leads back to an older minor does not begin.
+    /// Why a restore to an older minor does not start.
     pub restore_waits: Option<String>,
 }
 
 pub(super) type Package<'a> = (&'a str, &'a ClusterPackageVersionSpec);
 
-/// Keeps the cluster where it is while something stands against the step.
+/// Keeps the cluster at its version while there are findings against the step.
 pub(super) fn run_checks<'a>(
     seen: &'a Observed,
     step: VersionStep<'a>,
     now: Timestamp,
 ) -> (VersionStep<'a>, Preflight) {
-    // The snapshot is taken when nothing else stands against it: where there is no room, there is none for its pod either.
+    // The snapshot is taken only when there is no other finding: without quota for one more replica, there is none for the snapshot pod either.
     let snapshot = step.refused.as_ref().is_some_and(|(reason, _)| *reason == names::reasons::SNAPSHOT_REQUIRED);
     let target = if snapshot { Some(seen.target()) } else { step.package() };
     let Some(target) = target else { return restored(seen, step, now) };
@@ -99,8 +100,8 @@ pub(super) fn run_checks<'a>(
     (VersionStep::stays(at, seen.status.emulates.clone(), refused), preflight)
 }
 
-/// Keeps a restore from leading back to an older minor while kubelets are newer than that: nothing is stopped while its snapshot is looked at, and no other restore is
-/// left for it.
+/// Blocks a restore to an older minor while kubelets are newer than that minor: no component is stopped while the snapshot is checked, and the
+/// operator does not switch to another restore.
 fn restored<'a>(seen: &'a Observed, step: VersionStep<'a>, now: Timestamp) -> (VersionStep<'a>, Preflight) {
     let at = CurrentVersion::of(seen);
     let looks = restore::stage(seen) == Some(RestoreStage::Checking) || restore::instead(seen).is_some();
@@ -122,7 +123,7 @@ fn restored<'a>(seen: &'a Observed, step: VersionStep<'a>, now: Timestamp) -> (V
     (VersionStep::stays(at, seen.status.emulates.clone(), (reason, why)), preflight)
 }
 
-/// Where a change begins from, if one is about to: nothing of it was applied, and nothing of another is under way.
+/// The current version, if a change is about to start: nothing of the target was applied, and no other change is in progress.
 pub(super) fn begins<'a>(seen: &'a Observed, target: Package<'_>) -> Option<CurrentVersion<'a>> {
     if restore::holds(seen) {
         return None;
@@ -135,7 +136,7 @@ pub(super) fn begins<'a>(seen: &'a Observed, target: Package<'_>) -> Option<Curr
     untouched(seen, at.name, to.name).then_some(at)
 }
 
-/// Where a rollback to an older minor begins from, if one is about to.
+/// The current version, if a rollback to an older minor is about to start.
 fn goes_back<'a>(seen: &'a Observed, target: Package<'_>) -> Option<CurrentVersion<'a>> {
     if restore::holds(seen) {
         return None;
@@ -144,27 +145,27 @@ fn goes_back<'a>(seen: &'a Observed, target: Package<'_>) -> Option<CurrentVersi
     (is_back(&at, target) && untouched(seen, at.name, target.0)).then_some(at)
 }
 
-/// Whether the second is of an older minor than the first.
+/// Whether the minor of `target` is older than the minor of `at`.
 fn is_back(at: &CurrentVersion<'_>, target: Package<'_>) -> bool {
     let to = VersionNode::of(target.0, target.1);
     at.stop().is_some_and(|from| to.is_older_than(&from) && from.minor() != to.minor())
 }
 
-/// Whether everything is of that package version, and nothing of the other one was applied.
+/// Whether all components have the package version `name`, and nothing of `to` was applied.
 fn untouched(seen: &Observed, name: &str, to: &str) -> bool {
     seen.workloads.iter().all(|(component, workload)| match (component, workload.package.as_deref()) {
-        // It may be newer than the rest after a rollback.
+        // After a rollback, etcd may be newer than the other components.
         (ControlPlaneComponent::Etcd, Some(package)) => package != to || etcd_data::etcd_stayed_at(seen, to),
         (_, Some(package)) => package == name,
         (_, None) => true,
     })
 }
 
-/// What stands against a rollback: nothing but kubelets that are known to be newer than the API servers would be. A control plane that does not
-/// answer can be rolled back.
+/// Findings against a rollback: only kubelets that are known to be newer than the API servers would be. A control plane that does not answer can be
+/// rolled back.
 fn before_rollback(seen: &Observed, target: Package<'_>, now: Timestamp) -> Preflight {
     let mut preflight = Preflight { begins: true, ..Preflight::default() };
-    // API servers may come and go in a rollback: an answer counts whichever pods there are.
+    // API servers may be recreated in a rollback: the answer is valid whichever pods exist.
     let ask = SurveyQuestion { of: format!("back to {}", target.0), ..ask(seen, target.0) };
     if ask.servers.is_empty() {
         return preflight;
@@ -182,8 +183,8 @@ fn before_rollback(seen: &Observed, target: Package<'_>, now: Timestamp) -> Pref
     preflight
 }
 
-/// What is asked again and when, and what a person has overridden. `holds` says that something was found, `begins` that the change would begin in this
-/// pass: an old answer is asked again in both cases.
+/// Sets the next survey and applies the overrides. `holds`: there are findings. `begins`: the change would start in this pass. In both cases an
+/// expired survey is repeated.
 fn settle(
     preflight: &mut Preflight,
     seen: &Observed,
@@ -203,7 +204,7 @@ fn settle(
     override_findings(&mut preflight.findings, seen.preflight.overrides.as_deref(), target.0);
 }
 
-/// Marks what a person has overridden for that step.
+/// Marks the findings that a person has overridden for that step.
 pub(super) fn override_findings(findings: &mut [PreflightFinding], annotation: Option<&str>, step: &str) {
     let overrides = overrides(annotation, step);
     for finding in findings {
@@ -211,8 +212,8 @@ pub(super) fn override_findings(findings: &mut [PreflightFinding], annotation: O
     }
 }
 
-/// Nodes that would fall out of the skew that Kubernetes supports. Nodes say their version themselves: one that lies can hold a change back until
-/// a person overrides it.
+/// Nodes that would leave the version skew that Kubernetes supports. Kubelets report their own version: one that reports a wrong version can block a
+/// change until a person overrides the finding.
 fn kubelets(survey: &Survey, target: Package<'_>) -> Option<PreflightFinding> {
     let version = &target.1.kubernetes;
     let nodes = match &survey.kubelets {
@@ -253,7 +254,7 @@ fn kubelets(survey: &Survey, target: Package<'_>) -> Option<PreflightFinding> {
     None
 }
 
-/// What stands against the end of a soak, besides what it waits for anyway: what it needs is what the new minor needs.
+/// Findings against the end of a soak, besides its own conditions: the end needs what the new minor needs.
 pub(super) fn before_finish(seen: &Observed, survey: &Survey, at: Package<'_>) -> Vec<PreflightFinding> {
     callers(seen, survey, at)
         .into_iter()
@@ -262,7 +263,7 @@ pub(super) fn before_finish(seen: &Observed, survey: &Survey, at: Package<'_>) -
         .collect()
 }
 
-/// What stands against bringing the cluster to that package version. `begins` says that it would begin in this pass.
+/// Findings against the change to that package version. `begins`: the change would start in this pass.
 pub(super) fn preflight(seen: &Observed, target: Package<'_>, begins: bool, now: Timestamp) -> Preflight {
     let mut findings: Vec<PreflightFinding> = arguments::unknown(&seen.spec, target)
         .into_iter()
@@ -292,7 +293,8 @@ pub(super) fn preflight(seen: &Observed, target: Package<'_>, begins: bool, now:
     preflight
 }
 
-/// What the annotation overrides for that package version: `REASON@PACKAGE-VERSION`, separated by commas. What was said of another change does not count.
+/// Reasons that the annotation overrides for that package version: `REASON@PACKAGE-VERSION`, separated by commas. Overrides for other changes do not
+/// count.
 fn overrides<'a>(annotation: Option<&'a str>, target: &str) -> BTreeSet<&'a str> {
     let all = annotation.unwrap_or_default().split(',').filter_map(|one| one.trim().split_once('@'));
     all.filter(|(_, package)| *package == target).map(|(reason, _)| reason).collect()
@@ -306,7 +308,7 @@ fn findings_message(target: &str, against: &[&PreflightFinding]) -> String {
     listed(&format!("the change to {target} is blocked; nothing was changed"), target, against)
 }
 
-/// What stands against a step, what to do about it, and how to override it.
+/// Message with the findings, what to do about each, and how to override them.
 pub(super) fn listed(what: &str, target: &str, against: &[&PreflightFinding]) -> String {
     let mut text = format!("{what}: ");
     for (number, finding) in against.iter().enumerate() {
@@ -326,7 +328,7 @@ fn running_replicas(seen: &Observed, component: ControlPlaneComponent) -> impl I
     workload.into_iter().flat_map(|workload| &workload.replicas).filter(|replica| !replica.ending)
 }
 
-/// Members that are missing. Without a quorum the step is refused before this.
+/// Finding about missing members. If the quorum is lost, the step is refused before this check.
 fn datastore(seen: &Observed) -> Option<PreflightFinding> {
     let members = count(seen, ControlPlaneComponent::Etcd);
     let ready = running_replicas(seen, ControlPlaneComponent::Etcd).filter(|replica| replica.ready).count();
@@ -350,7 +352,7 @@ fn servers(seen: &Observed) -> Option<PreflightFinding> {
     })
 }
 
-/// What has to be found out: an answer counts for one change, at pods that began when they did.
+/// The survey question: an answer is valid for one change and for the API server pods that exist now.
 pub(super) fn ask(seen: &Observed, target: &str) -> SurveyQuestion {
     let all: Vec<_> =
         running_replicas(seen, ControlPlaneComponent::Apiserver).filter(|replica| replica.ready).collect();
@@ -383,7 +385,8 @@ fn callers(seen: &Observed, survey: &Survey, target: Package<'_>) -> Option<Pref
     })
 }
 
-/// Whether one more replica finds no room: one that is there finds none, or a quota of the namespace says so. What nodes have left is not looked at.
+/// Finding that one more replica cannot be created: a replica is unschedulable, or a quota of the namespace refuses it. The free capacity of nodes is
+/// not checked.
 fn quota_finding(seen: &Observed, survey: Option<&Survey>, target: Package<'_>) -> Option<PreflightFinding> {
     let advice = "free resources in the meta cluster for one more replica of each component";
     let mut all = seen.workloads.keys().flat_map(|component| running_replicas(seen, *component));
@@ -408,7 +411,7 @@ fn quota_finding(seen: &Observed, survey: Option<&Survey>, target: Package<'_>) 
     }
 }
 
-/// What a pod of each component that surges asks for.
+/// Resource requests of a pod of each component that surges.
 fn requests(seen: &Observed, target: Package<'_>) -> Vec<BTreeMap<String, String>> {
     let of = Blueprint {
         names: &seen.names,

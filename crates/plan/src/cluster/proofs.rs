@@ -1,4 +1,4 @@
-//! Proofs of API servers: which replicas are to be proven now, and which still count as proven.
+//! Proofs of API servers: which replicas to prove now, and which still count as proven.
 
 use std::time::Duration;
 
@@ -8,38 +8,38 @@ use jiff::Timestamp;
 use super::heal;
 use super::observed::{Observed, Replica};
 
-/// A proof is done again after this long, so that what breaks without a sign is found.
+/// Interval of proofs, so that failures without another sign are found.
 pub const PROVE_EVERY: Duration = Duration::from_secs(600);
-/// A proof that failed is tried again after this long.
+/// Interval after a failed proof.
 const PROVE_AGAIN: Duration = Duration::from_secs(5);
-/// A proof that is older than this counts no more.
+/// Age at which a proof expires.
 const PROOF_LASTS: Duration = Duration::from_secs(3 * 3600);
 
-/// A pod that is to be proven.
+/// A pod to prove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProofTarget {
     /// Its name.
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// Where it answers.
+    /// Address of the pod.
     pub ip: String,
-    /// Of which beginning of its container.
+    /// Restart count of its container.
     pub restarts: i32,
-    /// The cluster was never proven: it has no users yet.
+    /// Whether the cluster was never proven, so that it has no users yet.
     pub first: bool,
 }
 
-/// The proofs of a pass.
+/// Proofs to start in a pass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ProofSteps {
-    /// Prove these now.
+    /// API servers to prove now.
     pub prove: Vec<ProofTarget>,
     /// When the next proof is due.
     pub next: Option<Timestamp>,
 }
 
-/// When a replica was last proven, if it still is: by this process, or by one before it as the status says.
+/// When a replica was last proven, if the proof has not expired: by this process, or by an earlier one according to the status.
 pub(super) fn proven_at(seen: &Observed, replica: &Replica) -> Option<Timestamp> {
     match seen.proofs.get(&replica.uid) {
         Some(proof) if proof.restarts == replica.restarts => proof.outcome.as_ref().ok().map(|_| proof.at),
@@ -60,11 +60,11 @@ fn acts(seen: &Observed) -> bool {
         .all(|one| seen.workloads.get(one).is_some_and(|workload| workload.replicas.iter().any(runs)))
 }
 
-/// Which replicas of the API server are to be proven now, and when the next one is.
+/// The API servers to prove now, and the time of the next proof.
 pub(super) fn prove(seen: &Observed, now: Timestamp) -> ProofSteps {
     let mut proofs = ProofSteps::default();
     let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return proofs };
-    // A proof waits for those who act. Where they were never there, many would wait for long while others could be proven in their place.
+    // A proof needs the controller-manager and the scheduler. In new clusters without them, many proofs would wait for long while others could run.
     if seen.status.package_version.is_none() && !acts(seen) {
         return proofs;
     }
@@ -72,16 +72,16 @@ pub(super) fn prove(seen: &Observed, now: Timestamp) -> ProofSteps {
     for replica in workload.replicas.iter().filter(|replica| replica.ready && !replica.ending) {
         let Some(ip) = &replica.ip else { continue };
         let again = match seen.proofs.get(&replica.uid) {
-            // Where one fails again and again, the others show whether it is alone with it.
+            // If one replica fails repeatedly, proofs of the others show whether only that one fails.
             Some(proof) if proof.outcome.is_ok() && doubted.is_some_and(|since| proof.at < since) => now,
             Some(proof) if proof.restarts == replica.restarts => {
                 let wait = if proof.outcome.is_ok() { jittered(&replica.uid) } else { PROVE_AGAIN };
                 proof.at.checked_add(wait).unwrap_or(now)
             }
             Some(_) => now,
-            // What a process before us proved does not tell what it emulates.
+            // A proof of an earlier process does not tell the emulated minor.
             None if seen.status.finishing.is_some() => now,
-            // Proven by a process before us: in its time, and no longer than that.
+            // Proven by an earlier process: repeated at its interval, and not later.
             None => match proven_at(seen, replica) {
                 Some(at)
                     if now.duration_since(at) < jiff::SignedDuration::try_from(PROOF_LASTS).unwrap_or_default() =>
@@ -102,7 +102,7 @@ pub(super) fn prove(seen: &Observed, now: Timestamp) -> ProofSteps {
     proofs
 }
 
-/// The period of a pod: those of a fleet that began together do not stay together.
+/// The proof interval of a pod, jittered: pods of a fleet that started together are not proven together.
 fn jittered(uid: &str) -> Duration {
     let spread = uid.bytes().fold(7_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte))) % 200;
     PROVE_EVERY + Duration::from_secs(spread)

@@ -1,4 +1,4 @@
-//! Machines that are joined to a cluster that is to be deleted: whether they hold it, and which of them are released.
+//! Machines that are joined to a cluster that is to be deleted: whether they block the deletion, and which of them are released.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{counted, some};
 
-/// The type of the Operation that releases machines.
+/// Type of the Operation that releases machines.
 pub const RELEASE_MACHINES: &str = "ReleaseMachines";
-/// What is joined is listed again after this long.
+/// Interval at which joined objects are listed.
 const RELIST_AFTER: SignedDuration = SignedDuration::from_secs(10);
-/// What was listed this long ago is not acted on.
+/// Age at which a list is no longer acted on.
 const JOINED_ANSWER_TTL: SignedDuration = SignedDuration::from_secs(30);
-/// API servers do not answer for good after this many attempts to list what is joined, over at least this time: one that restarts, or a node that is
-/// drained, is back before.
+/// Number of failed attempts to list joined objects, and the minimum time that they span, after which API servers count as permanently unavailable: a
+/// restart, or the drain of a node, takes less.
 const DEAD_AFTER: (u32, SignedDuration) = (3, SignedDuration::from_mins(2));
 /// One Operation deletes at most this many objects: a pass waits for it.
 const BATCH: usize = 50;
@@ -28,7 +28,7 @@ pub struct ListedObject {
     pub name: String,
     /// Its uid: another object of that name is not deleted in its place.
     pub uid: String,
-    /// It is marked for deletion already.
+    /// Whether the object is marked for deletion.
     pub terminating: bool,
 }
 
@@ -38,54 +38,54 @@ impl fmt::Display for ListedObject {
     }
 }
 
-/// What is joined to a cluster.
+/// Objects that are joined to a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JoinedObjects {
-    /// Its Machines.
+    /// Machines of the cluster.
     pub machines: Vec<ListedObject>,
-    /// The names of its Nodes.
+    /// Names of its Nodes.
     pub nodes: Vec<String>,
-    /// Its disruption budgets, if it has Machines.
+    /// Disruption budgets, if the cluster has Machines.
     pub budgets: Vec<ListedObject>,
 }
 
-/// Why it is not known what is joined to a cluster.
+/// Why the joined objects of a cluster are unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListJoinedError {
     /// No API server of the cluster is ready.
     #[error("no API server is ready")]
     NoServer,
-    /// An API server that is ready was asked, or the meta cluster for what it takes to ask it, and that failed. It says nothing about the cluster.
+    /// The request to a ready API server, or the request to the meta cluster for its certificates, failed. That proves nothing about the cluster.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Attempts in a row, all of which found no API server that is ready.
+/// Consecutive attempts that found no ready API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedAttempts {
-    /// When the first of them failed.
+    /// Time of the first failed attempt.
     pub since: Timestamp,
     /// Number of attempts.
     pub times: u32,
 }
 
-/// What a business cluster answered, and when.
+/// Answer of a business cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinedAnswer {
-    /// When it answered.
+    /// Time of the answer.
     pub at: Timestamp,
-    /// What `onDelete` said when it was asked.
+    /// Value of `onDelete` at the time of the query.
     pub on_delete: ClusterOnDelete,
-    /// What is joined, or why it is not known.
+    /// The joined objects, or why they are unknown.
     pub found: Result<JoinedObjects, ListJoinedError>,
-    /// The attempts until this one that found no API server, if it found none.
+    /// Consecutive attempts up to this one that found no API server, if it found none.
     pub unanswered: Option<FailedAttempts>,
-    /// An Operation released machines since, or failed to: only another answer tells what is left.
+    /// Whether an Operation has released machines since, or failed to: only the next answer tells what is left.
     pub acted_on: bool,
 }
 
 impl JoinedAnswer {
-    /// An answer, after the one before it.
+    /// An answer that follows the previous one.
     pub fn after(
         before: Option<&Self>,
         at: Timestamp,
@@ -98,13 +98,13 @@ impl JoinedAnswer {
         Self { at, on_delete, found, unanswered, acted_on: false }
     }
 
-    /// The same answer while a restore keeps the API servers stopped: it tells nothing then that none of them is ready.
+    /// The same answer while a restore keeps the API servers stopped: that none of them is ready then proves nothing.
     #[must_use]
     pub fn while_restoring(self) -> Self {
         Self { unanswered: None, ..self }
     }
 
-    /// Whether there was no API server to ask, for so long that it will not change by itself.
+    /// Whether no API server was ready for so long that no recovery is expected.
     fn is_dead(&self) -> bool {
         let (times, span) = DEAD_AFTER;
         self.unanswered.is_some_and(|none| none.times >= times && self.at.duration_since(none.since) >= span)
@@ -114,36 +114,37 @@ impl JoinedAnswer {
 /// Objects of a business cluster that are to be deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReleaseBatch {
-    /// Disruption budgets, which go first: pods of the last machine cannot go anywhere else, and a budget that wants them to would keep the machine for ever.
+    /// Disruption budgets, which are deleted first: pods of the last machine cannot run elsewhere, so a budget could block the drain of the machine
+    /// for ever.
     pub budgets: Vec<ListedObject>,
     /// Machines.
     pub machines: Vec<ListedObject>,
 }
 
 impl ReleaseBatch {
-    /// Stands for these objects and no others.
+    /// Fingerprint of exactly these objects.
     pub fn fingerprint(&self) -> String {
         let uids: Vec<_> = self.budgets.iter().chain(&self.machines).map(|one| one.uid.as_str()).collect();
         super::digest(&uids.join("\n"), 16)
     }
 }
 
-/// Why a cluster that is to be deleted stays for now, and what is done about it.
+/// Why the deletion of a cluster is blocked, and the next steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeletionHold {
-    /// Why, and what to do; none before there was an answer.
+    /// The reason, and what to do; `None` before the first answer.
     pub message: Option<String>,
-    /// List what is joined.
+    /// Whether to list the joined objects.
     pub ask: bool,
-    /// Delete these.
+    /// Objects to delete.
     pub release: Option<ReleaseBatch>,
-    /// All that are joined are being deleted: none is left to release.
+    /// Whether all joined objects are being deleted, so that none is left to release.
     pub released: bool,
-    /// When to look again.
+    /// When to run the next pass.
     pub next: Option<Timestamp>,
 }
 
-/// Whether machines hold a cluster that is to be deleted; none if nothing does.
+/// Whether machines block the deletion of a cluster; `None` if they do not.
 pub fn deletion_hold(
     on_delete: ClusterOnDelete,
     answer: Option<&JoinedAnswer>,
@@ -156,7 +157,7 @@ pub fn deletion_hold(
     let fresh = now.duration_since(answer.at) < JOINED_ANSWER_TTL;
     let free = match &answer.found {
         Ok(joined) => joined.machines.is_empty() && (release || joined.nodes.is_empty()),
-        // Machines are left as they are. That is only right where there is no control plane any more that could release them.
+        // Machines are not released. That is right only if no control plane is left that could release them.
         Err(_) => release && answer.is_dead(),
     };
     if free {
@@ -201,7 +202,7 @@ pub fn deletion_hold(
     })
 }
 
-/// What is to be deleted next.
+/// The next objects to delete.
 fn left(joined: &JoinedObjects) -> Option<ReleaseBatch> {
     let here = |all: &[ListedObject]| -> Vec<ListedObject> {
         all.iter().filter(|one| !one.terminating).take(BATCH).cloned().collect()
@@ -252,7 +253,7 @@ mod tests {
             assert!(deletion_hold(ReleaseMachines, Some(&answer), after(attempt * 10)).is_some(), "attempt {attempt}");
             known = Some(answer);
         }
-        // No API server is ready: several attempts over two minutes, in a row.
+        // No API server is ready: several consecutive attempts over two minutes.
         let none = |known: Option<&JoinedAnswer>, at: i64, on_delete| {
             JoinedAnswer::after(known, after(at), on_delete, Err(ListJoinedError::NoServer))
         };
@@ -271,10 +272,10 @@ mod tests {
         assert!(deletion_hold(ReleaseMachines, Some(&restoring), after(120)).is_some(), "a restore stopped them");
         let waits = none(Some(&answer), 120, WaitForMachines);
         assert!(deletion_hold(WaitForMachines, Some(&waits), after(120)).is_some(), "that is for a person to decide");
-        // Two attempts, however far apart: the operator may have been away in between.
+        // Two attempts, however far apart: the operator may have been stopped in between.
         let two = none(Some(&none(None, 0, ReleaseMachines)), 600, ReleaseMachines);
         assert!(deletion_hold(ReleaseMachines, Some(&two), after(600)).is_some());
-        // An answer or another error in between begins again.
+        // An answer or another error in between resets the count.
         let between = JoinedAnswer::after(Some(&answer), after(115), ReleaseMachines, failed("timed out"));
         let answer = none(Some(&between), 120, ReleaseMachines);
         assert_eq!(answer.unanswered, Some(FailedAttempts { since: after(120), times: 1 }));
@@ -290,7 +291,7 @@ mod tests {
         let machines = [listed("a", false), listed("b", true)];
         let waits = deletion_hold(WaitForMachines, Some(&answer(WaitForMachines, &machines)), NOW).unwrap();
         assert_eq!((waits.release, waits.ask), (None, false));
-        // What was listed before somebody changed onDelete is listed again.
+        // After a change of `onDelete`, the objects are listed again.
         let changed = deletion_hold(ReleaseMachines, Some(&answer(WaitForMachines, &machines)), NOW).unwrap();
         assert!(changed.ask && changed.release.is_none());
 

@@ -1,9 +1,9 @@
-//! New authorities in place of old ones, in phases: while one side already has the new, the other still trusts the old.
+//! Rotation of authorities in phases: while one side already uses the new authority, the other still trusts the old one.
 //!
-//! Each phase is written down before anything of it is done, and is over when nothing of it is left to do, all components and machines have it, and the
-//! time passed in which people take what they have to trust.
+//! Each phase is recorded before anything is done for it. A phase ends when nothing is left to do for it, all components and machines have its
+//! result, and the overlap has passed, in which people update the trust bundles of their clients.
 //!
-//! An authority that has expired is replaced all the same: a rotation is the remedy, so nothing that the expiry itself broke holds it (`expired` says what).
+//! An expired authority is rotated in the same way: the rotation is the remedy, so nothing that the expiry itself broke blocks it (see `expired`).
 
 use fleetwright_api::{ExtensionStatus, Rotation, RotationPhase, Status, names};
 use jiff::{SignedDuration, Timestamp};
@@ -13,49 +13,49 @@ use super::decide::Decision;
 use super::observed::Observed;
 use crate::join::bundle_digest as trusts_of;
 
-/// When what was just written is looked at again.
+/// Requeue after a write whose result the next pass needs.
 const REQUEUE_SOON: SignedDuration = SignedDuration::from_secs(1);
-/// Machines that do not have what is trusted are asked again after this long.
+/// Interval of queries to machines that lack the present trust bundle.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
-/// People are warned of an authority's end in the last fifth of its life, for this long at most. A rotation takes two overlaps, a change of every machine in its
-/// windows, and new kubeconfigs for people: half a year is enough for that, also where changes are frozen for months.
+/// A warning is published in the last fifth of an authority's life, for this long at most. A rotation takes two overlaps, a change of every machine
+/// in its windows, and new kubeconfigs for people: half a year is enough for that, also where changes are frozen for months.
 const EXPIRY_WARNING: SignedDuration = SignedDuration::from_hours(180 * 24);
 
-/// What is known of an authority's Secret.
+/// Contents of an authority's Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedAuthority {
-    /// Which.
+    /// The authority.
     pub authority: Authority,
-    /// It holds one that is to sign later.
+    /// Whether the Secret holds a next authority, which does not sign yet.
     pub next: bool,
-    /// How many are trusted.
+    /// Number of trusted authorities.
     pub trusted: usize,
-    /// The digest of all that are trusted and of the one that signs.
+    /// Digest of the trusted authorities and of the signing one.
     pub digest: String,
-    /// Start of the validity of the one that signs.
+    /// Start of the validity of the signing authority.
     pub begins: Timestamp,
-    /// When the one that signs expires.
+    /// Expiry of the signing authority.
     pub ends: Timestamp,
-    /// When the first of all that are trusted expires.
+    /// Earliest expiry of the trusted authorities.
     pub first_end: Timestamp,
 }
 
 impl ObservedAuthority {
-    /// From when on people are warned of its end.
+    /// Start of the warning before the expiry.
     fn warned_from(&self) -> Timestamp {
         let notice = (self.ends.duration_since(self.begins) / 5).min(EXPIRY_WARNING);
         self.ends.checked_sub(notice).unwrap_or(self.ends)
     }
 }
 
-/// When the next authority expires, or people are to be warned that it does.
+/// When the next authority expires, or the warning before it starts.
 pub(super) fn next_expiry(seen: &Observed, now: Timestamp) -> Option<Timestamp> {
     let moments = seen.anchors.iter().flat_map(|anchor| [anchor.warned_from(), anchor.ends]);
     moments.filter(|at| *at > now).min()
 }
 
-/// Which authorities have expired or are about to, and what to do: a reason, and a message. None while all are far from their end.
+/// The authorities that have expired or expire soon, and what to do: a reason, and a message. `None` if no warning has started.
 pub(super) fn expiry(seen: &Observed, now: Timestamp) -> Option<(&'static str, String)> {
     let near: Vec<_> = seen.anchors.iter().filter(|anchor| anchor.warned_from() <= now).collect();
     let first = near.iter().map(|anchor| anchor.ends).min()?;
@@ -74,10 +74,10 @@ pub(super) fn expiry(seen: &Observed, now: Timestamp) -> Option<(&'static str, S
     Some((reason, message))
 }
 
-/// Whether an authority has expired without which the control plane does not work. Components accept nothing that it signed: no API server is proven, and no
-/// worker or person gets through. So a rotation neither waits until the cluster is settled nor, before the new authorities sign, for the overlap and for
-/// machines: all of that comes only after the new ones sign. What an expired authority of the front proxy or of kubelets signed is not needed for a proof, and
-/// the overlap still serves those who trust the cluster's own authority.
+/// Whether an authority that the control plane needs has expired. Components accept no certificate that it signed: no API server can be proven, and
+/// no worker or person can connect. Therefore a rotation neither waits until the cluster is settled nor, before the new authorities sign, for the
+/// overlap and for machines: all of that is possible only after the new ones sign. A proof does not need certificates of the front-proxy and kubelet
+/// authorities, so the expiry of these counts as usual, and the overlap still serves the clients that trust the cluster's own authority.
 fn expired(seen: &Observed, now: Timestamp) -> bool {
     let needed = |authority| match authority {
         Authority::Cluster => true,
@@ -92,38 +92,38 @@ pub(super) fn etcd_authority_expired(seen: &Observed, now: Timestamp) -> bool {
     seen.anchors.iter().any(|anchor| anchor.authority == Authority::Etcd && anchor.first_end <= now)
 }
 
-/// Which machines do not have what is trusted.
+/// The machines that lack the trust bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustDistribution {
-    /// When they were asked.
+    /// Time of the query.
     pub at: Timestamp,
-    /// What they should have, see [`trust_digest`](crate::join::bundle_digest).
+    /// Digest of the trust bundle, see [`trust_digest`](crate::join::bundle_digest).
     pub of: String,
-    /// Those that have something else; or why nobody answered.
+    /// Machines with another trust bundle; or why the query failed.
     pub behind: Result<Vec<String>, String>,
 }
 
-/// A question to a business cluster: which of its machines have that.
+/// A query to a business cluster: which of its machines have the trust bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustQuery {
     /// See [`TrustDistribution::of`].
     pub of: String,
-    /// The addresses of API servers that can be asked.
+    /// Addresses of the API servers to query.
     pub servers: Vec<String>,
 }
 
-/// What is done with an authority's Secret.
+/// A change of an authority's Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RotationAction {
-    /// A new one is made, and trusted beside the old one.
+    /// Create a new authority and trust it beside the old one.
     Trust,
-    /// The new one signs.
+    /// Sign with the new authority.
     Sign,
-    /// Only the one that signs is trusted.
+    /// Trust only the signing authority.
     Drop,
 }
 
-/// The digest of what all components trust: when it changes, they begin anew, because not all of them read it again.
+/// Digest of the trust bundles of all components: when it changes, components restart, because not all of them reload their files.
 pub(super) fn trust_digest(anchors: &[ObservedAuthority]) -> String {
     let all: Vec<_> = anchors.iter().map(|anchor| anchor.digest.as_str()).collect();
     super::digest(&all.join("\n"), 8)
@@ -134,33 +134,33 @@ pub fn anchor_digest(trusted: &str, signs: &str) -> String {
     super::digest(&format!("{trusted}\n{signs}"), 8)
 }
 
-/// What else is under way in the pass that decides about a rotation.
+/// Inputs about other work in the same pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RotationContext<'a> {
-    /// Everything is as declared and proven, or can only become so by the rotation.
+    /// Whether everything is as declared and proven, or can become so only by the rotation.
     pub settled: bool,
-    /// Objects are applied or certificates made.
+    /// Whether objects are applied or certificates issued.
     pub updating: bool,
     /// The state of each extension.
     pub extensions: &'a [ExtensionStatus],
 }
 
-/// What is done about a rotation of authorities.
+/// Steps of a rotation of authorities.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RotationSteps {
-    /// Do this to these authorities.
+    /// Changes of authorities.
     pub rotate: Vec<(Authority, RotationAction)>,
-    /// The phase from now on. None if authorities are not being replaced.
+    /// The phase after this pass. `None` if no rotation is in progress.
     pub rotation: Option<Rotation>,
-    /// Why the next phase does not start, though its time has come.
+    /// Why the next phase does not start, though the overlap is over.
     pub waits: Option<String>,
-    /// Ask which machines have the trust bundle.
+    /// Query which machines have the trust bundle.
     pub follow: Option<TrustQuery>,
-    /// When to look again.
+    /// When to run the next pass.
     pub next: Option<Timestamp>,
 }
 
-/// The phase that a rotation is in, and what is done in it.
+/// Decides the phase of a rotation and its steps.
 pub(super) fn rotate(seen: &Observed, underway: &RotationContext<'_>, now: Timestamp) -> RotationSteps {
     let expired = expired(seen, now);
     let underway = &RotationContext { settled: underway.settled || expired, ..*underway };
@@ -168,7 +168,7 @@ pub(super) fn rotate(seen: &Observed, underway: &RotationContext<'_>, now: Times
     let rotation = &rotating.rotation;
     let asked = seen.spec.certificates.rotate_authorities.as_ref();
     let open = rotation.is_some() || (asked.is_some() && completed_request(seen, rotation.as_ref()).as_ref() != asked);
-    // What is written in this pass is looked at in the next one, and nothing else may happen in between.
+    // The next pass observes what this pass writes, and nothing else may happen in between.
     let acts = underway.updating || !rotating.rotate.is_empty();
     if open && underway.settled && (acts || *rotation != seen.status.rotation) {
         let soon = now.checked_add(REQUEUE_SOON).unwrap_or(now);
@@ -183,7 +183,7 @@ fn phase(seen: &Observed, underway: &RotationContext<'_>, expired: bool, now: Ti
     let rests = underway.settled && !underway.updating;
     let Some(rotation) = &seen.status.rotation else {
         let new = asked.filter(|asked| seen.status.authorities.as_ref() != Some(asked));
-        // Those of a new cluster are as new as can be.
+        // The authorities of a new cluster are new.
         let created = seen.status.package_version.is_some();
         let rotation = new.filter(|_| created && rests && !seen.spec.paused).map(begin);
         return RotationSteps { rotation, ..RotationSteps::default() };
@@ -220,10 +220,10 @@ fn phase(seen: &Observed, underway: &RotationContext<'_>, expired: bool, now: Ti
     }
 }
 
-/// Who outside the control plane does not have yet what is trusted now. Extensions come first: by them machines get it.
+/// Which extensions and machines do not have the present trust bundle yet. Extensions come first: they bring it to the machines.
 fn waits(seen: &Observed, extensions: &[ExtensionStatus], now: Timestamp) -> RotationSteps {
     let mut rotating = RotationSteps::default();
-    // One that does not work, for whatever reason, holds nobody: a cluster without workers has no names either.
+    // An extension that does not work, for whatever reason, blocks no rotation: a cluster without workers has no ready DNS either.
     let unready = || extensions.iter().filter(|one| one.ready != Status::True);
     if unready().all(|one| one.reason == names::reasons::APPLYING)
         && let Some(one) = unready().next()
@@ -252,7 +252,7 @@ fn waits(seen: &Observed, extensions: &[ExtensionStatus], now: Timestamp) -> Rot
     rotating
 }
 
-/// The value that is followed, once nothing is left to do for it.
+/// The requested value of `rotateAuthorities`, once nothing is left to do for it.
 pub(super) fn followed(seen: &Observed, decision: &Decision) -> Option<String> {
     completed_request(seen, decision.rotation.as_ref())
 }
@@ -265,7 +265,7 @@ fn completed_request(seen: &Observed, after: Option<&Rotation>) -> Option<String
     }
 }
 
-/// What a person is told of it.
+/// Message about the progress of the rotation.
 pub(super) fn progress_message(rotation: &Rotation, waits: Option<&str>, overlap: fleetwright_api::Span) -> String {
     let at = rotation.since;
     let text = match rotation.phase {

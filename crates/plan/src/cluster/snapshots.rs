@@ -1,4 +1,4 @@
-//! Snapshots of etcd: when one is due, what is known of those that are taken, and what is said about them.
+//! Snapshots of etcd: when one is due, the state of the pods that take them, and the conditions about them.
 
 pub mod cluster_keys;
 pub mod pods;
@@ -16,51 +16,51 @@ use super::members::VolumeClaim;
 use super::observed::Observed;
 use super::{datastore, etcd_data, restore};
 
-/// What the names of pods that take snapshots begin with; the rest is the snapshot's own name.
+/// Prefix of the names of snapshot pods; the rest is the name of the snapshot.
 const PREFIX: &str = "snapshot-";
-/// A pod that did not end within this time is given up.
+/// A pod that did not end within this time counts as failed.
 pub const SNAPSHOT_TIMEOUT: SignedDuration = SignedDuration::from_secs(3600);
-/// A snapshot that is older is not the one to go back to after a change, or after the end of a soak.
+/// Maximum age of a snapshot that serves as the way back for a change, or for the end of a soak.
 pub(super) const PRE_UPGRADE_MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
-/// One that failed is tried again after this long, and after longer the longer none succeeds.
+/// First and longest backoff of a failed snapshot; it doubles until one succeeds.
 const RETRY_BACKOFF: (SignedDuration, SignedDuration) =
     (SignedDuration::from_secs(60), SignedDuration::from_secs(1800));
 
-/// What is known for snapshots, besides what is seen of the cluster.
+/// Inputs for snapshots that are not observed from the control plane.
 #[derive(Clone, Debug)]
 pub struct SnapshotInputs {
-    /// The image of the operator, which its pods are made of.
+    /// Image of the operator, which snapshot pods run.
     pub image: String,
-    /// When the Cluster was made.
+    /// Creation time of the Cluster.
     pub created: Timestamp,
-    /// Its generation.
+    /// Generation of the Cluster.
     pub generation: Option<i64>,
-    /// The value of its annotation [`names::SNAPSHOT`].
+    /// Value of the annotation [`names::SNAPSHOT`] of the Cluster.
     pub asked: Option<String>,
-    /// The pods that work on its data.
+    /// The pods that work on the cluster's data.
     pub tasks: Vec<SnapshotPod>,
-    /// What is known of the Operation of the restore that is under way.
+    /// State of the Operation of the restore in progress.
     pub restore: super::restore::RestoreOperation,
 }
 
-/// What a pod does to the data of a cluster.
+/// Job of a pod on the data of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SnapshotPodJob {
     /// Takes a snapshot.
     Snapshot,
-    /// Has a snapshot as an etcd, for those that restore it.
+    /// Serves a snapshot as an etcd, from which members are restored.
     Source,
     /// Restores the volume of a member.
     Member,
-    /// Removes what a member had before.
+    /// Removes the old data of a member.
     Clean,
 }
 
 impl SnapshotPodJob {
-    /// All of them.
+    /// All jobs.
     pub const ALL: [Self; 4] = [Self::Snapshot, Self::Source, Self::Member, Self::Clean];
 
-    /// The value of the label [`names::COMPONENT`] of its pods.
+    /// Value of the label [`names::COMPONENT`] of the job's pods.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Snapshot => "snapshot",
@@ -85,46 +85,46 @@ pub struct SnapshotPod {
     pub uid: String,
     /// Its resourceVersion.
     pub version: String,
-    /// What it does.
+    /// Job of the pod.
     pub job: SnapshotPodJob,
-    /// Where it stands.
+    /// State of the pod.
     pub state: SnapshotPodState,
-    /// When it was made.
+    /// Creation time of the pod.
     pub created: Timestamp,
-    /// The value of the annotation that asked for it.
+    /// Value of the annotation that requested the snapshot.
     pub asked: Option<String>,
-    /// The generation that asked for another package version, if it is for that.
+    /// Generation that changed the package version, if the snapshot is for that change.
     pub generation: Option<i64>,
-    /// What else it is for, see [`SnapshotStatus::purpose`].
+    /// Other purpose of the snapshot, see [`SnapshotStatus::purpose`].
     pub purpose: Option<String>,
-    /// It is going away.
+    /// Whether the pod is being deleted.
     pub ending: bool,
-    /// Its address, if it is ready.
+    /// Address of the pod, if it is ready.
     pub serves: Option<String>,
-    /// What its first container said when it had done its work.
+    /// Termination message of the first container, if it succeeded.
     pub said: Option<String>,
-    /// The version of etcd that it runs, if it says so.
+    /// Version of etcd that the pod runs, if it is annotated.
     pub etcd: Option<String>,
 }
 
-/// Where such a pod stands.
+/// State of a snapshot pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnapshotPodState {
-    /// It is under way; what it waits for, if it does.
+    /// Running; the reason if it waits.
     Runs(String),
-    /// It is done, and said this.
+    /// Succeeded, with its termination message.
     Succeeded(String),
-    /// It failed then, and why.
+    /// Failed, with the time and the reason.
     Failed(Timestamp, String),
 }
 
 impl SnapshotPod {
-    /// The name of the snapshot that it is about.
+    /// Name of the snapshot that the pod works on.
     pub fn snapshot(&self) -> &str {
         self.pod.strip_prefix(PREFIX).unwrap_or(&self.pod)
     }
 
-    /// Where it stands now: one that takes too long has failed.
+    /// State at that time: a pod that exceeds [`SNAPSHOT_TIMEOUT`] has failed.
     fn state(&self, now: Timestamp) -> SnapshotPodState {
         match &self.state {
             SnapshotPodState::Runs(waits) if now.duration_since(self.created) >= SNAPSHOT_TIMEOUT => {
@@ -146,69 +146,70 @@ impl SnapshotPod {
     }
 }
 
-/// What a pod says when it has taken a snapshot, as JSON.
+/// Termination message of a pod that has taken a snapshot, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotReport {
-    /// Its name.
+    /// Name of the snapshot.
     pub name: String,
-    /// When the data was so.
+    /// Time of the data.
     pub at: Timestamp,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub bytes: u64,
-    /// The revision of etcd.
+    /// Revision of etcd.
     pub revision: i64,
-    /// How many keys there are.
+    /// Number of keys.
     pub keys: u64,
-    /// All that are kept, newest first.
+    /// All snapshots in the store, newest first.
     #[serde(default)]
     pub kept: Vec<String>,
-    /// The id of the key that it is encrypted with.
+    /// Id of the encryption key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
-    /// The version of etcd that the data needs to be read; none of a snapshot that an earlier version of Fleetwright took.
+    /// Version of etcd that can read the data; none for a snapshot that an earlier version of Fleetwright took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<String>,
 }
 
-/// A snapshot that is to be taken.
+/// A snapshot that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DueSnapshot {
-    /// Its name.
+    /// Name of the snapshot.
     pub name: String,
-    /// The value of the annotation that asks for it.
+    /// Value of the annotation that requested the snapshot.
     pub asked: Option<String>,
-    /// The generation that asks for another package version, if it is for that.
+    /// Generation that changed the package version, if the snapshot is for that change.
     pub generation: Option<i64>,
-    /// What else it is for, see [`SnapshotStatus::purpose`].
+    /// Other purpose of the snapshot, see [`SnapshotStatus::purpose`].
     pub purpose: Option<String>,
 }
 
 impl DueSnapshot {
-    /// The pod that takes it.
+    /// Name of the pod that takes the snapshot.
     pub fn pod(&self) -> String {
         format!("{PREFIX}{}", self.name)
     }
 }
 
-/// A snapshot that is being taken: the objects for it.
+/// The objects to create for a snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewSnapshot {
-    /// Which.
+    /// The snapshot.
     pub wanted: DueSnapshot,
-    /// The claim that it is kept by, where that is a volume.
+    /// The claim of the volume for snapshots, if the store is a volume.
     pub claim: Option<serde_json::Value>,
-    /// The pod that takes it.
+    /// The pod that takes the snapshot.
     pub pod: serde_json::Value,
 }
 
-/// Whether a snapshot was taken for the change that this generation of the Cluster asks for, and not long ago: a change that failed may be asked for again days later.
+/// Whether a recent snapshot exists for the change that this generation of the Cluster declares. Only a recent one counts: a failed change may be
+/// retried days later.
 fn is_taken(seen: &Observed, now: Timestamp) -> bool {
     let last = seen.status.last_snapshot.as_ref().filter(|last| now.duration_since(last.at) < PRE_UPGRADE_MAX_AGE);
     let taken = last.and_then(|last| last.generation);
     taken.is_some() && taken == seen.backup.generation
 }
 
-/// Why a change of version waits: its snapshot is not there yet.
+/// Why a change of version waits for its snapshot.
 pub(super) fn refused(seen: &Observed, target: &str, now: Timestamp) -> Option<(&'static str, String)> {
     if etcd_data::begun(seen, target) || seen.spec.datastore.etcd.is_none() || is_taken(seen, now) {
         return None;
@@ -226,7 +227,7 @@ fn policy(seen: &Observed) -> Snapshots {
     seen.spec.snapshots.clone().unwrap_or_default()
 }
 
-/// The claim that snapshots are kept by, and the declared size, if the claim requests less.
+/// The claim of the volume for snapshots, and the declared size, if the claim requests less.
 fn volume_to_expand(seen: &Observed) -> Option<(&VolumeClaim, String)> {
     let policy = seen.spec.snapshots().filter(|policy| policy.s3.is_none())?;
     let size = policy.volume.unwrap_or_default().size.0;
@@ -234,7 +235,7 @@ fn volume_to_expand(seen: &Observed) -> Option<(&VolumeClaim, String)> {
     claim.is_below(&size).then_some((claim, size))
 }
 
-/// When the next one of the schedule is due, if there is a schedule.
+/// When the next scheduled snapshot is due, if there is a schedule.
 fn scheduled(seen: &Observed) -> Option<Timestamp> {
     let every = policy(seen).every.0;
     if every.is_zero() {
@@ -242,26 +243,26 @@ fn scheduled(seen: &Observed) -> Option<Timestamp> {
     }
     match &seen.status.last_snapshot {
         Some(last) => last.at.checked_add(every).ok(),
-        // Those of a fleet that was made together are not taken together.
+        // Clusters that were created together do not take their snapshots together.
         None => seen.backup.created.checked_add(every.mul_f64(0.5 + start_offset(seen) / 2.0)).ok(),
     }
 }
 
-/// From nought to one, by the cluster's name.
+/// Number from 0 to 1, derived from the cluster's name.
 fn start_offset(seen: &Observed) -> f64 {
     let text = &seen.names.namespace;
     let sum = text.bytes().fold(7_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
     f64::from(sum % 1000) / 1000.0
 }
 
-/// The failed attempt that counts, with when it is tried again.
+/// The newest failed attempt, the time of the next attempt, and the reason.
 fn failed(seen: &Observed, now: Timestamp) -> Option<(&SnapshotPod, Timestamp, String)> {
     let since = condition(&seen.status.conditions, names::SNAPSHOTS_RECENT)
         .filter(|one| one.reason == names::reasons::SNAPSHOT_FAILED)
         .map(|one| one.last_transition_time);
     let failures = seen.backup.tasks.iter().filter(|task| task.job == SnapshotPodJob::Snapshot).filter_map(|task| {
         let SnapshotPodState::Failed(at, why) = task.state(now) else { return None };
-        // As long again as it fails already: twice as long each time.
+        // The backoff equals the time since the first failure, so it doubles with each attempt.
         let wait =
             since.map_or(RETRY_BACKOFF.0, |since| at.duration_since(since)).clamp(RETRY_BACKOFF.0, RETRY_BACKOFF.1);
         Some((task, at.checked_add(wait).unwrap_or(now), why))
@@ -269,29 +270,29 @@ fn failed(seen: &Observed, now: Timestamp) -> Option<(&SnapshotPod, Timestamp, S
     failures.max_by_key(|(_, again, _)| *again)
 }
 
-/// Who else asks for a snapshot, besides the schedule and a person.
+/// Requests for a snapshot, besides the schedule and the annotation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SnapshotRequests<'a> {
-    /// A change of the package version waits for it.
+    /// A change of the package version waits for a snapshot.
     pub for_change: bool,
-    /// The end of a soak waits for one with this purpose.
+    /// The end of a soak waits for a snapshot with this purpose.
     pub purpose: Option<&'a str>,
 }
 
-/// What is done about snapshots.
+/// Steps for snapshots.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct SnapshotSteps {
-    /// Take this one.
+    /// Snapshot to take now.
     pub take: Option<NewSnapshot>,
-    /// Delete these pods, which have done their work.
+    /// Pods to delete, which have succeeded or failed.
     pub tidy: Vec<SnapshotPod>,
-    /// Let this volume claim request that size.
+    /// Volume claim to expand, and its new size.
     pub expand: Option<(VolumeClaim, String)>,
-    /// When to look again.
+    /// When to run the next pass.
     pub next: Option<Timestamp>,
 }
 
-/// Decides whether a snapshot is taken now, and which pods have done their work.
+/// Decides whether to take a snapshot now, and which pods to delete.
 pub(super) fn decide_snapshots(seen: &Observed, asks: SnapshotRequests<'_>, now: Timestamp) -> SnapshotSteps {
     let expand =
         volume_to_expand(seen).filter(|(claim, _)| claim.expandable).map(|(claim, size)| (claim.clone(), size));
@@ -311,7 +312,7 @@ pub(super) fn decide_snapshots(seen: &Observed, asks: SnapshotRequests<'_>, now:
             tasks().filter_map(|task| task.created.checked_add(SNAPSHOT_TIMEOUT).ok()).filter(|over| *over > now).min();
         return SnapshotSteps { next: over, ..steps };
     }
-    // While one is to be restored no change begins, and so none is taken for a change.
+    // During a restore no change starts, so no snapshot is taken for a change.
     let asks = if restore::holds(seen) { SnapshotRequests::default() } else { asks };
     let Some(due) = due(seen, asks, now) else { return steps };
     let again = failure.as_ref().map(|(_, again, _)| *again);
@@ -319,7 +320,7 @@ pub(super) fn decide_snapshots(seen: &Observed, asks: SnapshotRequests<'_>, now:
     if at > now {
         return SnapshotSteps { next: Some(at), ..steps };
     }
-    // The one before has told what it had to tell, and its name must be free.
+    // The failed pod before this one has been reported, and the new pod needs its name.
     steps.tidy.extend(failure.map(|(task, ..)| task.clone()).filter(|task| !task.ending));
     let quorum = datastore::quorum(seen, now);
     if news || !steps.tidy.is_empty() || quorum.is_none_or(|quorum| quorum.missing) {
@@ -327,7 +328,7 @@ pub(super) fn decide_snapshots(seen: &Observed, asks: SnapshotRequests<'_>, now:
     }
     let name = strtime::format("%Y%m%d-%H%M%S", now).unwrap_or_default();
     if last >= Some(name.as_str()) {
-        // One a second, so that each has a name of its own, and the later one the greater.
+        // At most one snapshot per second: names are unique and sorted by time.
         return SnapshotSteps { next: now.checked_add(SignedDuration::from_secs(1)).ok(), ..steps };
     }
     let wanted = DueSnapshot {
@@ -336,10 +337,10 @@ pub(super) fn decide_snapshots(seen: &Observed, asks: SnapshotRequests<'_>, now:
         generation: seen.backup.generation.filter(|_| asks.for_change),
         purpose: asks.purpose.map(str::to_owned),
     };
-    // What etcd runs reads what it wrote.
+    // The etcd version that runs can read its own data.
     let running = seen.workloads.get(&ControlPlaneComponent::Etcd).and_then(|workload| workload.package.as_deref());
     let Some(running) = running else { return steps };
-    // So does one that would go on with its data.
+    // So can an etcd version that can continue with this data.
     let other = || etcd_data::compatible_package(seen, seen.target()).ok().map(|(_, spec)| spec);
     let Some(package) = seen.package(running).or_else(other) else { return steps };
     let ground = pods::PodInputs {
@@ -353,7 +354,7 @@ pub(super) fn decide_snapshots(seen: &Observed, asks: SnapshotRequests<'_>, now:
     steps
 }
 
-/// When the next one is due; none if nobody wants one.
+/// When the next snapshot is due; `None` if there is no schedule and no request.
 fn due(seen: &Observed, asks: SnapshotRequests<'_>, now: Timestamp) -> Option<Timestamp> {
     seen.status.package_version.as_ref()?;
     seen.spec.datastore.etcd.as_ref()?;
@@ -364,7 +365,7 @@ fn due(seen: &Observed, asks: SnapshotRequests<'_>, now: Timestamp) -> Option<Ti
     if asked || asks.for_change || asks.purpose.is_some() { Some(now) } else { scheduled(seen) }
 }
 
-/// Writes down what was taken, and whether that is as recent as it should be.
+/// Records the snapshots, and whether the newest one is recent enough.
 pub(super) fn set_conditions(seen: &Observed, status: &mut ClusterStatus, now: Timestamp) {
     let last = seen.status.last_snapshot.as_ref().map(|last| last.name.as_str());
     let tasks =
@@ -428,7 +429,7 @@ fn recent(seen: &Observed, status: &ClusterStatus, now: Timestamp) -> Condition 
     }
 }
 
-/// One that is late by less than that is not overdue.
+/// A snapshot that is late by less than this is not overdue.
 fn grace(every: Duration) -> Duration {
     (every / 2).max(Duration::from_secs(600))
 }

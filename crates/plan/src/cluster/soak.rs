@@ -1,12 +1,13 @@
 //! The end of a soak: a new minor stops emulating the old one, and from then on only restoring a snapshot leads back.
 //!
-//! Expected flow: `status.soakSince` and `spec.upgrade.soak` say when a soak is over at the earliest. An hour before that, callers, kubelets and quotas are
-//! looked at, and `UpgradeCompletable` says what stands against the end. When the time is over, the cluster is not paused, nothing else is under way, all is proven
-//! and nothing is found, a snapshot is taken for this purpose. Then `status.finishing` is written and `status.emulates` removed, in a pass that does nothing
-//! else; the components restart without emulation, and `status.finishing` is removed when every API server is proven and says that it emulates nothing.
+//! Expected flow: `status.soakSince` and `spec.upgrade.soak` give the earliest end of a soak. One hour before it, clients, kubelets and quotas are
+//! surveyed, and `UpgradeCompletable` reports what blocks the end. When the time is over, the cluster is not paused, nothing else is in progress, all
+//! components are proven and there is no finding, a snapshot is taken for this purpose. Then `status.finishing` is written and `status.emulates`
+//! removed, in a pass that does nothing else; the components restart without emulation, and `status.finishing` is removed when every API server is
+//! proven and reports that it emulates nothing.
 //!
-//! Guarantees: time alone ends nothing. Who asks for an older package version while `status.emulates` is written gets it, however late it is done. A crash
-//! at any moment leaves either a soak that goes on or an end that goes on.
+//! Guarantees: a soak does not end by time alone. A person who declares an older package version while `status.emulates` is set gets a rollback,
+//! however late. A crash at any moment leaves either a soak that continues or an end that continues.
 
 use fleetwright_api::{ControlPlaneComponent, FinishingUpgrade, Status, StepProgress, condition, names};
 use jiff::{SignedDuration, Timestamp};
@@ -23,61 +24,61 @@ use super::stage::bounded;
 use super::survey::SurveyQuestion;
 use super::upgrade_path::VersionNode;
 
-/// What stands against the end is looked at and reported this long before the time is over.
+/// What blocks the end is surveyed and reported this long before the end.
 const SNAPSHOT_LEAD_TIME: SignedDuration = SignedDuration::from_hours(1);
-/// Each API server is proven again within this time. An older proof does not count for a step that cannot be taken back.
+/// Each API server is proven again within this time. An older proof does not count for a step that cannot be rolled back.
 const PROVEN_WITHIN: SignedDuration = SignedDuration::from_mins(15);
 
-/// How the end of a soak stands.
+/// State of the end of a soak.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SoakEnd {
-    /// What stands against it.
+    /// Findings against the end.
     pub findings: Vec<PreflightFinding>,
-    /// What is said of it, if a soak is under way or being ended.
+    /// The condition `UpgradeCompletable`, while a soak is in progress or ending.
     pub condition: Option<(Status, &'static str, String)>,
-    /// Find this out.
+    /// The survey to run.
     pub ask: Option<SurveyQuestion>,
-    /// What was found out is still needed.
+    /// Whether the survey is still needed.
     pub surveyed: bool,
-    /// Take a snapshot for this purpose.
+    /// Purpose of the snapshot to take.
     pub snapshot: Option<String>,
-    /// The soak ends with what is written after this pass.
+    /// Record with which the soak ends: it is written in this pass.
     pub ends: Option<FinishingUpgrade>,
-    /// The restart without emulation did not work in time.
+    /// Whether the restart without emulation timed out.
     pub failed: bool,
-    /// How far the restart without emulation is.
+    /// Progress of the restart without emulation.
     pub progress: Option<StepProgress>,
-    /// When to look again.
+    /// When to run the next pass.
     pub next: Option<Timestamp>,
 }
 
-/// What else is under way in the pass that decides about the end of a soak.
+/// Inputs about other work in the same pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SoakContext<'a> {
-    /// The package version that the cluster is brought to.
+    /// The package version that the cluster is changed to.
     pub package: &'a str,
-    /// Authorities are being replaced from now on.
+    /// Whether authorities are being replaced from now on.
     pub rotation: bool,
-    /// The next step towards the members of etcd that are declared.
+    /// The next step towards the declared members of etcd.
     pub members: &'a NextMemberStep,
-    /// The first that is not as declared and proven yet.
+    /// The first component that is not yet as declared and proven.
     pub waiting: Option<&'a Waiting>,
-    /// Objects, claims, certificates, keys or members are being updated.
+    /// Whether objects, claims, certificates, keys or members are being updated.
     pub updating: bool,
 }
 
-/// Since when a soak is under way, and until when it lasts at least. What is declared now counts, not what was declared when it began.
+/// Start of the soak in progress, and its earliest end. The end follows the declared soak of now, not of its start.
 pub(super) fn times(seen: &Observed, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
     let status = &seen.status;
     status.emulates.as_ref()?;
     let soak = SignedDuration::try_from(seen.spec.upgrade.soak.0).unwrap_or(SignedDuration::MAX);
-    // A status that was written before the beginning was recorded has only the end.
+    // A status written by a version that did not record the start has only the end.
     let since = status.soak_since.or_else(|| status.soak_until?.checked_sub(soak).ok()).unwrap_or(now);
     Some((since, since.checked_add(soak).unwrap_or(Timestamp::MAX)))
 }
 
-/// Why an API server does not count as restarted without emulation yet, while a soak is being ended. What a process before this one proved does not tell
-/// what the API server emulates.
+/// Why an API server does not yet count as restarted without emulation, while a soak ends. A proof of an earlier operator process does not tell what
+/// the API server emulates.
 pub(super) fn emulating(seen: &Observed) -> Option<String> {
     seen.status.finishing.as_ref()?;
     let workload = seen.workloads.get(&ControlPlaneComponent::Apiserver)?;
@@ -93,7 +94,7 @@ pub(super) fn emulating(seen: &Observed) -> Option<String> {
     })
 }
 
-/// How the end of a soak stands, when everything else is decided.
+/// State of the end of a soak, after everything else was decided.
 pub(super) fn end(seen: &Observed, underway: &SoakContext<'_>, now: Timestamp) -> SoakEnd {
     if let Some(finishing) = &seen.status.finishing {
         return restarts(seen, underway.waiting, finishing, now);
@@ -166,7 +167,7 @@ fn restarting(minor: &str) -> String {
     format!("the soak is over; restarting the components without emulation of {minor}")
 }
 
-/// What the end of a soak waits for, besides its time and what is found. None of it can be overridden.
+/// What blocks the end of a soak, besides its time and the findings. None of it can be overridden.
 fn soak_end_blocker(
     seen: &Observed,
     underway: &SoakContext<'_>,
@@ -179,7 +180,7 @@ fn soak_end_blocker(
     }
     let present = seen.package(at)?;
     let (from, to) = (VersionNode::of(at, present), VersionNode::of(seen.target().0, seen.target().1));
-    // The next minor waits for the end of this soak. Everything else that is asked for comes first: above all the way back.
+    // An upgrade to the next minor waits for the end of this soak. Every other declared change comes before the end: above all a rollback.
     if to.name != from.name && (to.is_older_than(&from) || to.minor() == from.minor()) {
         return Some((
             CHANGE_IN_PROGRESS,
@@ -232,10 +233,11 @@ fn soak_end_blocker(
     old.map(|replica| (NOT_VERIFIED, format!("{} must be verified again first", replica.name)))
 }
 
-/// The snapshot that is to be taken first, and why it is not there yet. An external etcd is backed up by whoever runs it, as before an upgrade.
+/// Purpose of the snapshot that must exist first, and why it does not exist yet. An external etcd is backed up by its administrator, as before an
+/// upgrade.
 fn snapshot(seen: &Observed, at: &str, until: Timestamp, now: Timestamp) -> Option<(String, Status, String)> {
     seen.spec.datastore.etcd.as_ref()?;
-    // Another end asks for another one: who made the soak longer gets a snapshot of then.
+    // Another end needs another snapshot: if a person makes the soak longer, a snapshot is taken at the later end.
     let purpose = format!("soak/{at}/{until}");
     let last = seen.status.last_snapshot.as_ref().filter(|last| last.purpose.as_ref() == Some(&purpose));
     if last.is_some_and(|last| now.duration_since(last.at) < PRE_UPGRADE_MAX_AGE) {
@@ -249,7 +251,7 @@ fn snapshot(seen: &Observed, at: &str, until: Timestamp, now: Timestamp) -> Opti
     })
 }
 
-/// How far the restart without emulation is. It is not taken back: what was written since may be new to the minor before.
+/// Progress of the restart without emulation. The restart is not rolled back: data written since may be unreadable for the old minor.
 fn restarts(seen: &Observed, waiting: Option<&Waiting>, finishing: &FinishingUpgrade, now: Timestamp) -> SoakEnd {
     let FinishingUpgrade { package_version, emulated, since } = finishing;
     let Some((_, why)) = waiting else { return SoakEnd::default() };
@@ -283,7 +285,7 @@ fn restarts(seen: &Observed, waiting: Option<&Waiting>, finishing: &FinishingUpg
     }
 }
 
-/// Whether the restart without emulation is done: all is as declared, and each API server is proven and emulates nothing.
+/// Whether the restart without emulation is complete: all is as declared, and each API server is proven and emulates nothing.
 pub(super) fn finished(seen: &Observed, settled: bool) -> bool {
     settled && seen.status.finishing.is_some() && restore::stage(seen).is_none() && emulating(seen).is_none()
 }

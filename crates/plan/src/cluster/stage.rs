@@ -1,4 +1,4 @@
-//! The stages of a change, and when one is given up.
+//! The stages of a change, and the timeout after which a change fails.
 
 use fleetwright_api::{FailedChange, StepProgress};
 use jiff::{SignedDuration, Timestamp};
@@ -9,31 +9,31 @@ use super::restore;
 use super::step::{CurrentVersion, VersionStep, package_missing_message};
 use super::upgrade_path::VersionNode;
 
-/// The longest message of a change that failed.
+/// Longest message of a failed change.
 const MAX_MESSAGE: usize = 1024;
 
-/// The change that did not work and was taken back, if it is still the one that is asked for.
+/// The change that failed and was rolled back, if it is still the declared one.
 pub(super) fn failed(seen: &Observed) -> Option<&FailedChange> {
     let asked_again = seen.retry.is_some() && seen.retry != seen.status.retried;
     let failed = seen.status.failed.as_ref()?;
     (failed.package_version == seen.target().0 && !asked_again).then_some(failed)
 }
 
-/// The stage that a change is at.
+/// Stage of a change.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ChangeStage {
-    /// The stage, and since when.
+    /// The stage, and its start.
     pub progress: Option<StepProgress>,
-    /// The change is given up: this is written down, and from then on the change is taken back.
+    /// Record of the failure: it is written, and from then on the change is rolled back.
     pub failed: Option<FailedChange>,
-    /// When the stage has taken too long.
+    /// When the stage times out.
     pub next: Option<Timestamp>,
 }
 
-/// Says at which stage a change is, and gives it up when that takes too long.
+/// Determines the stage of a change, and fails the change when the stage times out.
 pub(super) fn stage(seen: &Observed, step: &VersionStep<'_>, waiting: &[Waiting], now: Timestamp) -> ChangeStage {
     let mut stage = ChangeStage::default();
-    // There is nothing that it could be taken back to.
+    // There is no version to roll back to.
     if restore::replaces(seen) {
         return stage;
     }
@@ -47,23 +47,23 @@ pub(super) fn stage(seen: &Observed, step: &VersionStep<'_>, waiting: &[Waiting]
         true => format!("rolling back {component} to {}", to.0),
         false => format!("upgrading {component} to {}", to.0),
     };
-    // The step names the component already.
+    // The step already names the component.
     let said = why.strip_prefix(&format!("{component}: ")).unwrap_or(why);
     let mut progress = StepProgress { step: text, id: Some(id), since, message: bounded(said) };
     stage.progress = Some(progress.clone());
-    // One who goes back has nowhere else to go.
+    // A rollback cannot be rolled back.
     if back || seen.spec.paused {
         return stage;
     }
     let within = SignedDuration::try_from(seen.spec.upgrade.stage_within.0).unwrap_or(SignedDuration::MAX);
-    // While no operator ran, nothing went on, and what another process proved of new API servers is proven again.
+    // Time without a running operator does not count, and proofs of new API servers by another process are repeated.
     let counts_from = since.max(seen.extensions.since.unwrap_or(since));
     let until = counts_from.checked_add(within).unwrap_or(Timestamp::MAX);
     if now < until {
         return ChangeStage { next: Some(until), ..stage };
     }
     let message = bounded(&format!("timed out after {}: {why}", seen.spec.upgrade.stage_within));
-    // What it had cannot be brought back. It goes on trying, and is taken back when it can be.
+    // The previous package version does not exist. The change is retried, and rolled back when that is possible.
     if at.spec.is_none() {
         progress.message = bounded(&format!("{message}; no automatic rollback: {}", package_missing_message(at.name)));
         return ChangeStage { progress: Some(progress), ..stage };

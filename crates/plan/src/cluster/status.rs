@@ -1,4 +1,4 @@
-//! What is said of a cluster.
+//! The status of a cluster.
 
 use fleetwright_api::{
     CertificateStatus, ClusterComponentStatus, ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent,
@@ -17,42 +17,42 @@ use super::step::CurrentVersion;
 use super::upgrade_path::VersionNode;
 use super::{etcd_data, restore, snapshots, soak};
 
-/// A proof that goes well again is written down this often and no more: the status of a fleet at rest does not change all the time.
+/// Minimum interval at which repeated successful proofs are written: the status of a fleet without changes is not written all the time.
 const STATUS_REFRESH_INTERVAL: SignedDuration = SignedDuration::from_hours(1);
 
-/// The longest value of the annotation that asks for another try.
+/// Longest value of the annotation that requests a retry.
 const LONGEST_RETRY: usize = 256;
 
-/// The longest sentence of what a cluster waits for. A condition has it whole.
+/// Longest message about what a cluster waits for. The condition has the full text.
 const LONGEST_WAITING: usize = 1024;
 
-/// Why a cluster that is marked for deletion stays, and what to do.
+/// Message of a cluster that is marked for deletion and paused.
 const DELETION_PAUSED: &str = "deletion is blocked by spec.paused: set spec.paused to false to continue";
 
-/// What is known besides what was seen.
+/// Inputs of the status besides what was observed.
 #[derive(Clone, Debug, Default)]
 pub struct StatusInputs {
-    /// The generation that was acted on.
+    /// Generation that the pass acted on.
     pub generation: Option<i64>,
-    /// When each certificate ends.
+    /// Expiry of each certificate.
     pub certificates: Vec<CertificateStatus>,
-    /// `spec.paused` is true.
+    /// Whether `spec.paused` is true.
     pub paused: bool,
-    /// It is marked for deletion, and nothing but `spec.paused` blocks that.
+    /// Whether the cluster is marked for deletion, and only `spec.paused` blocks the deletion.
     pub deletion_paused: bool,
-    /// It is marked for deletion, and protected.
+    /// Whether the cluster is marked for deletion and protected.
     pub protected: bool,
-    /// It is marked for deletion, and this holds it.
+    /// Why the deletion of a cluster that is marked for deletion is blocked.
     pub held: Option<String>,
 }
 
-/// The status of a cluster that is there to stay.
+/// The status of a cluster that is not being deleted.
 pub fn status(seen: &Observed, decision: &Decision, outlook: &StatusInputs, now: Timestamp) -> ClusterStatus {
     let before = &seen.status;
     if before.phase.is_some() && !outlook.paused && decision.keys.silent(&before.keys) {
         return ClusterStatus { keys: decision.keys.record.clone(), ..before.clone() };
     }
-    // An external etcd is somebody else's to tell of.
+    // An external etcd is not reported: it is not managed here.
     let ours = |one: &ControlPlaneComponent| *one != ControlPlaneComponent::Etcd || seen.spec.datastore.etcd.is_some();
     let all = ControlPlaneComponent::ALL.into_iter().filter(ours);
     let components: Vec<_> = all.filter_map(|one| component(seen, decision, one, now)).collect();
@@ -68,7 +68,7 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &StatusInputs, now:
     let protected = "deletion is blocked by spec.deletionProtection: set it to false to continue; until then the cluster keeps running";
     let refused = decision.refused.as_ref().map(|(_, why)| why.clone());
     let blocked = decision.keys.blocked.as_ref().map(|(_, why)| why.clone());
-    // Components were not compared: nothing was looked at but keys, or the package version that it has was deleted.
+    // The components were not compared: only the keys were checked, or the package version of the cluster was deleted.
     let partial = created && decision.desired.is_empty();
     let unseen = partial && decision.refused.is_none();
     let waiting = blocked
@@ -152,7 +152,7 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &StatusInputs, now:
         extensions: if partial { before.extensions.clone() } else { decision.extensions.statuses.clone() },
         waiting_for: waiting,
         endpoint: seen.endpoint.clone(),
-        // Never the name alone: that is how a record of an earlier version is known.
+        // Never the name alone: a record without uid marks a namespace of an earlier version.
         namespace: match &seen.namespace {
             Some(_) => Some(seen.names.namespace.clone()),
             None => before.namespace.clone(),
@@ -198,17 +198,18 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &StatusInputs, now:
     if outlook.paused { paused(status, before) } else { status }
 }
 
-/// The version of Kubernetes of the package version that the cluster has from now on. It is recorded, because that one can be deleted.
+/// The version of Kubernetes of the cluster's package version from now on. It is recorded, because the package version can be deleted.
 fn kubernetes(seen: &Observed, name: &str) -> Option<String> {
     let present = CurrentVersion::of(seen).filter(|present| present.name == name).and_then(|present| present.stop());
     let target = seen.target();
-    // A restore may have led to another one than the cluster refers to by now.
+    // A restore may have changed the cluster to another package version than spec names now.
     let other = (target.0 == name).then_some(target.1).or_else(|| seen.package(name));
     present.map(|stop| stop.kubernetes).or(other.map(|spec| &*spec.kubernetes)).map(str::to_owned)
 }
 
-/// Of a paused cluster the status tells what is observed. What is written down before it is done stays as it was: no soak starts or ends, no stage of
-/// a change, rotation or restore begins, and no request of a person counts as followed. The time of a stage starts again after the pause, in which nothing was done for it.
+/// The status of a paused cluster reports what is observed. Fields that record a decision before it is carried out stay unchanged: no soak starts or
+/// ends, no stage of a change, rotation or restore starts, and no request of a person counts as followed. The time of a stage starts again after the
+/// pause, because nothing was done for the stage during it.
 fn paused(status: ClusterStatus, before: &ClusterStatus) -> ClusterStatus {
     let before = before.clone();
     ClusterStatus {
@@ -238,7 +239,7 @@ pub fn deletion_paused(before: &ClusterStatus, generation: Option<i64>, now: Tim
     failed_pass_status(before, names::reasons::PAUSED, DELETION_PAUSED, generation, now)
 }
 
-/// The status after a pass that failed: what was known before, and why.
+/// The status after a failed pass: the last known state, and the reason of the failure.
 pub fn failed_pass_status(
     before: &ClusterStatus,
     reason: &str,
@@ -249,7 +250,7 @@ pub fn failed_pass_status(
     not_accepted(before, before, (reason, message), generation, now)
 }
 
-/// A status, with the reason why not all of what is declared was done. What was written before tells since when.
+/// The status with the reason why not all of the spec was applied. The previous conditions give the time of the transition.
 pub fn not_accepted(
     status: &ClusterStatus,
     before: &ClusterStatus,
@@ -270,7 +271,7 @@ pub fn not_accepted(
     }
 }
 
-/// What is recorded of a soak.
+/// The fields of the status about a soak.
 struct RecordedSoak {
     emulates: Option<String>,
     since: Option<Timestamp>,
@@ -278,8 +279,8 @@ struct RecordedSoak {
     finishing: Option<FinishingUpgrade>,
 }
 
-/// What is recorded of a soak from now on. That it ends is written down before anything is done about it. Where nothing may begin or end, or not
-/// everything is as declared, it stays as it was.
+/// The fields of the status about a soak after this pass. The end of a soak is recorded before anything is done for it. While nothing may start or
+/// end, or not everything is as declared, the fields stay unchanged.
 fn soak(seen: &Observed, decision: &Decision, settled: bool, now: Timestamp) -> RecordedSoak {
     let before = &seen.status;
     let arrived = settled && before.package_version.as_deref() != Some(&decision.package);
@@ -291,7 +292,7 @@ fn soak(seen: &Observed, decision: &Decision, settled: bool, now: Timestamp) -> 
             let until = now.checked_add(soak).unwrap_or(Timestamp::MAX);
             RecordedSoak { emulates: Some(minor.clone()), since: Some(now), until: Some(until), finishing }
         }
-        // Back where it came from: there is nothing to go back to.
+        // The rollback is complete: there is nothing to roll back to.
         (None, _) if arrived => none(finishing),
         (_, Some(ends)) if settled => none(Some(ends.clone())),
         _ => {
@@ -402,7 +403,7 @@ fn accepted(seen: &Observed, decision: &Decision, outlook: &StatusInputs) -> Con
     }
 }
 
-/// A condition that holds as before does so since then.
+/// Keeps the transition time of conditions whose status has not changed.
 fn since(conditions: &mut [Condition], before: &[Condition], generation: Option<i64>, now: Timestamp) {
     for one in conditions {
         let old = condition(before, &one.type_).filter(|old| old.status == one.status);
@@ -423,14 +424,14 @@ pub(super) fn condition_of(type_: &str, status: Status, reason: &str, message: S
     }
 }
 
-/// Whether an API server is ready whose first proof is under way: it took the place of one that was proven, and that takes a moment.
+/// Whether an API server is ready and its first proof is running: it replaced a proven one, and a proof takes a moment.
 fn being_proven(seen: &Observed) -> bool {
     let workload = seen.workloads.get(&ControlPlaneComponent::Apiserver);
     let mut here = workload.into_iter().flat_map(|workload| &workload.replicas);
     here.any(|replica| replica.ready && !replica.ending && !seen.proofs.contains_key(&replica.uid))
 }
 
-/// How many API servers are proven, of how many there should be.
+/// Number of proven API servers, and the desired number.
 fn proven(seen: &Observed) -> (usize, usize) {
     let wanted = usize::try_from(seen.spec.replicas).unwrap_or(usize::MAX);
     let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return (0, wanted) };

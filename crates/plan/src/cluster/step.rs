@@ -1,4 +1,4 @@
-//! From which package version to which a cluster may go, and with what care.
+//! The allowed changes of a cluster's package version, and the conditions of each.
 
 use fleetwright_api::{ClusterPackageVersionSpec, ControlPlaneComponent, names};
 use jiff::Timestamp;
@@ -13,20 +13,20 @@ use super::{etcd_data, restore, snapshots};
 /// The package version that a cluster has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CurrentVersion<'a> {
-    /// Its name.
+    /// Name.
     pub name: &'a str,
-    /// What it says; none if it does not exist any more, or exists with another minor of Kubernetes than the cluster has.
+    /// Spec; `None` if the package version no longer exists, or exists with another minor of Kubernetes than the cluster has.
     pub spec: Option<&'a ClusterPackageVersionSpec>,
-    /// Its version of Kubernetes, if that is known.
+    /// Version of Kubernetes, if it is known.
     kubernetes: Option<&'a str>,
 }
 
 impl<'a> CurrentVersion<'a> {
-    /// The one that the cluster has; none if it never was ready. What was recorded of it counts when it does not exist any more.
+    /// The present package version of the cluster; `None` if the cluster was never ready. If the package version no longer exists, the status counts.
     pub fn of(seen: &'a Observed) -> Option<Self> {
         let name = seen.status.package_version.as_deref()?;
         let recorded = seen.status.kubernetes.as_deref();
-        // One that was deleted and created again with another minor is another one: no way to it was checked.
+        // A package version that was deleted and created again with another minor is a different one: no upgrade path to it was checked.
         let same = |spec: &&ClusterPackageVersionSpec| {
             recorded
                 .is_none_or(|recorded| VersionNode::gone(name, recorded).minor() == VersionNode::of(name, spec).minor())
@@ -37,7 +37,7 @@ impl<'a> CurrentVersion<'a> {
         Some(Self { name, spec, kubernetes })
     }
 
-    /// As far as the ways from it are concerned; none if its version is not known.
+    /// Node of the upgrade path; `None` if the version is not known.
     pub fn stop(&self) -> Option<VersionNode<'a>> {
         match self.spec {
             Some(spec) => Some(VersionNode::of(self.name, spec)),
@@ -46,7 +46,7 @@ impl<'a> CurrentVersion<'a> {
     }
 }
 
-/// The version that all API servers said they have, of a cluster whose version was not recorded yet. While it changes they tell nothing.
+/// The version that all API servers reported, for a cluster whose version was not recorded yet. During a change it is unknown.
 fn recorded_version<'a>(seen: &'a Observed, name: &str) -> Option<&'a str> {
     let changes = seen.workloads.iter().any(|(component, workload)| {
         let package = workload.package.as_deref();
@@ -56,44 +56,45 @@ fn recorded_version<'a>(seen: &'a Observed, name: &str) -> Option<&'a str> {
     components.find(|one| one.component == ControlPlaneComponent::Apiserver)?.observed.as_deref()
 }
 
-/// Where a cluster is brought to.
+/// The package version that the cluster is changed to.
 pub(super) struct VersionStep<'a> {
-    /// The package version, by its name.
+    /// Name of the package version.
     pub name: &'a str,
-    /// What it says; none if it is the one that the cluster has and does not exist any more. Then the components are left as they are.
+    /// Spec; `None` if it is the present package version and no longer exists. Then the components are not changed.
     pub spec: Option<&'a ClusterPackageVersionSpec>,
-    /// The minor that its components emulate, so that it is possible to go back.
+    /// The minor that the components emulate, so that a rollback is possible.
     pub emulates: Option<String>,
-    /// Why it is not the one that the cluster refers to.
+    /// Why it is not the declared one.
     pub refused: Option<(&'static str, String)>,
 }
 
 impl<'a> VersionStep<'a> {
-    /// The one that is asked for.
+    /// A step to the declared package version.
     pub fn to(package: Package<'a>, emulates: Option<String>) -> Self {
         Self { name: package.0, spec: Some(package.1), emulates, refused: None }
     }
 
-    /// The one that the cluster has, and why it stays at that.
+    /// A step that keeps the present package version, and the reason.
     pub fn stays(at: CurrentVersion<'a>, emulates: Option<String>, refused: (&'static str, String)) -> Self {
         Self { name: at.name, spec: at.spec, emulates, refused: Some(refused) }
     }
 
-    /// The package version that components are made from; none if they are left as they are.
+    /// The package version from which components are built; `None` if they are not changed.
     pub fn package(&self) -> Option<Package<'a>> {
         Some((self.name, self.spec?))
     }
 }
 
-/// Where the cluster is brought to, from where it is.
+/// Decides to which package version the cluster is changed now.
 pub(super) fn step<'a>(seen: &'a Observed, now: Timestamp) -> VersionStep<'a> {
     let (target, status) = (seen.target(), &seen.status);
-    // The record counts, not the time: as long as the old minor is emulated there is a way back, and who asked for it in time gets it.
+    // The record counts, not the time: as long as the old minor is emulated a rollback is possible, and a person who declared it in time gets it.
     let soaking = status.emulates.as_deref();
     let emulated = status.emulates.clone();
     let goes = |emulates| VersionStep::to(target, emulates);
     if let Some((name, spec)) = restore::package(seen) {
-        // What was written before is replaced, and so there is nothing that this version would not understand. One that only corrects another keeps the way back of that.
+        // The restore replaces the data, so this version need not be able to read the old data. A package version that only corrects another keeps
+        // the rollback target of that one.
         let stopped_for = status.restoring.as_ref().and_then(|restoring| restoring.package_version.as_deref());
         let emulates = emulated.filter(|_| status.package_version.as_deref() == Some(stopped_for.unwrap_or(name)));
         let why = || {
@@ -154,7 +155,7 @@ pub(super) fn step<'a>(seen: &'a Observed, now: Timestamp) -> VersionStep<'a> {
             );
             stays(names::reasons::UNSUPPORTED_UPGRADE_PATH, why)
         }
-        // Another package of the same minor may be what makes it work.
+        // Another package version of the same minor may fix the failure.
         Ok(()) if from.minor() != to.minor() && status.finishing.is_some() => {
             let why =
                 format!("the upgrade to {} is being completed: the upgrade to {} starts after that", at.name, target.0);
@@ -171,12 +172,13 @@ pub(super) fn step<'a>(seen: &'a Observed, now: Timestamp) -> VersionStep<'a> {
     }
 }
 
-/// What is said of a package version that the cluster has and that does not exist any more.
+/// Message about a present package version that no longer exists.
 pub(super) fn package_missing_message(name: &str) -> String {
     format!("ClusterPackageVersion {name}, which the cluster runs, no longer exists: create it again")
 }
 
-/// Why a change that has not begun would leave etcd as it is: it needs a package version that does not exist any more. That holds no way back up.
+/// Why a change that has not started would leave etcd unchanged: etcd needs a package version that no longer exists. That does not block the return
+/// to a newer version.
 fn unread(seen: &Observed, target: Package<'_>) -> Option<(&'static str, String)> {
     let why = etcd_data::compatible_package(seen, target).err().filter(|_| !etcd_data::begun(seen, target.0))?;
     Some((names::reasons::PACKAGE_VERSION_NOT_FOUND, why))

@@ -1,4 +1,4 @@
-//! What is asked of a control plane before it is changed, and what the answers say.
+//! The survey of a control plane before a change: the questions, and the parsed answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,51 +6,51 @@ use fleetwright_syntax::Quantity;
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// What is to be found out.
+/// A survey question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SurveyQuestion {
-    /// For which change, at which pods: an answer counts for that only.
+    /// The change and the pods that the question is about: an answer is valid for these only.
     pub of: String,
-    /// The API servers: name and address.
+    /// API servers: name and address.
     pub servers: Vec<(String, String)>,
 }
 
-/// What was found out.
+/// A survey answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Survey {
-    /// For which change, at which pods.
+    /// The change and the pods that the answer is about.
     pub of: String,
-    /// When.
+    /// Time of the survey.
     pub at: Timestamp,
-    /// The APIs that callers used since the API servers began and that a release removes; or why that is not known.
+    /// APIs that clients have used since the API servers started and that a release removes; or why they are unknown.
     pub apis: Result<BTreeSet<RemovedApi>, String>,
-    /// The quotas of the namespace in the meta cluster; or why they are not known.
+    /// Quotas of the namespace in the meta cluster; or why they are unknown.
     pub quotas: Result<Vec<Quota>, String>,
-    /// The Nodes of the cluster and the versions of their kubelets, as each says of itself; or why they are not known.
+    /// Nodes of the cluster and the versions that their kubelets report; or why they are unknown.
     pub kubelets: Result<BTreeMap<String, String>, String>,
 }
 
-/// An API that was used, and that a release removes.
+/// An API that a client used, and that a release removes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RemovedApi {
-    /// Its group; empty for the core.
+    /// Group; empty for the core group.
     pub group: String,
-    /// Its version.
+    /// Version.
     pub version: String,
-    /// Its resource, in the plural.
+    /// Resource, in the plural.
     pub resource: String,
-    /// The first minor without it.
+    /// First minor without the API.
     pub removed_release: String,
 }
 
 impl RemovedApi {
-    /// Whether that minor, such as `1.37`, does not have it any more.
+    /// Whether that minor, such as `1.37`, does not serve the API.
     pub fn is_gone_in(&self, minor: &str) -> bool {
         numbers(&self.removed_release).zip(numbers(minor)).is_some_and(|(removed, minor)| removed <= minor)
     }
 
-    /// As people write it.
+    /// The API as text for people.
     pub fn text(&self) -> String {
         let of = if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) };
         format!("{} of {of} (removed in {})", self.resource, self.removed_release)
@@ -62,10 +62,10 @@ fn numbers(minor: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
 }
 
-/// The metric by which an API server tells which deprecated APIs were asked for.
+/// Metric of an API server about requested deprecated APIs.
 const METRIC: &str = "apiserver_requested_deprecated_apis{";
 
-/// Reads what an API server tells of itself for Prometheus.
+/// Parses the metrics page of an API server.
 pub fn removed_apis(page: &str) -> BTreeSet<RemovedApi> {
     let rows = page.lines().filter_map(|line| line.strip_prefix(METRIC)?.split_once('}'));
     let used = rows.filter(|(_, value)| value.trim().parse::<f64>().is_ok_and(|value| value > 0.0));
@@ -87,16 +87,16 @@ pub fn removed_apis(page: &str) -> BTreeSet<RemovedApi> {
 /// A ResourceQuota.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Quota {
-    /// Its name.
+    /// Name of the quota.
     pub name: String,
-    /// How much there may be.
+    /// Limits.
     pub hard: BTreeMap<String, String>,
-    /// How much there is.
+    /// Usage.
     pub used: BTreeMap<String, String>,
 }
 
 impl Quota {
-    /// What has no room for one more pod that asks for so much.
+    /// The resource of which the quota has not enough left for one more pod with these requests.
     pub fn lacks(&self, requests: &BTreeMap<String, String>) -> Option<String> {
         self.hard.iter().find_map(|(what, hard)| {
             let more = match what.as_str() {
@@ -117,7 +117,7 @@ impl Quota {
     }
 }
 
-/// The amount that a text says, if it is a quantity.
+/// The quantity in a text, if it is one.
 pub(super) fn amount(text: &str) -> Option<Quantity> {
     Quantity::parse(text).ok()
 }

@@ -175,7 +175,7 @@ impl TestCluster {
 
     fn decide(&self) -> Decision {
         let decision = self.look(|seen| decide(seen, self.now));
-        // It is no matter whether one who looks remembers what was at rest.
+        // The result does not depend on whether the observer remembers unchanged components.
         self.rested.take();
         assert_eq!(self.look(|seen| decide(seen, self.now)), decision);
         self.rested.replace(decision.rested.clone());

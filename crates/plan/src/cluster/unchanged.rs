@@ -1,4 +1,5 @@
-//! What was found to be right is not made anew to be compared once more: most passes come of pods, and change nothing of the objects.
+//! Skips the comparison of objects that did not change since they were found to be as declared: most passes are triggered by pods, and change no
+//! object.
 
 use std::hash::Hasher;
 use std::io;
@@ -10,19 +11,19 @@ use serde::Serialize;
 use super::objects::Kind;
 use super::observed::Observed;
 
-/// A component all of whose objects were as they should be. Cheap to clone.
+/// A component whose objects were all as declared. Cheap to clone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnchangedComponent {
-    /// Of all that they are made from.
+    /// Content hash of all inputs.
     from: u64,
-    /// What they are, and what they said.
+    /// The objects, with the content hash of each.
     objects: Arc<[(Kind, Box<str>, u64)]>,
-    /// The digest of its pods' template.
+    /// The digest of the pod template.
     pub(super) template: Arc<str>,
 }
 
 impl UnchangedComponent {
-    /// With these objects; none if one of them is not there.
+    /// A component with these objects; `None` if one of them does not exist.
     pub(super) fn of<'a>(
         seen: &Observed,
         from: u64,
@@ -33,27 +34,27 @@ impl UnchangedComponent {
         Some(Self { from, objects: objects.collect::<Option<_>>()?, template: template.into() })
     }
 
-    /// Whether nothing has changed since.
+    /// Whether neither the inputs nor the objects have changed since.
     pub(super) fn still(&self, seen: &Observed, from: u64) -> bool {
         self.from == from && self.objects.iter().all(|(kind, name, print)| seen.print(*kind, name) == Some(*print))
     }
 }
 
-/// The prints of what objects are made from, each taken once in a pass.
+/// Content hashes of the inputs of objects, each computed once in a pass.
 pub(super) struct InputHashes<'a> {
     cluster: u64,
     packages: Vec<(&'a str, u64)>,
 }
 
 impl<'a> InputHashes<'a> {
-    /// What all components are made from: the cluster's name, what is declared, and this.
+    /// The hash of the inputs of all components: the cluster's name, its spec, and `more`.
     pub(super) fn of(seen: &Observed, more: impl Serialize) -> Self {
         let names = (&seen.names.fleet, &seen.names.name, &seen.names.namespace);
         let began = seen.status.package_version.is_some();
         Self { cluster: content_hash(&(names, &seen.spec, began, more)), packages: Vec::new() }
     }
 
-    /// With a package version, and this.
+    /// The hash with a package version, and `more`.
     pub(super) fn with(&mut self, package: (&'a str, &ClusterPackageVersionSpec), more: impl Serialize) -> u64 {
         let known = self.packages.iter().find(|(name, _)| *name == package.0).map(|(_, print)| *print);
         let known = known.unwrap_or_else(|| {
@@ -65,10 +66,10 @@ impl<'a> InputHashes<'a> {
     }
 }
 
-/// A number that tells two values apart, within a process.
+/// Content hash of a value, comparable within a process.
 pub fn content_hash(value: &impl Serialize) -> u64 {
     let mut into = HashWriter::default();
-    // Only a map whose keys are no texts fails, and there is none.
+    // Only a map with keys that are no strings fails, and there is none.
     let written = serde_json::to_writer(&mut into, value);
     debug_assert!(written.is_ok(), "{written:?}");
     into.0.finish()

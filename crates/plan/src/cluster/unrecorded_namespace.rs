@@ -1,46 +1,48 @@
-//! What becomes of a namespace that has the name and the labels of a Cluster's, and that the Cluster's status does not record.
+//! Decides about a namespace that has the name and the labels of a Cluster's namespace, and that the Cluster's status does not record.
 //!
-//! Guarantee: a namespace is recorded only if its uid is the one in the API server's answer to the operator's own creation. Nothing in a namespace proves as much: who may read it can copy
-//! all of it to another one of the same name. So a namespace whose record was lost in a crash is not used, but deleted and created again.
+//! Guarantee: a namespace is recorded only if its uid is the one in the API server's answer to the operator's own create. No content of a namespace
+//! proves that: a person who may read it can copy all of it to another one of the same name. Therefore a namespace whose record was lost in a crash
+//! is not used, but deleted and created again.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Whoever created a namespace records it within this time. Two operators lead for a moment at most, and neither deletes what the other one is about to record.
+/// The process that created a namespace records it within this time. Two operators lead for a moment at most, and neither deletes a namespace that
+/// the other one is about to record.
 const RECORD_TIMEOUT: SignedDuration = SignedDuration::from_secs(10);
 
-/// A namespace that is not recorded.
+/// An unrecorded namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct UnrecordedNamespace {
-    /// This process created it.
+    /// Whether this process created it.
     pub created: bool,
-    /// It has the operator's proof of a creation for this Cluster: the operator created it, or it is a copy of what the operator created.
+    /// Whether it has the operator's proof of a creation for this Cluster: the operator created it, or it is a copy of such a namespace.
     pub proven: bool,
-    /// Nothing of a control plane is in it.
+    /// Whether it contains no object of a control plane.
     pub empty: bool,
-    /// When it was created.
+    /// Creation time.
     pub since: Timestamp,
 }
 
-/// What becomes of it.
+/// Decision about the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamespaceDecision {
-    /// It is the Cluster's.
+    /// Record it as the Cluster's namespace.
     Record,
-    /// Another process may be about to record it: it is looked at again then.
+    /// Wait until that time: another process may be about to record it.
     Wait(Timestamp),
-    /// It is deleted, and the operator creates another one.
+    /// Delete it; the operator creates another one.
     Recreate,
-    /// A person decides: others created it, or it would be lost with what is in it.
+    /// Wait for a person: somebody else created it, or its deletion would lose its content.
     Refuse,
 }
 
 impl UnrecordedNamespace {
-    /// What becomes of it.
+    /// Decides about the namespace.
     pub fn fate(&self, now: Timestamp) -> NamespaceDecision {
         if self.created {
             return NamespaceDecision::Record;
         }
-        // A status that was lost must not cost a control plane.
+        // A lost status must not cause the deletion of a control plane.
         if !self.proven || !self.empty {
             return NamespaceDecision::Refuse;
         }
@@ -82,7 +84,7 @@ mod tests {
         assert_eq!(PROVEN.fate(at(0)), NamespaceDecision::Wait(at(10)));
         assert_eq!(PROVEN.fate(at(9)), NamespaceDecision::Wait(at(10)));
         assert_eq!(PROVEN.fate(at(10)), NamespaceDecision::Recreate);
-        // The operator's clock is behind: a little, or for good.
+        // The operator's clock is behind: a little, or permanently.
         assert_eq!(PROVEN.fate(at(-5)), NamespaceDecision::Wait(at(10)));
         assert_eq!(PROVEN.fate(at(-3600)), NamespaceDecision::Recreate);
     }

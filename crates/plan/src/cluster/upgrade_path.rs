@@ -1,17 +1,17 @@
-//! Which package versions lead to which, before anything is asked of a cluster.
+//! Upgrade paths between package versions, without the state of a cluster.
 
 use fleetwright_api::ClusterPackageVersionSpec;
 
-/// A package version, as far as the ways to it and from it are concerned.
+/// The fields of a package version that decide about paths to it and from it.
 #[derive(Clone, Copy, Debug)]
 pub struct VersionNode<'a> {
-    /// What it is called.
+    /// Name of the package version.
     pub name: &'a str,
-    /// Its version of Kubernetes.
+    /// Version of Kubernetes.
     pub kubernetes: &'a str,
-    /// What a cluster may come from; the same minor and the one below if empty.
+    /// Allowed sources of an upgrade; the same minor and the one below if empty.
     pub reachable_from: &'a [String],
-    /// What a cluster may go back to; the same minor and, while it is emulated, the one below if empty.
+    /// Allowed targets of a rollback; the same minor and, while it is emulated, the one below if empty.
     pub back_to: &'a [String],
 }
 
@@ -22,7 +22,7 @@ impl<'a> VersionNode<'a> {
         Self { name, kubernetes, reachable_from, back_to }
     }
 
-    /// One that is gone, of which only the version is known.
+    /// A deleted package version, of which only the version is known.
     pub fn gone(name: &'a str, kubernetes: &'a str) -> Self {
         Self { name, kubernetes, reachable_from: &[], back_to: &[] }
     }
@@ -33,7 +33,7 @@ impl<'a> VersionNode<'a> {
         &self.kubernetes[..second]
     }
 
-    /// Its version as numbers.
+    /// The version as numbers.
     fn numbers(&self) -> [u32; 3] {
         let mut numbers = self.kubernetes.split('.').map(|number| number.parse().unwrap_or(0));
         [(); 3].map(|()| numbers.next().unwrap_or(0))
@@ -44,34 +44,34 @@ impl<'a> VersionNode<'a> {
         self.numbers() < other.numbers()
     }
 
-    /// Whether a list names it, or its minor.
+    /// Whether a list contains its name or its minor.
     fn is_in(&self, list: &[String]) -> bool {
         list.iter().any(|entry| entry == self.name || entry == self.minor())
     }
 }
 
-/// There is no way from one package version to another.
+/// Why there is no path from one package version to another.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct NoUpgradePath {
-    /// What kind of obstacle it is.
+    /// Kind of the obstacle.
     pub why: NoUpgradePathReason,
-    /// What it is and what would lead there, for people.
+    /// The obstacle and a possible path, for people.
     pub message: String,
 }
 
-/// Why there is no way from one package version to another.
+/// Kind of obstacle on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoUpgradePathReason {
-    /// Forward leads only to what is not older.
+    /// An upgrade to an older version.
     Older,
-    /// Back leads only to what is not newer.
+    /// A rollback to a newer version.
     Newer,
     /// More than one minor at a time.
     TooFar,
-    /// One of the two does not allow it.
+    /// One of the package versions does not allow it.
     NotAllowed,
-    /// The older minor is emulated no more.
+    /// The older minor is no longer emulated.
     NotEmulated,
 }
 
@@ -79,10 +79,10 @@ fn no_way(why: NoUpgradePathReason, message: String) -> Result<(), NoUpgradePath
     Err(NoUpgradePath { why, message })
 }
 
-/// Whether an upgrade leads from one to the other.
+/// Checks whether an upgrade is possible from one to the other.
 ///
 /// # Errors
-/// It does not; says why, and what would.
+/// There is no path; the error has the reason and a possible path.
 pub fn forward(from: &VersionNode<'_>, to: &VersionNode<'_>) -> Result<(), NoUpgradePath> {
     let (is, asked) = (from.numbers(), to.numbers());
     let about = about(from, to);
@@ -111,10 +111,10 @@ pub fn forward(from: &VersionNode<'_>, to: &VersionNode<'_>) -> Result<(), NoUpg
     Ok(())
 }
 
-/// Whether a rollback leads from one to the other, keeping every write. `emulates` is the older minor that the cluster keeps to.
+/// Checks whether a rollback is possible from one to the other that keeps every write. `emulates` is the older minor that the cluster emulates.
 ///
 /// # Errors
-/// It does not; says why.
+/// There is no path; the error has the reason.
 pub fn back(from: &VersionNode<'_>, to: &VersionNode<'_>, emulates: Option<&str>) -> Result<(), NoUpgradePath> {
     let (is, asked) = (from.numbers(), to.numbers());
     let about = about(from, to);

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// So many machines for each value of any label, ten times as many in all.
+/// Number of machines for each value of any label, ten times as many in all.
 struct Fleet(Option<usize>);
 
 impl Population for Fleet {
@@ -205,7 +205,7 @@ fn any_policy(name: &'static str) -> impl Strategy<Value = Owned> {
 }
 
 proptest! {
-    /// Operations come, are judged, take their places one policy at a time, and end, in any order.
+    /// Operations arrive, are judged, take their places one policy at a time, and end, in any order.
     #[test]
     fn never_more_pass_than_every_policy_allows(
         mut policies in (any_policy("p"), any_policy("q"), any_policy("r")).prop_map(|(p, q, r)| vec![p, q, r]),
@@ -249,7 +249,7 @@ proptest! {
         }
     }
 
-    /// What passes still passes when another ends or the limit is raised; what waits still waits when another begins.
+    /// A granted Operation stays granted when another ends or the limit is raised; a waiting one still waits when another starts.
     #[test]
     fn the_gate_is_monotone(
         policy in any_policy("p"),

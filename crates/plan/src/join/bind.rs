@@ -1,38 +1,38 @@
-//! Which Node is a machine's own.
+//! Decides which Node is a machine's own.
 //!
 //! Guarantees of [`bind()`]:
 //! - a Node that existed before the machine's own bootstrap token requested a client certificate is never bound by a join;
-//! - who may write Machines but not `machines/status` cannot bind a Node that exists;
+//! - a user with write access to Machines but not to `machines/status` cannot bind an existing Node;
 //! - a Node that its kubelet registers again, with the certificate that this machine's token got, is bound again under its new uid.
 
 use fleetwright_api::{Machine, NodeBinding, NodeRef};
 use jiff::Timestamp;
 
-/// The reason why nothing is done to a Node, and why its name is not given away.
+/// The reason why a Node is not changed, and why no certificate for its name is approved.
 pub const NOT_BOUND: &str = "NodeNotBound";
 
 /// The Node of a machine's name, as the API server has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegisteredNode<'a> {
-    /// Its uid.
+    /// Uid of the Node.
     pub uid: &'a str,
-    /// When it was created.
+    /// Creation time.
     pub created: Option<Timestamp>,
 }
 
 /// The Node of a machine's name, and whether it is bound to the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// There is no Node of that name.
+    /// No Node has that name.
     Missing,
-    /// It is the machine's own.
+    /// The Node is bound to the machine.
     Bound(NodeRef),
-    /// It exists, and is not the machine's.
+    /// The Node exists, and is not bound to the machine.
     Foreign,
 }
 
-/// Says whether the Node of the machine's name is the machine's own. `certified` is when the machine's own bootstrap token first requested a
-/// client certificate that was approved; that is done only while no foreign Node has the name.
+/// Decides whether the Node of the machine's name is the machine's own. `certified` is when the machine's own bootstrap token first requested a
+/// client certificate that was approved; it is approved only while no foreign Node has the name.
 pub fn bind(machine: &Machine, certified: Option<Timestamp>, name: &str, node: Option<RegisteredNode<'_>>) -> Binding {
     let Some(node) = node else { return Binding::Missing };
     let status = machine.status.as_ref();
@@ -43,8 +43,8 @@ pub fn bind(machine: &Machine, certified: Option<Timestamp>, name: &str, node: O
     };
     let binding = match same {
         Some(NodeRef { binding: Some(binding), .. }) => *binding,
-        // An earlier version wrote down every Node of the machine's name. The kubelet that the operator installed has joined, and the Node is
-        // younger than the machine: it is this kubelet's.
+        // An earlier version recorded every Node of the machine's name. The kubelet that the operator installed has joined, and the Node is
+        // younger than the machine: the Node belongs to this kubelet.
         Some(_)
             if status.is_some_and(|status| status.trusts.is_some())
                 && created_since(machine.metadata.creation_timestamp.as_ref().map(|time| time.0)) =>
@@ -57,7 +57,7 @@ pub fn bind(machine: &Machine, certified: Option<Timestamp>, name: &str, node: O
     Binding::Bound(NodeRef { name: name.to_owned(), uid: Some(node.uid.to_owned()), binding: Some(binding) })
 }
 
-/// What a person should know of a Node that is not bound.
+/// The message about a Node that is not bound.
 pub fn not_bound(machine: &str, node: &str) -> String {
     format!(
         "Node {node} exists, but did not join through Machine {machine}; no changes are made. If it is the Node of this Machine, run \

@@ -1,15 +1,15 @@
-//! Names and addresses under which no kubelet serves.
+//! Names and addresses for which no kubelet may serve.
 
 use std::net::IpAddr;
 
 use super::same;
 
-/// Where API servers and Services are.
+/// Addresses of the API server and of Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApiAddresses {
     /// The networks of Services, as CIDRs.
     pub services: Vec<String>,
-    /// Addresses and names under which the API server is reached: the Service `kubernetes`, its endpoints, and the host of `server` in
+    /// Addresses and names of the API server: the Service `kubernetes`, its endpoints, and the host of `server` in
     /// `cluster-values`.
     pub endpoints: Vec<String>,
 }
@@ -30,7 +30,7 @@ impl ApiAddresses {
     }
 }
 
-/// Whose a name or address is, if no kubelet may serve under it. `other` says which other Node or Machine has it.
+/// The owner of a name or address, if no kubelet may serve for it. `other` returns the other Node or Machine that has it.
 pub fn reserved(name: &str, api: &ApiAddresses, other: impl Fn(&str) -> Option<String>) -> Option<String> {
     let whose = match name.parse::<IpAddr>() {
         Ok(ip) => reserved_ip(ip, api),
@@ -52,14 +52,14 @@ fn reserved_ip(ip: IpAddr, api: &ApiAddresses) -> Option<String> {
     Some(format!("in the Service network {network}"))
 }
 
-/// The names of the API server inside a cluster, of Services, and of every host for itself. A wildcard is a name of others.
+/// The owner of the names of the API server inside a cluster, of Services, and of localhost. A wildcard includes names of others.
 fn reserved_name(name: &str) -> Option<String> {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
     let label = |wanted: &str| name.split('.').any(|label| label == wanted);
     if name.contains('*') {
         return Some("wildcard".to_owned());
     }
-    // Under `kube-apiserver` the API servers of hosted clusters are reached from their own namespace.
+    // The API servers of hosted clusters have the name `kube-apiserver` in their own namespace.
     if name.starts_with("kubernetes") || name.split('.').next() == Some("kube-apiserver") || label("svc") {
         return Some("name of the API server or of a Service".to_owned());
     }
@@ -67,7 +67,7 @@ fn reserved_name(name: &str) -> Option<String> {
         .then(|| "name for localhost".to_owned())
 }
 
-/// Whether a network, as `10.96.0.0/16`, has that address.
+/// Whether a network such as `10.96.0.0/16` contains that address.
 fn contains(network: &str, ip: IpAddr) -> bool {
     let Some((base, bits)) = network.split_once('/') else { return false };
     let (Ok(base), Ok(bits)) = (base.parse::<IpAddr>(), bits.parse::<u32>()) else { return false };

@@ -8,7 +8,7 @@ use super::*;
 const NAMESPACE: &str = "fleet";
 const UID: &str = "0b1c2d3e-0000-4000-8000-000000000017";
 
-/// What a kubelet puts into its request, and what a liar may.
+/// The fields of a kubelet's request, and those that an attacker may add.
 #[derive(Clone, Debug)]
 struct Form {
     signer: &'static str,
@@ -98,7 +98,7 @@ fn node() -> Requestor {
     Requestor::of("system:node:host-17", &words(&["system:nodes"]), NAMESPACE)
 }
 
-/// Whose a name or address is: the API server is at 10.0.0.1, Services are in 10.96.0.0/16, and another machine is at 10.0.0.18.
+/// The owner of a name or address: the API server is at 10.0.0.1, Services are in 10.96.0.0/16, and another machine is at 10.0.0.18.
 fn whose(name: &str) -> Option<String> {
     let mut api = ApiAddresses { services: words(&["10.96.0.0/16", "fd00:96::/112"]), ..ApiAddresses::default() };
     api.add_url("https://api.example.com:6443");
@@ -107,7 +107,7 @@ fn whose(name: &str) -> Option<String> {
     reserved(name, &api, |name| ["10.0.0.18", "host-18"].contains(&name).then(|| "of Machine host-18".to_owned()))
 }
 
-/// The verdict, for a machine whose Node is bound to it.
+/// The decision for a machine whose Node is bound to it.
 fn ask(requestor: &Requestor, form: &Form, machine: Option<&JoiningMachine>) -> SigningDecision {
     ask_of(requestor, form, machine, &own_node())
 }
@@ -178,7 +178,7 @@ fn names_are_for_serving_and_of_the_machine_only() {
         serving(&["host-17"], &["10.0.0.18"]),
         serving(&["host-17"], &["10.1.0.17"]),
         serving(&["host-17.attacker.example"], &[]),
-        // The machine's own address, which it gets in its plain form only.
+        // The machine's own address, which is approved in its plain form only.
         serving(&["host-17"], &["::ffff:10.0.0.17"]),
         Form { email: true, ..Form::serving() },
     ] {
@@ -237,7 +237,7 @@ fn what_is_reserved_is_refused_even_if_the_machine_declares_it() {
         is_denied(&ask(&node(), &serving(&["host-17"], &[ip]), Some(&machine)), "ReservedSubjectAltNames");
     }
     is_approved(&ask(&node(), &serving(&["host-17"], &["10.97.0.1", "fd00:97::1"]), Some(&machine)));
-    // A machine that is called so does not get it either.
+    // A machine of that name does not get it either.
     let named = JoiningMachine { node: "kubernetes".to_owned(), ..machine };
     let form = Form { common_name: "system:node:kubernetes".to_owned(), ..serving(&["kubernetes"], &[]) };
     let requestor = Requestor::of("system:node:kubernetes", &words(&["system:nodes"]), NAMESPACE);
@@ -248,7 +248,7 @@ fn what_is_reserved_is_refused_even_if_the_machine_declares_it() {
 fn the_name_of_a_foreign_node_is_not_given_away() {
     is_denied(&ask_of(&token(), &Form::client(), Some(&machine()), &Binding::Foreign), "NodeNotBound");
     is_approved(&ask_of(&token(), &Form::client(), Some(&machine()), &Binding::Missing));
-    // What the foreign Node asks for itself is not ours to answer.
+    // Requests of the foreign Node itself are left to other approvers.
     for form in [Form::client(), Form::serving()] {
         let verdict = ask_of(&node(), &form, Some(&machine()), &Binding::Foreign);
         assert!(matches!(&verdict, SigningDecision::Waits { message } if message.contains("bind-node")), "{verdict:?}");
@@ -259,7 +259,7 @@ fn the_name_of_a_foreign_node_is_not_given_away() {
     assert_eq!(ask_of(&node(), &Form::serving(), Some(&uncertified), &Binding::Missing), SigningDecision::Ignored);
 }
 
-/// A machine of 10:00 whose status is that.
+/// A machine created at 10:00 with that status.
 fn written(status: serde_json::Value) -> fleetwright_api::Machine {
     serde_json::from_value(serde_json::json!({
         "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine", "spec": {}, "status": status,
@@ -283,11 +283,11 @@ fn a_node_is_bound_if_it_registered_after_the_machine_s_token_got_its_certificat
     assert_eq!(bind(&machine, None, "host-17", None), Binding::Missing);
     assert_eq!(bind(&machine, None, "host-17", registered("a", "11:00:00")), Binding::Foreign);
     assert_eq!(bind(&machine, Some(at("11:00:00")), "host-17", registered("a", "10:59:59")), Binding::Foreign);
-    // Objects know the second of their creation only.
+    // Creation timestamps have a resolution of one second.
     assert_eq!(bind(&machine, Some(at("11:00:00.9")), "host-17", registered("a", "11:00:00")), joined("a"));
     assert_eq!(bind(&machine, Some(at("11:00:00")), "host-17", registered("a", "11:00:05")), joined("a"));
 
-    // Bound once, it stays bound when the request is gone; and one that its kubelet registers again is bound again.
+    // Once bound, the Node stays bound when the request is gone; and a Node that its kubelet registers again is bound again.
     let machine = written(serde_json::json!({"nodeRef": node_ref("a", Some(NodeBinding::Joined))}));
     assert_eq!(bind(&machine, None, "host-17", registered("a", "11:00:05")), joined("a"));
     assert_eq!(bind(&machine, Some(at("11:00:00")), "host-17", registered("b", "12:00:00")), joined("b"));
@@ -313,7 +313,7 @@ fn what_an_earlier_version_wrote_binds_only_a_node_that_joined_through_the_machi
         written(status)
     };
     assert_eq!(bind(&machine(true), None, "host-17", registered("a", "10:05:00")), joined);
-    // The Node existed before the machine, no kubelet of ours joined, or it is another Node by now.
+    // The Node existed before the machine, no kubelet of ours joined, or the Node was recreated meanwhile.
     assert_eq!(bind(&machine(true), None, "host-17", registered("a", "09:00:00")), Binding::Foreign);
     assert_eq!(bind(&machine(false), None, "host-17", registered("a", "10:05:00")), Binding::Foreign);
     assert_eq!(bind(&machine(true), None, "host-17", registered("b", "10:05:00")), Binding::Foreign);
@@ -341,7 +341,7 @@ fn a_machine_that_is_gone_or_going_joins_no_more_and_a_paused_one_waits() {
     is_denied(&ask(&node(), &Form::serving(), Some(&going)), "MachineDeleted");
     let paused = JoiningMachine { paused: true, ..machine() };
     assert!(matches!(ask(&token(), &Form::client(), Some(&paused)), SigningDecision::Waits { .. }));
-    // A request that will never do does not wait.
+    // A request that can never be approved does not wait.
     is_denied(&ask(&token(), &Form { country: true, ..Form::client() }, Some(&paused)), "InvalidSubject");
 }
 
@@ -354,7 +354,7 @@ fn of_two_machines_that_claim_one_node_neither_gets_a_certificate() {
     let around = JoinContext { machine: Some(&machine), rivals: &rivals, node: &missing, reserved: &whose };
     let verdict = decide(&token(), &asked, &around);
     assert!(matches!(&verdict, SigningDecision::Waits { message } if message.contains("host-17b")), "{verdict:?}");
-    // Once the Node is bound, it is clear whose it is.
+    // Once the Node is bound, its owner is known.
     is_approved(&decide(&token(), &asked, &JoinContext { node: &own, ..around }));
 }
 
@@ -366,7 +366,7 @@ fn what_is_none_of_our_business_is_left_alone() {
     assert_eq!(elsewhere, Requestor::Other);
     assert_eq!(Requestor::of("system:node:host-17", &[], NAMESPACE), Requestor::Other);
     assert_eq!(ask(&other, &Form::client(), Some(&machine())), SigningDecision::Ignored);
-    // A node that no machine stands for.
+    // A node without a machine.
     assert_eq!(ask(&node(), &Form::client(), None), SigningDecision::Ignored);
     let signer = Form { signer: "kubernetes.io/kube-apiserver-client", ..Form::client() };
     assert_eq!(ask(&token(), &signer, Some(&machine())), SigningDecision::Ignored);
@@ -427,7 +427,7 @@ fn forms() -> impl Strategy<Value = Form> {
 }
 
 proptest! {
-    /// Said anew, from what an approver must never let pass.
+    /// A second statement of the rules: what an approver must never approve.
     #[test]
     fn no_forged_request_is_approved(form in forms(), from_token: bool, deleted: bool, paused: bool) {
         let machine = JoiningMachine { deleted, paused, ..machine() };

@@ -1,4 +1,4 @@
-//! Where one component stands, and what follows from it.
+//! The state of one component, and the decision that follows from it.
 
 use fleetwright_api::{Component, ComponentState, Disruption, Drift, OnFailure, Rollback};
 use fleetwright_wire::{ComponentSeen, Facts, Outcome, StepRecord};
@@ -10,52 +10,52 @@ use super::step::{PlannedStep, StepEffect, StepItem, Verb, changes, id, named};
 use super::version;
 use crate::package::{Rendered, StepTimeouts};
 
-/// A step that may be tried again is tried after this long at first…
+/// The first delay before a failed step is retried…
 const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(5);
-/// …and later each time, up to this.
+/// …and the longest.
 const LONGEST_RETRY: SignedDuration = SignedDuration::from_mins(10);
-/// How the message of a component begins that has to prove itself.
+/// Start of a component's message while its package has to prove itself.
 pub(super) const PROVING: &str = "waiting until it works";
-/// How the message of a component begins whose repair failed.
+/// Start of a component's message after its repair failed.
 pub(super) const REPAIR_FAILED: &str = "the repair failed";
-/// How much of a step's output a component's message tells.
+/// Bytes of a step's output in a component's message.
 const MAX_OUTPUT_TAIL: usize = 1024;
 /// A component whose health checks failed this often in a row does not work. One failure may be a slow answer.
 const DOWN_AFTER: u32 = 2;
-/// The API server excuses at most that much of the time that a package has to prove itself. An outage that lasts longer ends the operator's
-/// lease, and its successor counts from its own start; a single watch that fails for ever excuses nothing for ever.
+/// At most this much time of API server outages is not counted against a package that has to prove itself. A longer outage ends the operator's
+/// lease, and its successor counts from its own start. The limit keeps a single watch that always fails from extending the time without end.
 const MAX_OUTAGE_EXCUSE: SignedDuration = SignedDuration::from_mins(30);
 
-/// Where one component stands.
+/// The standing of one component.
 #[derive(Debug)]
 pub(super) enum ComponentStanding<'a> {
-    /// As declared, and it works.
+    /// Installed as declared, and proven to work.
     Settled,
-    /// Changed, and not yet known to work.
+    /// Changed, and not yet proven to work.
     Proving {
-        /// Other components may be touched meanwhile.
+        /// Other components may be changed meanwhile.
         others: bool,
     },
-    /// In place only after a boot.
+    /// Effective only after a reboot.
     Boots,
-    /// Its step goes on on the host.
+    /// Its step is running on the host.
     Running,
-    /// Something is to be done.
+    /// A step is due.
     Due(Box<StepItem<'a>>),
-    /// It did not work and is left, or drift is only reported.
+    /// The component did not work and is not retried, or its drift is only reported.
     Abandoned,
 }
 
-/// What is known of a component from the host.
+/// A component as the host reported it.
 pub(super) struct ObservedComponent<'a> {
     pub seen: &'a ComponentSeen,
     pub facts: &'a Facts,
-    /// The boot is another than the one that is written down.
+    /// The boot id differs from the recorded one.
     pub booted: bool,
 }
 
 impl<'a> Decider<'a> {
-    /// Judges a component that is declared, and writes down what it finds.
+    /// Judges a declared component, and records its state.
     pub(super) fn stand(&mut self, wanted: &'a Rendered, sight: &ObservedComponent<'_>) -> ComponentStanding<'a> {
         let mut entry = self.entry(&wanted.package.component);
         entry.desired = Some(cut(&wanted.package.version, 256));
@@ -63,7 +63,7 @@ impl<'a> Decider<'a> {
         let misfit = super::version_skew(wanted, self.k.server);
         let others = std::mem::replace(&mut self.misfit, misfit);
         if entry.failed.as_ref().is_some_and(|failed| *failed != wanted.digest) {
-            // Another one is declared.
+            // Another version is declared.
             (entry.failed, entry.rollback) = (None, None);
             if matches!(entry.state, ComponentState::Failed | ComponentState::RolledBack) && !self.stays_failed(&entry)
             {
@@ -85,13 +85,13 @@ impl<'a> Decider<'a> {
         stand
     }
 
-    /// It was left broken on a closed Node: that another version is declared, or a person asks to try again, does not mend it. The Node is opened when
-    /// it works.
+    /// Whether the component was left failed on a closed Node. Declaring another version, or a retry by a person, does not repair it: the Node is
+    /// opened when the component works.
     pub(super) fn stays_failed(&self, entry: &Component) -> bool {
         entry.state == ComponentState::Failed && self.k.node.is_some_and(|node| node.closed.is_some())
     }
 
-    /// The declared package is what we installed last.
+    /// The declared package is the one that we installed last.
     fn in_place(
         &mut self,
         entry: &mut Component,
@@ -115,7 +115,7 @@ impl<'a> Decider<'a> {
                 }
                 Outcome::Done | Outcome::Interrupted | Outcome::Refused => {
                     count_attempt(entry);
-                    // What was changed has from now on to prove itself.
+                    // The time for the changed package to prove itself starts now.
                     entry.since = now;
                     if outcome == Outcome::Done && matches!(does, StepEffect::Repair(_)) {
                         self.repaired(true);
@@ -124,7 +124,7 @@ impl<'a> Decider<'a> {
             }
         }
         let deviations = &sight.seen.deviations;
-        // What was just installed has time to come into shape; anything else was in shape before, or is found for the first time.
+        // A package that was just installed has time to become in sync; any other was in sync before, or is observed for the first time.
         let calm = self.installed_by_us(entry, wanted).is_none() && !self.repaired_in_proof(entry, wanted);
         if calm && !deviations.is_empty() {
             let why = self.drifted(entry, sight.seen);
@@ -141,20 +141,20 @@ impl<'a> Decider<'a> {
         }
         match entry.state {
             ComponentState::Ready => {
-                // An earlier operator wrote neither down.
+                // Neither field was written by earlier versions of the operator.
                 if entry.inputs.is_empty() {
                     entry.inputs = wanted.inputs();
                 }
                 entry.proven = Some(wanted.digest.clone());
                 return ComponentStanding::Settled;
             }
-            // It mended itself, or somebody did.
+            // The deviation is gone without a repair of ours.
             ComponentState::Drifted if !self.was_repaired() => {
                 set(entry, ComponentState::Ready, String::new(), now);
                 return ComponentStanding::Settled;
             }
-            // A bootstrap token is valid for minutes: a kubelet that did not join with its own needs another one.
-            // The step was written down before it was asked for: one that no host heard of, such as when its token was not issued, is asked for again.
+            // A bootstrap token is valid for minutes: a kubelet that did not join with its token needs another one.
+            // The step was recorded before it was requested. If no host received it, for example because no token was issued, it is requested again.
             ComponentState::Pending | ComponentState::Upgrading
                 if wanted.needs_credential
                     && self.k.node.is_none()
@@ -168,7 +168,7 @@ impl<'a> Decider<'a> {
                 }
                 return stand;
             }
-            // The step that was written down was withdrawn before its turn: what is there has its time to prove itself from now on.
+            // The recorded step was withdrawn before it ran: the time for the installed package to prove itself starts now.
             ComponentState::Upgrading | ComponentState::Downgrading
                 if self.installed_by_us(entry, wanted).is_none() =>
             {
@@ -178,7 +178,7 @@ impl<'a> Decider<'a> {
             | ComponentState::Installing
             | ComponentState::Upgrading
             | ComponentState::Downgrading => {}
-            // Found as it should be, and not yet proven.
+            // Installed as declared, and not yet proven.
             _ => set(entry, ComponentState::Installing, String::new(), now),
         }
         if sight.booted {
@@ -197,7 +197,7 @@ impl<'a> Decider<'a> {
         let within = signed(wanted.times.healthy_within);
         let needs_server = !wanted.node_conditions.is_empty() || wanted.needs_credential;
         if self.had(entry, needs_server) >= within {
-            // Somebody else may have touched it meanwhile. With nothing to go back to, it is put right once before it is given up.
+            // Somebody else may have changed it meanwhile. Without a version to roll back to, it is repaired once before it is abandoned.
             let deviations = &sight.seen.deviations;
             if !deviations.is_empty()
                 && kept(entry, sight.seen, wanted).is_none()
@@ -214,22 +214,22 @@ impl<'a> Decider<'a> {
         ComponentStanding::Proving { others: entry.state == ComponentState::Installing }
     }
 
-    /// The declared package works: it is what a later version goes back to.
+    /// The declared package is proven: a later version rolls back to it.
     fn proven(&self, entry: &mut Component, wanted: &Rendered) -> ComponentStanding<'a> {
         set(entry, ComponentState::Ready, String::new(), self.now);
         (entry.inputs, entry.proven) = (wanted.inputs(), Some(wanted.digest.clone()));
         ComponentStanding::Settled
     }
 
-    /// The time that a component had to prove itself.
+    /// The time that a component has had to prove itself.
     pub(super) fn had(&self, entry: &Component, needs_server: bool) -> SignedDuration {
-        // While nobody looked, nothing could prove itself.
+        // Nothing can prove itself while no operator observes it.
         let since = entry.since.max(self.k.known_since);
         let passed = self.now.duration_since(since);
         if !needs_server {
             return passed;
         }
-        // A kubelet cannot join an API server that is gone, and nobody sees whether it did.
+        // A kubelet cannot join an API server that does not answer, and no operator can see whether it did.
         let overlap = |(from, to): &(Timestamp, Timestamp)| {
             (*to).min(self.now).duration_since((*from).max(since)).max(SignedDuration::ZERO)
         };
@@ -237,14 +237,14 @@ impl<'a> Decider<'a> {
         passed - excused.min(MAX_OUTAGE_EXCUSE)
     }
 
-    /// Why a component is not yet known to work; none if it is.
+    /// Why a component is not yet proven to work; none if it is.
     fn doubt(&self, wanted: &Rendered, sight: &ObservedComponent<'_>) -> Option<String> {
         let checks = wanted.package.health.checks.len();
         let ran = sight.seen.health.len() >= checks;
         self.doubt_of(&wanted.package.component, ran, wanted.times.healthy_times, &wanted.node_conditions, sight)
     }
 
-    /// The same of any version: whether its checks `ran`, and what else must hold.
+    /// As [`Self::doubt`], for any version: whether its checks `ran`, and the other conditions.
     pub(super) fn doubt_of(
         &self,
         component: &str,
@@ -273,7 +273,7 @@ impl<'a> Decider<'a> {
             let Some(node) = &self.k.node else {
                 return Some(format!("the Node has not joined; condition {condition} must be True"));
             };
-            // Right after a boot the Node still says what was true before.
+            // Right after a reboot the Node still has the status from before.
             if node.boot_id.is_some_and(|boot| !sight.facts.boot_id.is_empty() && boot != sight.facts.boot_id) {
                 return Some(format!("Node {} has not reported its current boot ID yet", node.name));
             }
@@ -283,7 +283,7 @@ impl<'a> Decider<'a> {
         None
     }
 
-    /// Something else is there, or nothing.
+    /// Another version is installed, or none.
     fn not_in_place(
         &mut self,
         entry: &mut Component,
@@ -352,14 +352,14 @@ impl<'a> Decider<'a> {
         }))
     }
 
-    /// The declared package did not work: it is on its way back, or left.
+    /// The declared package did not work: it is rolled back or left.
     fn held(
         &mut self,
         entry: &mut Component,
         wanted: &'a Rendered,
         sight: &ObservedComponent<'_>,
     ) -> ComponentStanding<'a> {
-        // What was too late, and nothing took its place, is seen to work when it does. That is no second try.
+        // A package that proved itself too late, and was not replaced, is still recognized when it works. That is no retry.
         let late = entry.state == ComponentState::Failed && installed(sight.seen) == Some(&wanted.digest);
         if late && self.doubt(wanted, sight).is_none() {
             entry.failed = None;
@@ -389,7 +389,7 @@ impl<'a> Decider<'a> {
                     let version = cut(&version, 256);
                     let back =
                         Rollback { version: version.clone(), digest: to, at: self.now, why: entry.message.clone() };
-                    // What was restored has from now on to prove itself.
+                    // The time for the restored version to prove itself starts now.
                     entry.since = self.now;
                     (entry.observed, entry.rollback) = (Some(version), Some(back.clone()));
                     return self.restored(entry, wanted, sight, &back);
@@ -406,7 +406,7 @@ impl<'a> Decider<'a> {
         ComponentStanding::Due(Box::new(self.back(entry, wanted, does, version)))
     }
 
-    /// A change did not work: what worked comes back, once, or it is left.
+    /// A change did not work: rolls back to the version that worked, once, or leaves the component.
     fn fail(
         &mut self,
         entry: &mut Component,
@@ -417,7 +417,7 @@ impl<'a> Decider<'a> {
         let version = &wanted.package.version;
         let repaired = entry.state == ComponentState::Drifted;
         entry.failed = Some(wanted.digest.clone());
-        // It proved itself on this host: what broke since is not mended by an older version.
+        // This version has proven itself on this host: an older version does not repair what broke since.
         let worked = entry.proven.as_ref() == Some(&wanted.digest);
         let goes_back = wanted.on_failure == OnFailure::RollBack && !repaired && !worked;
         let target = kept(entry, sight.seen, wanted).filter(|_| goes_back);
@@ -461,7 +461,7 @@ impl<'a> Decider<'a> {
         StepItem { step, does, depends_on: &[], times: wanted.times, not_before }
     }
 
-    /// Writes down what deviates. Answers what a repair is for; none if drift is only reported.
+    /// Records the deviations. Returns what a repair is for; none if drift is only reported.
     pub(super) fn drifted(&mut self, entry: &mut Component, seen: &ComponentSeen) -> Option<String> {
         if let Some(why) = self.why_down(seen) {
             self.not_working.insert(entry.component.clone(), cut(&why, MAX_OUTPUT_TAIL));
@@ -475,8 +475,8 @@ impl<'a> Decider<'a> {
         (self.k.machine.spec.drift != Drift::Report).then_some(text)
     }
 
-    /// The step that repairs what deviates, of the declared version or of the one that was restored. A component that does not work is
-    /// repaired at once: nothing that runs is disrupted, and pods on a dead container runtime could never leave.
+    /// The step that repairs the deviations from the declared or the restored version. A component that does not work is
+    /// repaired at once: no working pod is disrupted, and pods on a dead container runtime could never terminate.
     pub(super) fn repair(
         &mut self,
         wanted: &'a Rendered,
@@ -493,7 +493,7 @@ impl<'a> Decider<'a> {
         if let Some(down) = down {
             why = cut(&format!("{why}; already unhealthy, so the repair disrupts nothing: {down}"), MAX_OUTPUT_TAIL);
         }
-        // Its health checks say whether it works; without their answer no pod is evicted for a repair.
+        // The health checks decide whether the component works; without their results no pod is evicted for a repair.
         self.ask_health |= disrupts && !wanted.package.health.checks.is_empty();
         let disruption = if disrupts { wanted.disruption.max(Disruption::Restart) } else { Disruption::None };
         let version = Some(back.map_or(&wanted.package.version, |back| &back.version).clone());
@@ -542,7 +542,7 @@ impl<'a> Decider<'a> {
             from: entry.observed.clone(),
             to: None,
             verb: Verb::Remove,
-            // Nobody knows any more what it does: the worst that needs no boot.
+            // The disruption of this component is no longer known: assume the highest that needs no reboot.
             disruption: left.map_or(Disruption::Drain, |left| left.disruption),
             why: "no longer declared".to_owned(),
             changes: Vec::new(),
@@ -553,22 +553,22 @@ impl<'a> Decider<'a> {
         ComponentStanding::Due(Box::new(StepItem { step, does, depends_on: &[], times, not_before }))
     }
 
-    /// What the host remembers of the present attempt.
+    /// The host's record of the present attempt.
     pub(super) fn record(&self, entry: &Component, does: &StepEffect<'_>) -> Option<&'a StepRecord> {
         self.record_of(&id(self.under(), &entry.component, does.tag(), entry.attempts.unwrap_or(0)))
     }
 
-    /// The present attempt is the step that was written down last.
+    /// Whether the present attempt is the step that was recorded last.
     fn written_down(&self, entry: &Component, does: &StepEffect<'_>) -> bool {
         let id = id(self.under(), &entry.component, does.tag(), entry.attempts.unwrap_or(0));
         self.old.progress.as_ref().is_some_and(|progress| progress.id.as_ref() == Some(&id))
     }
 
-    /// When an attempt that follows one that failed may be made.
+    /// When a failed attempt may be retried.
     pub(super) fn retry_at(&self, entry: &Component, does: &StepEffect<'_>) -> Option<Timestamp> {
         let before = entry.attempts.unwrap_or(0).checked_sub(1)?;
         let record = self.record_of(&id(self.under(), &entry.component, does.tag(), before))?;
-        // Also one that the host says was done, when its effect is not seen: a host that lies is not asked again and again.
+        // This includes a step that the host reports as done without a visible effect: a host that lies is not asked again and again.
         if !matches!(record.outcome, Outcome::Failed | Outcome::Interrupted | Outcome::Done) {
             return None;
         }
@@ -578,7 +578,7 @@ impl<'a> Decider<'a> {
         ended.checked_add(wait).ok()
     }
 
-    /// The step that brought the package and has not yet been proven to have worked.
+    /// The step that installed a package which is not proven yet.
     fn installed_by_us(&self, entry: &Component, wanted: &Rendered) -> Option<&'a StepRecord> {
         let changing =
             matches!(entry.state, ComponentState::Installing | ComponentState::Upgrading | ComponentState::Downgrading);
@@ -586,7 +586,7 @@ impl<'a> Decider<'a> {
         self.record_of(&id(self.under(), &entry.component, StepEffect::Install(wanted).tag(), before))
     }
 
-    /// What was installed and has not yet proven itself was repaired since.
+    /// Whether a package that is not proven yet was repaired since its installation.
     fn repaired_in_proof(&self, entry: &Component, wanted: &Rendered) -> bool {
         let before = entry.attempts.unwrap_or(0).checked_sub(1).filter(|_| entry.state == ComponentState::Installing);
         let record =
@@ -594,7 +594,7 @@ impl<'a> Decider<'a> {
         before.and_then(record).is_some()
     }
 
-    /// Why a component does not work, by its units, or by its health checks in two looks in a row; none if it works or is not known to.
+    /// Why a component does not work, by its units, or by its health checks in two observations in a row; none if it works or is not known to fail.
     fn why_down(&self, seen: &ComponentSeen) -> Option<String> {
         if let Some(unit) = seen.down.first() {
             return Some(format!("unit {unit} is not running"));
@@ -607,7 +607,7 @@ impl<'a> Decider<'a> {
     fn needs_boot(&self, entry: &Component, wanted: &Rendered, sight: &ObservedComponent<'_>) -> bool {
         let changed = self.installed_by_us(entry, wanted).filter(|record| record.outcome == Outcome::Done);
         match changed {
-            // One boot is enough: what is not in place after it does not work.
+            // One reboot is enough: a component that is not effective after it does not work.
             Some(record) if record.boot_id != sight.facts.boot_id => false,
             Some(_) => sight.seen.needs_reboot || wanted.disruption == Disruption::Reboot,
             None => sight.seen.needs_reboot,
@@ -615,7 +615,7 @@ impl<'a> Decider<'a> {
     }
 }
 
-/// What a step says of itself, and the end of what it printed.
+/// A step's message, and the end of its output.
 pub(super) fn record_message(record: &StepRecord) -> String {
     let tail = record.tail.trim();
     let message = cut(record.message.trim(), MAX_OUTPUT_TAIL);
@@ -626,7 +626,7 @@ pub(super) fn record_message(record: &StepRecord) -> String {
     format!("{message}\n{}", &tail[from..])
 }
 
-/// Sets a state, and since when it is.
+/// Sets a state and the time since when it holds.
 pub(super) fn set(entry: &mut Component, state: ComponentState, message: String, now: Timestamp) {
     if entry.state != state {
         entry.state = state;
@@ -635,7 +635,7 @@ pub(super) fn set(entry: &mut Component, state: ComponentState, message: String,
     entry.message = message;
 }
 
-/// The next step has another id.
+/// Gives the next step another id.
 pub(super) fn count_attempt(entry: &mut Component) {
     entry.attempts = Some(entry.attempts.unwrap_or(0).saturating_add(1));
 }
@@ -647,7 +647,7 @@ pub(super) fn installed(seen: &ComponentSeen) -> Option<&String> {
 fn observed(seen: &ComponentSeen) -> Option<String> {
     let ours = seen.installed.as_ref().map(|installed| &installed.version);
     let version = match (&seen.version, ours) {
-        // Programs say `v1.36.4` of what is declared as `1.36.4`.
+        // Programs report `v1.36.4` where `1.36.4` is declared.
         (Some(there), Some(ours)) if there.strip_prefix('v') == Some(ours) => ours,
         (Some(there), _) => there,
         (None, ours) => ours?,
@@ -655,13 +655,13 @@ fn observed(seen: &ComponentSeen) -> Option<String> {
     Some(cut(version, 256))
 }
 
-/// Whether the host carries a version that has not proven itself. One that nothing was recorded about counts as proven: an earlier operator,
-/// or the one that had the host before, installed it.
+/// Whether the host has a version that is not proven. A version without a record counts as proven: an earlier operator, or the operator that
+/// owned the host before, installed it.
 pub(super) fn unproven(entry: &Component, seen: &ComponentSeen) -> bool {
     entry.proven.as_ref().zip(installed(seen)).is_some_and(|(proven, there)| proven != there)
 }
 
-/// The version that worked: what is there, or else what was there before.
+/// The version that worked: the installed one, or else the one before it.
 fn kept(entry: &Component, seen: &ComponentSeen, wanted: &Rendered) -> Option<(String, String)> {
     let there = seen.installed.iter().filter(|_| !unproven(entry, seen));
     let mut others = there.chain(&seen.previous).filter(|installed| installed.digest != wanted.digest);
@@ -677,7 +677,7 @@ fn change(seen: &ComponentSeen, wanted: &Rendered) -> Verb {
     }
 }
 
-/// The state of a component while that is done to it.
+/// The state of a component while that step runs.
 pub(super) fn state(verb: Verb) -> Option<ComponentState> {
     Some(match verb {
         Verb::Install => ComponentState::Installing,
@@ -692,7 +692,7 @@ pub(super) fn signed(duration: std::time::Duration) -> SignedDuration {
     SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
 }
 
-/// The times of a package version that says nothing about them.
+/// The timeouts of a package version that declares none.
 pub(super) fn default_times() -> StepTimeouts {
     let timeouts = fleetwright_api::Timeouts::default();
     let health = fleetwright_api::PackageHealth::default();

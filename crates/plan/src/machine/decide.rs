@@ -1,4 +1,4 @@
-//! The decision, from top to bottom.
+//! The decision about a machine, from top to bottom.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use super::drift::cut;
 use super::{Act, Decision, DesiredPackages, MachineInputs, Unreachable, WindowRequest, order};
 use crate::join::{Binding, NOT_BOUND, not_bound};
 
-/// A step that goes on without us is asked after so often.
+/// Interval for asking about a step that runs without us.
 pub(super) const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(3);
-/// A host that says no is asked again after that.
+/// Backoff after a host rejected a request.
 const REFUSAL_BACKOFF: SignedDuration = SignedDuration::from_secs(30);
-/// How often what a person follows is written.
+/// Interval for writing progress to the status.
 const PROGRESS_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
 
-/// Says what to do next about a machine.
+/// Decides what to do next for a machine.
 pub fn decide(known: &MachineInputs<'_>, now: Timestamp) -> Decision {
     let mut mind = Decider::new(known, now);
     mind.decide();
@@ -27,32 +27,32 @@ pub fn decide(known: &MachineInputs<'_>, now: Timestamp) -> Decision {
     mind.finish()
 }
 
-/// A decision in the making.
+/// The state of one decision while it is made.
 pub(super) struct Decider<'a> {
     pub k: &'a MachineInputs<'a>,
     pub now: Timestamp,
-    /// Our part of the status as it is written.
+    /// Our part of the status as it is stored.
     pub old: MachineStatus,
-    /// As it should be.
+    /// Our part of the status as it should be.
     pub status: MachineStatus,
     pub act: Act,
-    /// A window that is asked for as well, if `act` is about the Node.
+    /// A window to request as well, if `act` is about the Node.
     pub also_ask: Option<WindowRequest>,
     pub next: Option<Timestamp>,
     pub withdraw: bool,
-    /// What of the host is not as declared.
+    /// Deviations of the host from what is declared.
     pub drift: Vec<DriftItem>,
-    /// Why nothing is done towards what is declared, as the condition UpToDate says it.
+    /// Why nothing is changed towards the declared state: reason and message of the condition UpToDate.
     pub refused: Option<(&'static str, String)>,
-    /// The declared kubelet does not fit to the API server: the reason, and what to do.
+    /// The declared kubelet does not fit the API server: the reason, and what to do.
     pub misfit: Option<(&'static str, String)>,
-    /// The host was looked at, so that components say how they are now.
+    /// The host was observed, so that the states of components are current.
     pub looked: bool,
-    /// The checks of a component are asked for, and how often.
+    /// Whether and how often a component's health checks are requested.
     pub health: Option<Duration>,
-    /// A repair would disrupt a component if it works: its health checks are run before anything is done.
+    /// A repair would disrupt a component if it works: its health checks run before anything is changed.
     pub ask_health: bool,
-    /// A health check failed once: it is run again before its component counts as one that does not work.
+    /// A health check failed once: it runs again before its component counts as failed.
     pub second_look: bool,
     /// Components that differ from what is declared and do not work, and why.
     pub not_working: BTreeMap<String, String>,
@@ -128,7 +128,7 @@ impl<'a> Decider<'a> {
         self.take_next_step(work, observe, seen);
     }
 
-    /// Whether a Node was bound just now. That is written down before anything is done to the Node: what it was bound by may not last.
+    /// Whether a Node was bound in this pass. The binding is written before anything is done to the Node: what it was bound by may not last.
     pub(super) fn newly_bound(&mut self) -> bool {
         let new = matches!(self.k.binding, Binding::Bound(_)) && self.status.node_ref != self.old.node_ref;
         if new {
@@ -139,7 +139,7 @@ impl<'a> Decider<'a> {
         new
     }
 
-    /// What to say of a Node of the machine's name that is not bound to it. Its host is left alone, too: what runs there may be what the Node runs.
+    /// The message for a Node that has the machine's name and is not bound to it. Its host is not changed either: the Node may use what runs there.
     pub(super) fn foreign_node(&self) -> Option<String> {
         let metadata = &self.k.machine.metadata;
         let name = metadata.name.as_deref().unwrap_or_default();
@@ -147,11 +147,11 @@ impl<'a> Decider<'a> {
         (*self.k.binding == Binding::Foreign).then(|| not_bound(name, node))
     }
 
-    /// Whether something may be asked of the host now; if not, what is to be done instead was decided.
+    /// Whether a request may be sent to the host now; if not, the action to take instead was decided.
     pub(super) fn host_is_free(&mut self) -> bool {
         let host = &self.k.host;
         if let Some(doing) = host.doing {
-            // A look is nothing that a person follows.
+            // A mere observation is not shown as progress.
             if doing.id.is_some() {
                 self.progress(doing.what, doing.id, doing.since, doing.message);
                 self.at(self.now + PROGRESS_INTERVAL);
@@ -182,7 +182,7 @@ impl<'a> Decider<'a> {
         if let Some(key) = self.unpinned() {
             match host.key {
                 Some(key) => {
-                    // Written down before anything is done: the next pass goes on.
+                    // Written before anything is done: the next pass continues.
                     self.status.host_keys = vec![key.to_owned()];
                     self.at(self.now);
                 }
@@ -197,7 +197,7 @@ impl<'a> Decider<'a> {
         true
     }
 
-    /// The host said no, and nothing was begun: its disk may be full, or its journal broken.
+    /// The host rejected the request, and nothing was started: its disk may be full, or its journal broken.
     fn handle_refusal(&mut self, at: Timestamp, why: &str) {
         self.progress("retry the request that the host rejected", None, Some(at), why);
         for entry in self.status.components.iter_mut().filter(|entry| entry.state == ComponentState::Pending) {
@@ -205,7 +205,7 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Trust begins with the first use, which has not been.
+    /// A host key is trusted on first use, and there was no first use yet.
     fn unpinned(&self) -> Option<wire::Observe> {
         let ssh = self.k.machine.spec.ssh.as_ref()?;
         let first = ssh.host_keys.policy == HostKeyPolicy::TrustOnFirstUse && self.status.host_keys.is_empty();
@@ -222,7 +222,7 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Nothing is touched, because what is wanted cannot be.
+    /// Changes nothing, because the declared state cannot be reached.
     fn cannot(&mut self, reason: &'static str, message: String) {
         let paused = self.k.machine.spec.paused;
         self.withdraw = self.waits() && !paused;
@@ -239,7 +239,7 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// A person asks to try again. True if that is new.
+    /// Reads a person's request to retry. True if it is new.
     fn follow_retry(&mut self) -> bool {
         let asked = self.k.machine.metadata.annotations.as_ref().and_then(|all| all.get(names::RETRY));
         let asked = asked.map(|text| cut(text, 256));
@@ -258,7 +258,7 @@ impl<'a> Decider<'a> {
         true
     }
 
-    /// What is declared is told before the host was reached.
+    /// Writes the declared versions to the status before the host was reached.
     fn note_declared(&mut self) {
         let DesiredPackages::Ready(wanted) = self.k.wanted else { return };
         for wanted in wanted {

@@ -1,4 +1,4 @@
-//! A machine that was deleted: its host is left clean, or alone.
+//! Deletion of a machine: its host is cleaned, or left as it is.
 
 use fleetwright_api::{Disruption, names};
 use fleetwright_wire as wire;
@@ -9,7 +9,7 @@ use super::decide::Decider;
 use super::work::PendingWork;
 use super::{Act, order};
 
-/// How often a host is looked at whose machine waits because its Node is not bound; binding the Node wakes the machine.
+/// Interval for observing the host of a machine that waits because its Node is not bound; binding the Node wakes the machine.
 const FOREIGN_OWNER_RETRY: SignedDuration = SignedDuration::from_mins(10);
 
 impl Decider<'_> {
@@ -20,7 +20,7 @@ impl Decider<'_> {
         }
         self.status.phase = Some(fleetwright_api::Phase::Deleting);
         self.status.observed_generation = machine.metadata.generation;
-        // Before anything else: `onDelete: Orphan` and the force-release annotation remove the finalizer, which a pause holds as well.
+        // Before anything else: `onDelete: Orphan` and the force-release annotation remove the finalizer, and a pause must prevent that, too.
         if machine.spec.paused {
             self.note_host();
             self.progress(
@@ -43,7 +43,7 @@ impl Decider<'_> {
             return;
         }
         if self.k.same_address.is_some() && self.status.components.is_empty() && !self.k.host.cleaned {
-            // Nothing was ever done for it.
+            // Nothing was ever done for this machine.
             return self.last_act(false);
         }
         if self.newly_bound() {
@@ -56,7 +56,7 @@ impl Decider<'_> {
             return;
         }
         if !self.may_change() {
-            // What another Machine owns or installed is not this one's to clean.
+            // A host that another Machine owns or installed must not be cleaned.
             let never_ours = self.old.components.iter().all(|entry| entry.observed.is_none());
             if self.k.host.seen.is_some_and(|seen| match &seen.observation.owner {
                 Some(mark) => !mark.owner.is(self.k.identity),
@@ -93,7 +93,7 @@ impl Decider<'_> {
         if work.running {
             return self.observe_after(observe, seen, SignedDuration::from_secs(3));
         }
-        // Packages are not taken away under the pods of a Node that must not be drained.
+        // Packages are not removed under the pods of a Node that must not be drained.
         if let Some(message) = self.foreign_node().filter(|_| !work.items.is_empty()) {
             self.progress("wait until the Node is bound, or force the release", None, None, &message);
             return self.at(self.now + FOREIGN_OWNER_RETRY);
@@ -112,7 +112,7 @@ impl Decider<'_> {
         self.act = Act::Clean;
     }
 
-    /// Whether nobody is on the Node any more.
+    /// Whether all pods have left the Node.
     fn is_drained_for_removal(&mut self, work: &PendingWork<'_>) -> bool {
         let times = work.items.iter().map(|item| item.times.drain).max().unwrap_or(default_times().drain);
         if let Some((level, since)) = self.running() {
@@ -128,7 +128,7 @@ impl Decider<'_> {
         false
     }
 
-    /// Nothing of ours is on the host: Node, window and machine go.
+    /// Handles a cleaned host: deletes the Node, ends the window and releases the machine.
     fn after_cleaning(&mut self) {
         if self.k.node.is_some() {
             self.act = Act::DeleteNode;
@@ -137,8 +137,8 @@ impl Decider<'_> {
         }
     }
 
-    /// Ends or withdraws the window, then releases the machine: without the machine no pass would. A Node that stays is opened again, unless
-    /// a step was begun on its host and has not proven itself.
+    /// Ends or withdraws the window, then releases the machine: without the machine no later pass would do it. A remaining Node is opened, unless
+    /// a step was started on its host and is not proven.
     pub(super) fn last_act(&mut self, node: bool) {
         self.withdraw = self.waits();
         self.act = if self.running().is_some() {

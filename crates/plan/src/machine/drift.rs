@@ -1,4 +1,4 @@
-//! When a host is looked at though nothing happened, and how a host is met that fights back.
+//! Drift: when an unchanged host is observed, and the backoff for drift that recurs after each repair.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use fleetwright_api::{DriftItem, LastDrift};
 use fleetwright_wire::Deviation;
 use jiff::{SignedDuration, Timestamp};
 
-/// Fewer repairs in a row than this are no fight.
+/// Repairs in a row from which drift counts as recurring.
 const RECURRING_DRIFT_REPAIRS: u32 = 3;
-/// Repairs of the same things within that long are in a row.
+/// Repairs of the same items within this time are in a row.
 const RECURRING_DRIFT_WINDOW: SignedDuration = SignedDuration::from_hours(2);
-/// The first wait between repairs in a fight; it doubles…
+/// First backoff between repairs of recurring drift; it doubles…
 const FIRST_WAIT: SignedDuration = SignedDuration::from_secs(60);
 /// …up to this.
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_hours(1);
-/// So many things are listed.
+/// Drift items that a status lists.
 const MAX_DRIFT_ITEMS: usize = 16;
 
-/// When a machine is looked at next. Each machine has a moment of its own in the period, which follows from its uid alone: looks are spread
+/// The next periodic observation of a machine. Each machine has its own time in the period, which depends on its uid alone: observations are spread
 /// evenly, and a restart changes nothing.
 pub fn next_check(uid: &str, every: Duration, now: Timestamp) -> Timestamp {
     let every = i64::try_from(every.as_secs()).unwrap_or(i64::MAX).max(1);
@@ -30,13 +30,13 @@ pub fn next_check(uid: &str, every: Duration, now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second().saturating_add(every - passed)).unwrap_or(Timestamp::MAX)
 }
 
-/// The moment before.
+/// The last periodic observation.
 pub(super) fn last_check(uid: &str, every: Duration, now: Timestamp) -> Timestamp {
     let every = SignedDuration::try_from(every).unwrap_or(SignedDuration::MAX);
     next_check(uid, every.unsigned_abs(), now).checked_sub(every).unwrap_or(Timestamp::MIN)
 }
 
-/// What was found, as it is written down.
+/// The deviations as drift items of the status.
 pub(super) fn items(component: &str, deviations: &[Deviation]) -> Vec<DriftItem> {
     let item = |deviation: &Deviation| DriftItem {
         component: component.to_owned(),
@@ -47,11 +47,11 @@ pub(super) fn items(component: &str, deviations: &[Deviation]) -> Vec<DriftItem>
     deviations.iter().take(MAX_DRIFT_ITEMS).map(item).collect()
 }
 
-/// What is written down when drift is found. `before` is what was.
+/// The status after drift was found. `before` is the status before.
 pub(super) fn drift_found(before: Option<&LastDrift>, items: Vec<DriftItem>, now: Timestamp) -> LastDrift {
     let items: Vec<DriftItem> = items.into_iter().take(MAX_DRIFT_ITEMS).collect();
     if let Some(before) = before {
-        // The same thing that is still waiting to be repaired, or is only reported, is no news.
+        // The same drift that still waits for its repair, or is only reported, is not reported again.
         if !before.repaired && same(&before.items, &items) {
             return before.clone();
         }
@@ -62,7 +62,7 @@ pub(super) fn drift_found(before: Option<&LastDrift>, items: Vec<DriftItem>, now
     LastDrift { at: now, repaired: false, repeats: 0, items }
 }
 
-/// The same things, whatever they look like now.
+/// Whether two lists have the same items, whatever their present state.
 fn same(one: &[DriftItem], two: &[DriftItem]) -> bool {
     let names = |items: &[DriftItem]| -> Vec<(String, String)> {
         let mut names: Vec<_> = items.iter().map(|item| (item.component.clone(), item.what.clone())).collect();
@@ -72,12 +72,12 @@ fn same(one: &[DriftItem], two: &[DriftItem]) -> bool {
     names(one) == names(two)
 }
 
-/// Whether the host fights back.
+/// Whether the drift recurs after each repair.
 pub(super) fn is_recurring(drift: &LastDrift) -> bool {
     drift.repeats >= RECURRING_DRIFT_REPAIRS
 }
 
-/// When what was found may be repaired.
+/// When the drift may be repaired.
 pub(super) fn repair_at(drift: &LastDrift) -> Timestamp {
     if !is_recurring(drift) {
         return drift.at;
@@ -87,7 +87,7 @@ pub(super) fn repair_at(drift: &LastDrift) -> Timestamp {
     drift.at.checked_add(wait).unwrap_or(Timestamp::MAX)
 }
 
-/// What a person reads about drift.
+/// The message about drift.
 pub(super) fn text(items: &[DriftItem]) -> String {
     let told: Vec<String> = items
         .iter()
@@ -98,7 +98,7 @@ pub(super) fn text(items: &[DriftItem]) -> String {
     if more > 0 { format!("{}; and {more} more", told.join("; ")) } else { told.join("; ") }
 }
 
-/// What others say may be long.
+/// Limits the length of texts from elsewhere.
 pub(super) fn cut(text: &str, longest: usize) -> String {
     if text.chars().count() <= longest {
         text.to_owned()

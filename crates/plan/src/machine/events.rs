@@ -1,32 +1,32 @@
-//! What people are told: what is new in a status.
+//! Events for a machine, from the difference of two statuses.
 
 use fleetwright_api::{ComponentState, MachineStatus, Status, condition, names};
 
 use super::drift;
 
-/// How bad it is.
+/// The type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Good to know.
+    /// Information.
     Normal,
-    /// Somebody should look.
+    /// A person should look at it.
     Warning,
 }
 
-/// Something to tell about a machine.
+/// An Event about a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineEvent {
-    /// How bad it is.
+    /// Type of the Event.
     pub level: Level,
-    /// One word in CamelCase.
+    /// Reason in CamelCase.
     pub reason: &'static str,
-    /// For people.
+    /// Message for people.
     pub message: String,
-    /// Tells occurrences apart.
+    /// Key that distinguishes occurrences.
     pub once_for: String,
 }
 
-/// What is worth telling of the change from one status to the next.
+/// The Events for the change from one status to the next.
 pub fn events_between(old: &MachineStatus, new: &MachineStatus) -> Vec<MachineEvent> {
     let mut told = Vec::new();
     for entry in &new.components {

@@ -1,22 +1,22 @@
-//! A machine's host, driven to its packages: what to do next, from what is declared, what is written down, what the host says, and the time.
+//! A machine's host, driven to its packages: the next action, from the spec, the status, the observed host, and the time.
 //!
-//! Expected flow: the host is looked at; what differs from what is declared becomes [`PlannedStep`]s in the order of their dependencies; they
-//! are run one at a time, each until its component is proven to work. What disrupts happens inside a window: an Operation that closes the
-//! Node, drains it, and opens it again. When nothing is left to do, the host is looked at from time to time.
+//! Expected flow: the host is observed; differences from what is declared become [`PlannedStep`]s in the order of their dependencies; they
+//! are run one at a time, each until its component is proven to work. Disruptive steps run inside a window: an Operation that closes the
+//! Node, drains it, and opens it again. When nothing is left to do, the host is observed from time to time.
 //!
 //! Guarantees of [`decide`]:
-//! - nothing is changed on a host that belongs to another Machine, or is another one than declared;
-//! - a host that carries packages and never had an owner is claimed only by the Machine that installed them, or by hand;
-//! - nothing is changed on a host whose key is not trusted, that is paused, or of whose packages one cannot be made;
+//! - nothing is changed on a host that belongs to another Machine, or differs from the declared hardware;
+//! - a host that has packages and never had an owner is claimed only by the Machine that installed them, or by hand;
+//! - nothing is changed on a host whose key is not trusted, whose machine is paused, or one of whose packages cannot be rendered;
 //! - while a Node of the machine's name is not bound to it, neither that Node nor the host is changed;
-//! - what a bound Node is given waits neither for the gate nor for the host;
+//! - labels, taints and provider id of a bound Node wait neither for the gate nor for the host;
 //! - at most one step at a time, each under an id that is not used for another one;
-//! - a step that disrupts is decided on only inside a window that is under way, if the machine has a Node;
-//! - a package that did not work is not tried again until another is declared or a person asks;
+//! - a disruptive step is decided only inside an open window, if the machine has a Node;
+//! - a package that did not work is not retried until another is declared or a person asks;
 //! - the time in which the API server did not answer does not count against a package that must join or keep a Node;
-//! - a version that was installed and has not proven itself is not restored by a rollback;
-//! - a version that was restored is checked for health before its Node is opened, and guarded against drift like any other;
-//! - the same inputs give the same decision: who continues after a crash does what the one before would have done.
+//! - a version that was installed and is not proven is not restored by a rollback;
+//! - a restored version is checked for health before its Node is opened, and guarded against drift like any other;
+//! - the same inputs give the same decision: after a crash, the next process decides as the one before would have.
 
 mod component;
 mod decide;
@@ -58,167 +58,167 @@ pub use preview::{components_without_inputs, steps};
 pub use status::{OWNED_CONDITIONS, facts, owned_status};
 pub use step::{InputChange, PlannedStep, Verb};
 
-/// Everything that a decision is made from.
+/// All inputs of a decision.
 #[derive(Clone, Debug)]
 pub struct MachineInputs<'a> {
-    /// The machine as it is written.
+    /// The Machine object.
     pub machine: &'a Machine,
-    /// As whom the host knows it.
+    /// The identity by which the host knows the machine.
     pub identity: &'a wire::Owner,
     /// The fencing token of this leader; 0 without a lease.
     pub fence: u64,
-    /// An older Machine of the same API server that has the same address, by its name.
+    /// The name of an older Machine of the same API server that has the same address.
     pub same_address: Option<&'a str>,
-    /// What its host should carry, in the order of the specification.
+    /// The packages that its host should have, in the order of the specification.
     pub wanted: DesiredPackages<'a>,
-    /// What is known of versions that are on the host and not wanted: of components to be removed, and of restored versions.
+    /// Versions that are on the host and not wanted: of components to be removed, and of restored versions.
     pub leaving: &'a BTreeMap<String, LeavingVersion>,
-    /// What is known of the host.
+    /// The state of the host.
     pub host: HostKnowledge<'a>,
-    /// The Node that is bound to it.
+    /// The Node that is bound to the machine.
     pub node: Option<Node<'a>>,
-    /// Whether the Node of its name is bound to it. `node` is none unless it is.
+    /// Whether the Node of its name is bound to the machine. `node` is none unless it is.
     pub binding: &'a Binding,
     /// When its bootstrap token first requested a client certificate that was approved.
     pub certified: Option<Timestamp>,
-    /// Who was still on the Node when it was last looked at in this window; none if it was not.
+    /// The remaining pods on the Node when they were last listed in this window; none if they were not.
     pub pods: Option<&'a RemainingPods>,
-    /// Its window, if one waits or is under way.
+    /// Its window, if one waits or is open.
     pub window: Option<Window<'a>>,
-    /// Windows that were given up, by what they were for ([`WindowRequest::fingerprint`]).
+    /// Abandoned windows, by [`WindowRequest::fingerprint`].
     pub given_up: &'a BTreeMap<String, AbandonedWindows>,
-    /// How often in a row the checks of a component held.
+    /// How often in a row the health checks of a component passed.
     pub streaks: &'a BTreeMap<String, u32>,
-    /// How often in a row the checks of a component failed, of the looks that ran them.
+    /// How often in a row the health checks of a component failed, counting only observations that ran them.
     pub failures: &'a BTreeMap<String, u32>,
-    /// How often the host is looked at though nothing happens.
+    /// Interval for observing the host when nothing else happens.
     pub check_every: Duration,
-    /// Since when this process knows of the machine: what was seen before is forgotten.
+    /// Since when this process knows the machine: its memory does not reach further back.
     pub known_since: Timestamp,
-    /// When the API server did not answer, from and to, the oldest first and without overlap.
+    /// When the API server did not answer, from and to, oldest first and without overlap.
     pub outages: &'a [(Timestamp, Timestamp)],
-    /// The minor of the API server that the machine's Node joins; none if it was not asked for.
+    /// The minor version of the API server that the machine's Node joins; none if it was not read.
     pub server: Option<Minor>,
 }
 
-/// What a host should carry.
+/// The packages that a host should have.
 #[derive(Clone, Copy, Debug)]
 pub enum DesiredPackages<'a> {
-    /// These.
+    /// All packages are rendered.
     Ready(&'a [Arc<Rendered>]),
-    /// Nobody can say, because one of them cannot be made.
+    /// The packages are unknown, because one of them cannot be rendered.
     Unavailable {
-        /// One word in CamelCase.
+        /// Reason in CamelCase.
         reason: &'static str,
-        /// Which, where, and what to do.
+        /// Which package, where, and what to do.
         message: &'a str,
     },
 }
 
-/// What is known of a component that is to go, or whose declared version was rolled back: of the version on the host.
+/// The version on the host of a component that is to be removed, or whose declared version was rolled back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeavingVersion {
-    /// What it needs, which outlives it.
+    /// Components that it needs, which are removed later.
     pub depends_on: Vec<String>,
-    /// What taking it away does to what runs.
+    /// The disruption of its removal.
     pub disruption: Disruption,
-    /// Times, as declared.
+    /// Declared timeouts.
     pub times: StepTimeouts,
-    /// The conditions that its Node must have for it to count as healthy.
+    /// Conditions that its Node must have to count as healthy.
     pub node_conditions: Vec<String>,
 }
 
-/// What is known of a host.
+/// The state of a host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostKnowledge<'a> {
-    /// What is under way.
+    /// The present task.
     pub doing: Option<OngoingTask<'a>>,
-    /// What it said when it was last looked at; none if that was before this process began.
+    /// The last observation; none if there was none since this process started.
     pub seen: Option<HostObservation<'a>>,
-    /// What became of the last step.
+    /// The record of the last step.
     pub step: Option<&'a wire::StepRecord>,
-    /// When that was learnt.
+    /// When that record was received.
     pub step_at: Option<Timestamp>,
-    /// Why it said no to what it was asked last.
+    /// Why the host rejected the last request.
     pub refused: Option<(Timestamp, &'a wire::Failure)>,
-    /// Nothing of ours is left on it.
+    /// The host was cleaned: none of our files are left.
     pub cleaned: bool,
-    /// It belongs to nobody any more.
+    /// The host was released.
     pub released: bool,
-    /// Why it is not reached.
+    /// Why the host is unreachable.
     pub unreachable: Option<Unreachable<'a>>,
-    /// The host key that it showed.
+    /// The host key of the last connection.
     pub key: Option<&'a str>,
 }
 
-/// What is under way with a host.
+/// The present task of a host.
 #[derive(Clone, Copy, Debug)]
 pub struct OngoingTask<'a> {
-    /// What, for people.
+    /// The task, for people.
     pub what: &'a str,
-    /// The step's id, if it is one.
+    /// Id of the step, if the task is one.
     pub id: Option<&'a str>,
-    /// Since when; none while it waits for its turn.
+    /// Since when the task runs; none while it waits for a place.
     pub since: Option<Timestamp>,
-    /// How far it is.
+    /// Progress message.
     pub message: &'a str,
 }
 
-/// What a host said when it was looked at.
+/// An observation of a host.
 #[derive(Clone, Copy, Debug)]
 pub struct HostObservation<'a> {
-    /// When.
+    /// Time of the observation.
     pub at: Timestamp,
-    /// What it said.
+    /// The answer of the host.
     pub observation: &'a wire::Observation,
-    /// What it was asked about.
+    /// The scope of the observation.
     pub asked: &'a ObservedScope,
-    /// Nothing was asked of it since.
+    /// No other request was sent to the host since.
     pub current: bool,
 }
 
-/// What a host was asked about.
+/// The scope of an observation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedScope {
     /// The digests of the packages, by component.
     pub digests: BTreeMap<String, String>,
     /// Components that were compared with the host's own copy of their package.
     pub installed: BTreeSet<String>,
-    /// Whether their checks were run.
+    /// Whether health checks were run.
     pub health: bool,
 }
 
 impl ObservedScope {
-    /// What is asked with that.
+    /// The scope of that request.
     pub fn of(observe: &wire::Observe) -> Self {
         let digests = observe.packages.iter().map(|package| (package.component.clone(), package.digest())).collect();
         Self { digests, installed: observe.installed.iter().cloned().collect(), health: observe.health }
     }
 }
 
-/// A host that is not reached.
+/// An unreachable host.
 #[derive(Clone, Copy, Debug)]
 pub struct Unreachable<'a> {
-    /// Since when.
+    /// Since when it is unreachable.
     pub since: Timestamp,
-    /// How often it was tried.
+    /// Number of attempts.
     pub attempts: u32,
-    /// Not tried before.
+    /// Earliest time of the next attempt.
     pub not_before: Timestamp,
-    /// Why.
+    /// The cause.
     pub why: UnreachableReason<'a>,
 }
 
-/// Why a host is not reached.
+/// Why a host is unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnreachableReason<'a> {
-    /// It shows another key than it should.
+    /// The host key differs from the expected one.
     HostKeyChanged(&'a str),
-    /// It is none that we can serve.
+    /// The host cannot be managed by the helper.
     Unsupported(&'a str),
-    /// It does not let us in, or ours cannot be used: one word, and why.
+    /// The host rejects our credentials, or they cannot be used: a reason, and why.
     Refused(&'static str, &'a str),
-    /// It does not answer, or stopped answering.
+    /// The host does not answer, or stopped answering.
     NoAnswer(&'a str),
 }
 
@@ -233,47 +233,47 @@ impl<'a> UnreachableReason<'a> {
     }
 }
 
-/// What is seen of a Node.
+/// A Node as observed.
 #[derive(Clone, Copy, Debug)]
 pub struct Node<'a> {
-    /// Its name.
+    /// Name of the Node.
     pub name: &'a str,
-    /// Its uid.
+    /// Uid of the Node.
     pub uid: &'a str,
-    /// The value of our maintenance taint, if it has it: the uid of the window's Operation.
+    /// The value of our maintenance taint, if the Node has it: the uid of the window's Operation.
     pub closed: Option<&'a str>,
     /// Its conditions: type, and whether it is True.
     pub conditions: &'a [(Arc<str>, bool)],
-    /// The boot that its kubelet runs in, if it says so.
+    /// The boot id that its kubelet reported, if any.
     pub boot_id: Option<&'a str>,
     /// Its labels.
     pub labels: &'a [(Box<str>, Box<str>)],
-    /// It has the annotation [`fleetwright_api::names::NODE_LABELS`].
+    /// Whether it has the annotation [`fleetwright_api::names::NODE_LABELS`].
     pub annotated: bool,
     /// Its taints.
     pub taints: &'a [Taint],
-    /// The provider's name for its host, if it has one.
+    /// The provider id of its host, if it has one.
     pub provider_id: Option<&'a str>,
 }
 
 impl Node<'_> {
-    /// Does the condition hold?
+    /// Whether the condition is True.
     pub fn holds(&self, type_: &str) -> bool {
         self.conditions.iter().any(|(name, holds)| &**name == type_ && *holds)
     }
 
-    /// The value of a label, if it has it.
+    /// The value of a label, if the Node has it.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.iter().find(|(name, _)| &**name == key).map(|(_, value)| &**value)
     }
 }
 
-/// Who is on a Node that is being drained.
+/// The remaining pods on a Node that is being drained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemainingPods {
-    /// When it was looked.
+    /// When the pods were listed.
     pub at: Timestamp,
-    /// Who must still leave, as `namespace/name`, and what keeps each, if something does.
+    /// Pods that must still terminate, as `namespace/name`, and what blocks each, if anything does.
     pub left: Vec<(String, Option<String>)>,
     /// Why closing the Node or listing its pods failed; `at` is the first failure, and it has not succeeded since. `left` is empty.
     pub hindered: Option<String>,
@@ -282,150 +282,150 @@ pub struct RemainingPods {
 /// A window: one Operation from closing the Node to opening it again.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'a> {
-    /// The Operation's uid. The ids of steps inside come from it.
+    /// The Operation's uid. The ids of steps in the window are derived from it.
     pub uid: &'a str,
-    /// The worst that may happen inside.
+    /// The highest disruption allowed in the window.
     pub level: Disruption,
-    /// What it is for, see [`WindowRequest::fingerprint`].
+    /// The purpose of the window, see [`WindowRequest::fingerprint`].
     pub fingerprint: &'a str,
-    /// How far it is.
+    /// The phase of the window.
     pub phase: WindowPhase<'a>,
 }
 
-/// How far a window is.
+/// The phase of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowPhase<'a> {
-    /// The gate does not let it pass yet, and why.
+    /// The gate has not granted the window yet, and why.
     Waiting(&'a str),
-    /// It is under way.
+    /// The window is open.
     Running {
         /// Since when.
         since: Timestamp,
     },
-    /// Nobody but a person can say what became of it.
+    /// The outcome is unknown, and only a person can record it.
     NeedsPerson(&'a str),
 }
 
-/// Windows that were given up.
+/// Abandoned windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AbandonedWindows {
-    /// How many.
+    /// Number of abandoned windows.
     pub times: u32,
-    /// When the last one was.
+    /// When the last one was abandoned.
     pub last: Option<Timestamp>,
 }
 
-/// What is to be done, written and told.
+/// The decision: an action, the status, and when to decide again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// The one thing to do.
+    /// The one action.
     pub act: Act,
-    /// A window to ask for before that, if `act` is about the Node alone.
+    /// A window to request before that, if `act` is about the Node alone.
     pub also_ask: Option<WindowRequest>,
     /// Our part of the status.
     pub status: MachineStatus,
-    /// When to look again, if nothing happens.
+    /// When to reconcile again, if nothing happens.
     pub next: Option<Timestamp>,
-    /// A window that waits is not needed any more.
+    /// A waiting window is not needed any more.
     pub withdraw: bool,
 }
 
-/// The one thing to do now.
+/// The one action to take now.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act {
-    /// Nothing.
+    /// No action.
     Nothing,
-    /// See to it that the machine does not go before its host is clean.
+    /// Add the finalizer, so that the Machine stays until its host is clean.
     Finalize,
-    /// Look at the host.
+    /// Observe the host.
     Observe(Box<wire::Observe>),
     /// Run a step on the host.
     RunStep(Box<StepRun>),
-    /// Leave nothing on the host.
+    /// Remove all of our files from the host.
     Clean,
-    /// Leave the host as it is, and to whoever claims it next.
+    /// Release the host as it is, for the next owner that claims it.
     Release,
     /// Write the owner mark onto a host that has none.
     Claim,
-    /// Take the host from exactly that owner, in the epoch that was seen.
+    /// Take over the host from exactly that owner, in the observed epoch.
     Adopt {
-        /// Whose it is.
+        /// The present owner.
         from: wire::Owner,
     },
-    /// Ask for a window.
+    /// Request a window.
     RequestWindow(WindowRequest),
-    /// Keep new pods away.
+    /// Add the maintenance taint.
     CloseNode,
-    /// Ask the pods to leave.
+    /// Evict the pods.
     Drain,
-    /// Let pods come again.
+    /// Remove the maintenance taint.
     OpenNode,
-    /// The window is over.
+    /// End the window.
     EndWindow {
-        /// Let pods come again, before that.
+        /// Open the Node before that.
         open: bool,
-        /// Whether it did what it was for.
+        /// Whether the window reached its purpose.
         well: bool,
-        /// What became of it.
+        /// The result, for people.
         text: String,
     },
-    /// Give the Node the labels that the machine declares, and remove those that it declared before. Other labels stay.
+    /// Set the declared labels on the Node, and remove labels that were declared before. Other labels stay.
     Label {
         /// Labels that the machine declares.
         set: BTreeMap<String, String>,
-        /// Labels that the machine declared before, by their keys.
+        /// Keys of labels that the machine declared before.
         remove: Vec<String>,
     },
-    /// Give the Node the taints that the machine declares, and remove those that it declared before. Other taints stay.
+    /// Set the declared taints on the Node, and remove taints that were declared before. Other taints stay.
     Taint {
         /// Taints that the machine declares.
         set: Vec<Taint>,
         /// Taints that the machine declared before, by [`Taint::id`].
         remove: Vec<String>,
     },
-    /// Give the Node, which has none, the provider's name that the machine declares.
+    /// Set the declared provider id on the Node, which has none.
     SetProviderId,
-    /// The machine has left: its Node goes.
+    /// Delete the Node of a machine that has left.
     DeleteNode,
-    /// Let the machine go, and its Node, too, if it is there and the host is gone.
+    /// Remove the finalizer of the machine, and delete its Node if the Node exists and the host is gone.
     ReleaseMachine {
-        /// The Node, too.
+        /// Delete the Node, too.
         node: bool,
     },
 }
 
-/// A step to be run.
+/// A step to run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepRun {
-    /// Its id: the host never runs the same one twice.
+    /// Id of the step: the host never runs the same id twice.
     pub id: String,
-    /// What.
+    /// The step.
     pub step: wire::Step,
-    /// It is killed after that long.
+    /// Timeout, after which the step is killed.
     pub within: Duration,
-    /// What is installed has not proven itself: the host does not keep it to go back to.
+    /// The installed version is not proven: the host does not keep it for a rollback.
     pub unproven: bool,
-    /// What to look at when it ended.
+    /// The observation after the step.
     pub then: wire::Observe,
-    /// The package holds a credential that is filled in right before.
+    /// The package needs a credential, which is filled in right before the step.
     pub needs_credential: bool,
 }
 
-/// A window that is wished for.
+/// A request for a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowRequest {
-    /// The worst that happens inside.
+    /// The highest disruption of the steps in the window.
     pub level: Disruption,
     /// Why, for people.
     pub reason: String,
-    /// Stands for what is to be done inside.
+    /// Fingerprint of the work to be done in the window.
     pub fingerprint: String,
 }
 
-/// The component whose version must fit to the API server.
+/// The component whose version must fit the API server.
 pub const KUBELET: &str = "kubelet";
 
-/// Why a package does not fit to an API server of that minor: a reason, and what to do. Only kubelets are compared.
+/// Why a package does not fit an API server of that minor version: a reason, and what to do. Only kubelets are compared.
 pub fn version_skew(wanted: &Rendered, server: Option<Minor>) -> Option<(&'static str, String)> {
     let (major, minor) = server?;
     let version = &wanted.package.version;
@@ -444,7 +444,7 @@ pub fn version_skew(wanted: &Rendered, server: Option<Minor>) -> Option<(&'stati
     Some((skew.reason(), text))
 }
 
-/// What a window of that level is called as an Operation.
+/// The type of the Operation for a window of that level.
 pub fn operation_type(level: Disruption) -> &'static str {
     match level {
         Disruption::None | Disruption::Restart => "Restart",
@@ -453,7 +453,7 @@ pub fn operation_type(level: Disruption) -> &'static str {
     }
 }
 
-/// The level of an Operation of that type; none if it is no window.
+/// The level of an Operation of that type; none if the Operation is no window.
 pub fn level_of(type_: &str) -> Option<Disruption> {
     match type_ {
         "Restart" => Some(Disruption::Restart),

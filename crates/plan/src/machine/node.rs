@@ -1,14 +1,14 @@
-//! What the bound Node is given: the labels, the taints and the provider's name that the machine declares.
+//! The declared labels, taints and provider id of the bound Node.
 
 use fleetwright_api::{Machine, Taint};
 
 use super::decide::Decider;
 use super::{Act, Node};
 
-/// Taints below these are set and removed by Kubernetes. One of them in `spec.taints` only does not count against the Node.
+/// Prefixes of taints that Kubernetes sets and removes. Such a taint in `spec.taints` is only tolerated on the Node.
 const KUBERNETES: [&str; 2] = ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"];
 
-/// The taints that the machine declares and the operator sets.
+/// The declared taints that the operator sets.
 fn declared(machine: &Machine) -> impl Iterator<Item = &Taint> {
     let kubernetes = |taint: &Taint| KUBERNETES.iter().any(|prefix| taint.key.starts_with(prefix));
     machine.spec.taints.iter().filter(move |taint| !kubernetes(taint))
@@ -19,12 +19,12 @@ fn found<'a>(node: Node<'a>, id: &str) -> Option<&'a Taint> {
 }
 
 impl Decider<'_> {
-    /// Brings the Node to what the machine declares when nothing else is done now. That needs no host and disrupts nothing: it waits neither for
-    /// the gate nor for a host that is not reached.
+    /// Brings the Node to the declared state when nothing else is done now. That needs no host and disrupts nothing: it waits neither for
+    /// the gate nor for an unreachable host.
     pub(super) fn keep_node_meanwhile(&mut self) {
         let machine = self.k.machine;
         let left = machine.metadata.deletion_timestamp.is_some() || machine.spec.ssh.is_none() || machine.spec.paused;
-        // A Node that was bound just now is written down first.
+        // A new binding is written to the status first.
         let bound = self.status.node_ref == self.old.node_ref;
         if left
             || !bound
@@ -35,7 +35,7 @@ impl Decider<'_> {
             return;
         }
         let act = std::mem::replace(&mut self.act, Act::Nothing);
-        // Who asks for the first time may be let pass at once: the Node would be closed again.
+        // A first request may be granted at once: the Node would be closed again.
         if self.may_reopen_node() && (act == Act::Nothing || self.waits()) {
             self.act = Act::OpenNode;
         } else {
@@ -44,7 +44,7 @@ impl Decider<'_> {
         if self.act == Act::Nothing {
             self.act = act;
         } else if let Act::RequestWindow(wish) = act {
-            // Asked for all the same: a Node that cannot be written must not keep its machine from the gate.
+            // The window is requested all the same: a Node that cannot be written must not keep its machine from the gate.
             self.also_ask = Some(wish);
         }
     }
@@ -60,8 +60,8 @@ impl Decider<'_> {
         }
     }
 
-    /// The status records which labels are the machine's, and not an annotation of the Node: a kubelet may write annotations of its Node, and must
-    /// not have a label removed by that which it may not remove itself, such as one below `node-restriction.kubernetes.io/`.
+    /// The status records which labels are the machine's, not an annotation of the Node: a kubelet may write annotations of its Node, and must
+    /// not cause the removal of a label that it may not remove itself, such as one below `node-restriction.kubernetes.io/`.
     fn keep_labels(&mut self, node: Node<'_>) -> bool {
         let set = &self.k.machine.spec.node_labels;
         let stale = |key: &&String| !set.contains_key(*key) && node.label(key).is_some();
@@ -71,7 +71,7 @@ impl Decider<'_> {
         let recorded = ours.iter().all(|key| self.old.node_labels.contains(key));
         self.status.node_labels = ours;
         if !recorded {
-            // Written before the Node is changed: after a crash in between, the label would be one of others for ever.
+            // Written before the Node is changed: after a crash in between, the label would count as one of others for ever.
             self.at(self.now);
             return true;
         }
@@ -83,11 +83,12 @@ impl Decider<'_> {
         act
     }
 
-    /// The status records which taints are the machine's, and not an annotation of the Node: a kubelet may write annotations of its Node, and must
-    /// not have a taint of others removed by that.
+    /// The status records which taints are the machine's, not an annotation of the Node: a kubelet may write annotations of its Node, and must
+    /// not cause the removal of a taint of others.
     ///
-    /// A taint that the Node has and the status does not record was set by others, such as a quarantine: whoever may write Machines must not have it
-    /// removed by listing it and taking it out again.
+    /// A taint that the Node has and the status does not record was set by others, such as a quarantine: a user with
+    /// write access to Machines must not be able to
+    /// remove it by adding it to the spec and removing it from there.
     fn keep_taints(&mut self, node: Node<'_>) -> bool {
         let known = &self.old.node_taints;
         let may_set = |taint: &&Taint| known.contains(&taint.id()) || found(node, &taint.id()).is_none();
@@ -100,7 +101,7 @@ impl Decider<'_> {
         let recorded = ours.iter().all(|id| known.contains(id));
         self.status.node_taints = ours;
         if !recorded {
-            // Written before the Node is changed: after a crash in between, the taint would be one of others for ever.
+            // Written before the Node is changed: after a crash in between, the taint would count as one of others for ever.
             self.at(self.now);
             return true;
         }
@@ -120,7 +121,7 @@ impl Decider<'_> {
         ids
     }
 
-    /// How a taint that others gave the Node differs from the one that is declared.
+    /// How a taint of others on the Node differs from the declared one.
     pub(super) fn taint_differs(&self) -> Option<String> {
         let node = self.k.node?;
         declared(self.k.machine).find_map(|taint| {
@@ -136,7 +137,7 @@ impl Decider<'_> {
         })
     }
 
-    /// How the Node's provider's name differs from the one that is declared. A Node keeps the one that it has.
+    /// How the Node's provider id differs from the declared one. A Node's provider id cannot be changed.
     pub(super) fn provider_differs(&self) -> Option<String> {
         let (node, declared) = (self.k.node?, self.k.machine.spec.provider_id.as_deref()?);
         let found = node.provider_id.filter(|found| *found != declared)?;

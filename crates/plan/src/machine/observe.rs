@@ -1,4 +1,4 @@
-//! When a host is looked at, and what it is asked.
+//! When a host is observed, and with which scope.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::work::{MOST_BOOTS, PendingWork};
 use super::{Act, DesiredPackages, HostObservation, Node};
 use crate::package::Rendered;
 
-/// A hint of trouble makes us look, but not more often than this.
+/// Shortest interval between observations because of a hint of trouble.
 pub(super) const HINT_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 impl<'a> Decider<'a> {
-    /// What was seen, if it answers what would be asked.
+    /// The last observation, if it has the present scope.
     pub(super) fn fresh(&self, ordered: &[&Arc<Rendered>]) -> Option<HostObservation<'a>> {
         let wanted = || ordered.iter().filter(|wanted| !self.is_held(wanted));
         let same = |seen: &HostObservation<'_>| {
@@ -32,7 +32,7 @@ impl<'a> Decider<'a> {
         self.k.host.seen.filter(|seen| seen.current && same(seen))
     }
 
-    /// It did not work, and the host carries something else instead, which is not compared with it.
+    /// Whether the version failed, and the host has another one instead, which is not compared with it.
     fn is_held(&self, wanted: &Rendered) -> bool {
         let entry = self.status.components.iter().find(|entry| entry.component == wanted.package.component);
         entry.is_some_and(|entry| {
@@ -41,14 +41,14 @@ impl<'a> Decider<'a> {
         })
     }
 
-    /// Components that carry a restored version, which the host compares with its own copy of the package.
+    /// Components with a restored version, which the host compares with its own copy of the package.
     fn restored_components(&self, ordered: &[&Arc<Rendered>]) -> BTreeSet<String> {
         let held = ordered.iter().filter(|wanted| self.is_held(wanted)).map(|wanted| &wanted.package.component);
         held.filter(|component| self.entry(component).rollback.is_some()).cloned().collect()
     }
 
     pub(super) fn observe_or_wait(&mut self, observe: wire::Observe, ordered: &[&Arc<Rendered>]) {
-        // After a restart of the operator, a machine that was as declared is looked at when its time comes, and not all at once.
+        // After a restart of the operator, a machine that was as declared is observed at its usual time, and not all machines at once.
         let unchanged = ordered.iter().all(|wanted| {
             let joined = self.old.trusts.is_none() || wanted.trusts.is_none() || self.old.trusts == wanted.trusts;
             joined
@@ -81,7 +81,7 @@ impl<'a> Decider<'a> {
         self.observe_after(wire::Observe { health: true, ..observe }, seen, every);
     }
 
-    /// A pause stops steps, not looks: what was changed before it proves itself, and a host that stops answering is noticed.
+    /// A pause stops steps, not observations: a change made before it proves itself, and a host that stops answering is noticed.
     pub(super) fn observe_while_paused(
         &mut self,
         work: &PendingWork<'a>,
@@ -102,13 +102,13 @@ impl<'a> Decider<'a> {
         self.rest(seen);
     }
 
-    /// Looks at the host that long after the last look.
+    /// Observes the host that long after the last observation.
     pub(super) fn observe_after(&mut self, observe: wire::Observe, seen: HostObservation<'_>, after: SignedDuration) {
         let at = seen.at.checked_add(after).unwrap_or(Timestamp::MAX);
         if at > self.now { self.at(at) } else { self.ask(observe) }
     }
 
-    /// Nothing is to be done until the next check.
+    /// Does nothing until the next check.
     pub(super) fn rest(&mut self, seen: HostObservation<'_>) {
         let hinted = self.hint().is_some().then(|| seen.at + HINT_CHECK_INTERVAL);
         self.at(self.next_check());
@@ -117,19 +117,19 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Whether it is time to look, or something hints at trouble.
+    /// Whether it is time for an observation, or a hint of trouble exists.
     pub(super) fn due(&self, seen: HostObservation<'_>) -> bool {
         seen.at < self.last_check() || self.hint().is_some() && seen.at + HINT_CHECK_INTERVAL <= self.now
     }
 
-    /// What of the Node does not go with what is known of the host.
+    /// A contradiction between the Node and the last observation of the host.
     fn hint(&self) -> Option<&'static str> {
         let node: Node<'_> = self.k.node?;
         let boot = self.status.facts.as_ref().and_then(|facts| facts.boot_id.as_deref());
         if boot.zip(node.boot_id).is_some_and(|(host, node)| host != node) {
             return Some("the Node reports another boot ID");
         }
-        // A Node that never said anything is none that stopped being ready.
+        // A Node without the condition never was ready.
         let says = node.conditions.iter().any(|(name, _)| &**name == "Ready");
         (says && !node.holds("Ready")).then_some("the Node is not ready")
     }
@@ -142,7 +142,7 @@ impl<'a> Decider<'a> {
         drift::last_check(self.uid(), self.k.check_every, self.now)
     }
 
-    /// What is asked of the host when it is looked at.
+    /// The scope of the next observation.
     pub(super) fn observe(&self, ordered: &[&Arc<Rendered>]) -> wire::Observe {
         let asked = ordered.iter().filter(|wanted| !self.is_held(wanted));
         let packages = asked.map(|wanted| wanted.package.clone()).collect();
@@ -151,7 +151,7 @@ impl<'a> Decider<'a> {
         wire::Observe { packages, installed, health, records: self.records(), ..wire::Observe::default() }
     }
 
-    /// The steps whose outcome matters.
+    /// The ids of steps whose outcome matters.
     pub(super) fn records(&self) -> Vec<String> {
         let mut ids = Vec::new();
         let under = self.under();

@@ -1,4 +1,4 @@
-//! In which order components are touched, and what may not stand together.
+//! The order in which components are changed, and conflicts between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use super::LeavingVersion;
 use crate::package::Rendered;
 
-/// Why packages cannot stand together on one machine.
+/// Why packages cannot be installed together on one machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackageConflict {
-    /// One word in CamelCase.
+    /// Reason in CamelCase.
     pub reason: &'static str,
-    /// Which, and what to do.
+    /// Which packages, and what to do.
     pub message: String,
 }
 
@@ -22,10 +22,10 @@ impl fmt::Display for PackageConflict {
     }
 }
 
-/// Puts packages into the order in which they are touched: what others depend on first, otherwise as they are declared.
+/// Sorts packages into the order in which they are changed: dependencies first, otherwise as they are declared.
 ///
 /// # Errors
-/// Says which component is missing, which conflict, or which go around in a circle.
+/// When a dependency is missing, packages conflict, or dependencies form a cycle; the message names the components.
 pub fn order(packages: &[Arc<Rendered>]) -> Result<Vec<&Arc<Rendered>>, PackageConflict> {
     let name = |package: &Rendered| package.package.component.clone();
     let all: BTreeSet<String> = packages.iter().map(|package| name(package)).collect();
@@ -73,7 +73,7 @@ pub fn order(packages: &[Arc<Rendered>]) -> Result<Vec<&Arc<Rendered>>, PackageC
     Ok(ordered)
 }
 
-/// Puts components that are to go into the order in which they go: who needs another goes before it.
+/// Sorts components for removal: a component is removed before those that it needs.
 pub(super) fn removals(components: &[String], known: &BTreeMap<String, LeavingVersion>) -> Vec<String> {
     let mut rest: Vec<&String> = components.iter().collect();
     let mut ordered = Vec::with_capacity(rest.len());
@@ -84,7 +84,7 @@ pub(super) fn removals(components: &[String], known: &BTreeMap<String, LeavingVe
                     && known.get(*other).is_some_and(|left| left.depends_on.iter().any(|on| on == component))
             })
         };
-        // The last one first: what was declared last likely builds on what was declared before. In a circle somebody has to begin.
+        // The last one first: later declared components probably need earlier ones. In a cycle any component may be first.
         let free = rest.iter().rposition(|component| !needed(component)).unwrap_or(rest.len() - 1);
         ordered.push(rest.remove(free).clone());
     }

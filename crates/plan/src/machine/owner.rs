@@ -1,4 +1,4 @@
-//! Whether the host is ours to change: it belongs to this Machine, and is the machine that is meant.
+//! Decides whether the host is ours to change: it belongs to this Machine, and is the declared hardware.
 
 use fleetwright_api::{HostOwner, OnDelete, Status, names};
 use fleetwright_wire::{Facts, Mark, Observe, Owner};
@@ -10,7 +10,7 @@ use crate::join::Binding;
 use crate::operation::put;
 
 impl Decider<'_> {
-    /// Whether the host may be changed for this Machine. If not, it is only looked at, and what is to be done instead was decided.
+    /// Whether the host may be changed for this Machine. If not, it is only observed, and the action to take instead was decided.
     pub(super) fn may_change(&mut self) -> bool {
         let Some(seen) = self.k.host.seen else { return true };
         let mark = seen.observation.owner.as_ref();
@@ -30,7 +30,7 @@ impl Decider<'_> {
             return false;
         }
         if mark.owner.is(self.k.identity) {
-            // The host is ours: whatever was asked before is over. Epochs begin at 1 again on a host that was wiped, and an annotation
+            // The host is ours: any earlier request to adopt it is done. Epochs start at 1 again on a host that was wiped, and an annotation
             // that stayed must not take it from its next owner.
             let asked = self.k.machine.metadata.annotations.as_ref().and_then(|all| all.get(names::ADOPT_HOST));
             if let Some(asked) = asked {
@@ -45,7 +45,7 @@ impl Decider<'_> {
                 }
                 return true;
             }
-            // That of the lease is the newest leader, unless the API server lost what it knew.
+            // The lease holder is the newest leader, unless the API server lost data.
             let message = format!(
                 "host has seen fencing token {}, which is newer than {} of this leader. If the API server was restored from a backup, run \
                  `fleetwright machine adopt {}`",
@@ -65,8 +65,8 @@ impl Decider<'_> {
         self.stop("HostOwnedByAnother", message)
     }
 
-    /// Whether a host without an owner may be changed, which its first step claims. A Machine that installed its packages before hosts had
-    /// owners claims it at once: until then any other Machine could.
+    /// Whether a host without an owner may be changed, which its first step claims. A Machine that installed its packages before owner marks
+    /// existed claims it at once: until then any other Machine could.
     fn may_claim(&mut self, seen: HostObservation<'_>) -> bool {
         let machine = self.k.machine;
         let installed = self.old.components.iter().any(|entry| entry.observed.is_some());
@@ -95,7 +95,7 @@ impl Decider<'_> {
         true
     }
 
-    /// Whether another Machine of this API server has the same address, and was first. Then nothing is asked of the host.
+    /// Whether no older Machine of this API server has the same address. Otherwise no request is sent to the host.
     pub(super) fn address_is_free(&mut self) -> bool {
         let Some(first) = self.k.same_address else { return true };
         let message = format!(
@@ -108,7 +108,7 @@ impl Decider<'_> {
         false
     }
 
-    /// A machine that was deleted leaves its host as it is, to whoever claims it next. A host that cannot be asked keeps its mark.
+    /// Releases the host of a deleted machine as it is, for the next owner that claims it. A host that cannot be reached keeps its mark.
     pub(super) fn leave_to_others(&mut self) -> bool {
         let spec = &self.k.machine.spec;
         if spec.on_delete != OnDelete::Orphan {
@@ -138,7 +138,7 @@ impl Decider<'_> {
         true
     }
 
-    /// Without `spec.ssh` a machine is only observed: nothing of its host is ours, and a window that is under way ends.
+    /// Without `spec.ssh` a machine is only observed by its Node: its host is not changed, and an open window ends.
     pub(super) fn observe_only(&mut self) {
         let machine = self.k.machine;
         if machine.spec.paused {
@@ -165,7 +165,7 @@ impl Decider<'_> {
         false
     }
 
-    /// Says why nothing is done, and ends a window that is under way: it holds a place at the gate for nothing. True if there was one.
+    /// Sets why nothing is done, and ends an open window, which would hold its place at the gate for nothing. True if there was one.
     fn stopped_by(&mut self, reason: &'static str, message: String) -> bool {
         self.stopped = true;
         self.withdraw = self.waits();
@@ -182,7 +182,7 @@ impl Decider<'_> {
         put(&mut self.status.conditions, names::HOST_OWNED, status, reason, cut(&message, 4096), generation, now);
     }
 
-    /// How the host's serial number differs from the one that is declared; none if it does not, or the host cannot tell.
+    /// How the host's serial number differs from the declared one; none if it does not, or the host has none.
     fn wrong_serial(&self, facts: &Facts) -> Option<String> {
         let plain = |text: &str| text.trim().to_lowercase();
         let wanted = self.k.machine.spec.hardware.serial.as_deref().filter(|serial| !serial.trim().is_empty())?;
@@ -196,7 +196,7 @@ impl Decider<'_> {
         ))
     }
 
-    /// That a serial number is declared and the host's firmware has none; none if it was compared.
+    /// The message for a declared serial number that the host's firmware does not have; none if it was compared.
     fn unknown_serial(&self, facts: &Facts) -> Option<String> {
         let wanted = self.k.machine.spec.hardware.serial.as_deref().filter(|serial| !serial.trim().is_empty())?;
         let text =
@@ -204,7 +204,7 @@ impl Decider<'_> {
         facts.serials.is_empty().then_some(text)
     }
 
-    /// Whether a person asks to adopt exactly that, and it was not followed yet. What follows after another slash tells requests apart.
+    /// Whether a person requests exactly that adoption, and it was not done yet. Text after another slash distinguishes requests.
     fn asks_to_adopt(&self, what: &str) -> bool {
         let asked = self.k.machine.metadata.annotations.as_ref().and_then(|all| all.get(names::ADOPT_HOST));
         asked.is_some_and(|asked| {

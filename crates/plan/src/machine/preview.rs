@@ -1,4 +1,4 @@
-//! What would be done, for people who ask before anything is.
+//! A preview of the steps, for people who ask before anything is done.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use super::step::{PlannedStep, Verb, changes, named};
 use super::{DesiredPackages, MachineInputs, order, version};
 use crate::package::Rendered;
 
-/// All steps that lead to what is declared, in order, as far as they can be known now.
+/// All steps to the declared state, in order, as far as they can be known now.
 ///
 /// # Errors
-/// Why they cannot be.
+/// Why the steps cannot be known.
 pub fn steps(known: &MachineInputs<'_>, now: Timestamp) -> Result<Vec<PlannedStep>, String> {
     let wanted = match known.wanted {
         DesiredPackages::Ready(wanted) => wanted,
@@ -30,7 +30,7 @@ pub fn steps(known: &MachineInputs<'_>, now: Timestamp) -> Result<Vec<PlannedSte
     Ok(steps)
 }
 
-/// The same, from what was written down last: for who does not reach the host.
+/// The steps from the last written status: for callers that do not reach the host.
 fn from_status(known: &MachineInputs<'_>, ordered: &[&Arc<Rendered>]) -> Vec<PlannedStep> {
     let components = known.machine.status.as_ref().map(|status| status.components.as_slice()).unwrap_or_default();
     let mut steps = Vec::new();
@@ -40,7 +40,7 @@ fn from_status(known: &MachineInputs<'_>, ordered: &[&Arc<Rendered>]) -> Vec<Pla
         let held = entry.is_some_and(|entry| entry.failed.as_ref() == Some(&wanted.digest));
         let from = entry.and_then(|entry| entry.observed.clone());
         let ready = entry.is_some_and(|entry| entry.state == ComponentState::Ready);
-        // Without what was installed there is nothing to compare: [`components_without_inputs`] has the component.
+        // Without the installed inputs there is nothing to compare: [`components_without_inputs`] has the component.
         let changes = entry.map(|entry| changes(&entry.inputs, &wanted.inputs())).unwrap_or_default();
         if held || ready && from.as_ref() == Some(to) && changes.is_empty() {
             continue;
@@ -81,7 +81,7 @@ fn from_status(known: &MachineInputs<'_>, ordered: &[&Arc<Rendered>]) -> Vec<Pla
     steps
 }
 
-/// The components of which only the version can be compared without the host: an earlier version of the operator wrote nothing else down.
+/// The components of which only the version can be compared without the host: an earlier version of the operator recorded nothing else.
 pub fn components_without_inputs(machine: &Machine, wanted: &[Arc<Rendered>]) -> Vec<String> {
     let components = machine.status.as_ref().map(|status| status.components.as_slice()).unwrap_or_default();
     let known = |name: &str| components.iter().any(|entry| entry.component == name && entry.inputs.is_empty());

@@ -1,4 +1,4 @@
-//! What a decision writes down on its way.
+//! Helpers of a decision that write to the status.
 
 use fleetwright_api::{Component, ComponentState, StepProgress, names};
 use jiff::Timestamp;
@@ -9,7 +9,7 @@ use super::drift::cut;
 use super::{Unreachable, UnreachableReason, WindowPhase};
 
 impl<'a> Decider<'a> {
-    /// Looks again then, or before.
+    /// Requests a reconcile at that time, or before.
     pub(super) fn at(&mut self, at: Timestamp) {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
@@ -18,7 +18,7 @@ impl<'a> Decider<'a> {
         self.k.machine.metadata.uid.as_deref().unwrap_or_default()
     }
 
-    /// What the ids of steps come from: the window that is under way, or the machine.
+    /// Prefix of the ids of steps: the open window, or the machine.
     pub(super) fn under(&self) -> &'a str {
         match &self.k.window {
             Some(window) if matches!(window.phase, WindowPhase::Running { .. }) => window.uid,
@@ -31,7 +31,7 @@ impl<'a> Decider<'a> {
         finalizers.iter().any(|name| name == names::MACHINE_FINALIZER)
     }
 
-    /// What is written of a component, or a new entry.
+    /// The status of a component, or a new entry.
     pub(super) fn entry(&self, component: &str) -> Component {
         let known = self.status.components.iter().find(|entry| entry.component == component);
         known.cloned().unwrap_or_else(|| Component {
@@ -57,7 +57,7 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Writes down what is being done; since when, if that is not given, is kept as long as it is the same.
+    /// Writes the progress; its start time, if not given, is kept as long as the step is the same.
     pub(super) fn progress(&mut self, step: &str, id: Option<&str>, since: Option<Timestamp>, message: &str) {
         let step = cut(step, 256);
         let old = self.old.progress.as_ref().filter(|old| old.step == step && old.id.as_deref() == id);
@@ -73,7 +73,7 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// The reason why a host is not reached.
+    /// The reason why a host is unreachable.
     pub(super) fn why(&self) -> Option<(Unreachable<'a>, &'static str, &'a str)> {
         let unreachable = self.k.host.unreachable?;
         Some(match unreachable.why {

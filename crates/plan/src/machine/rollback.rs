@@ -12,7 +12,7 @@ use super::step::{StepEffect, StepItem};
 use crate::package::Rendered;
 
 impl<'a> Decider<'a> {
-    /// The host carries a restored version: it must prove itself before the Node opens, and is guarded as any other.
+    /// Judges a restored version: it must prove itself before the Node is opened, and is guarded against drift like any other.
     pub(super) fn restored(
         &mut self,
         entry: &mut Component,
@@ -52,7 +52,7 @@ impl<'a> Decider<'a> {
             set(entry, ComponentState::Failed, cut(&message, 8192), self.now);
             return ComponentStanding::Abandoned;
         }
-        // A kernel that was restored is in place after a boot.
+        // A restored kernel is effective after a reboot.
         if sight.seen.needs_reboot && entry.state != ComponentState::Failed {
             return ComponentStanding::Boots;
         }

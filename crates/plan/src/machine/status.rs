@@ -12,7 +12,7 @@ use super::{Act, Decision, DesiredPackages, drift};
 use crate::join::Binding;
 use crate::operation::put;
 
-/// The conditions that are ours.
+/// The conditions that the Machine-Operator owns.
 pub const OWNED_CONDITIONS: [&str; 6] = [
     names::REACHABLE,
     names::HOST_KEY_TRUSTED,
@@ -22,16 +22,16 @@ pub const OWNED_CONDITIONS: [&str; 6] = [
     names::IN_SYNC,
 ];
 
-/// The reason of [`names::PACKAGES_READY`] from the beginning until all packages were in place for the first time.
+/// Reason of [`names::PACKAGES_READY`] until all packages were installed for the first time.
 pub(super) const INSTALLING: &str = "Installing";
 
 /// The reason of [`names::REACHABLE`] when a host did not come back from a reboot in time.
 const REBOOT_TIMED_OUT: &str = "RebootTimedOut";
 
-/// A host that does not answer for that long is lost.
+/// A host that does not answer for this long is lost.
 const LOST_AFTER: SignedDuration = SignedDuration::from_mins(2);
 
-/// Our part of what is written.
+/// Our part of the status.
 pub fn owned_status(machine: &Machine) -> MachineStatus {
     let mut status = machine.status.clone().unwrap_or_default();
     status.conditions.retain(|condition| OWNED_CONDITIONS.contains(&&*condition.type_));
@@ -39,7 +39,7 @@ pub fn owned_status(machine: &Machine) -> MachineStatus {
     status
 }
 
-/// What a host says of itself, as it is written down.
+/// The facts of a host in the form of the API.
 pub fn facts(facts: &wire::Facts) -> Facts {
     let text = |text: &str| (!text.is_empty()).then(|| drift::cut(text, 256));
     Facts {
@@ -53,7 +53,7 @@ pub fn facts(facts: &wire::Facts) -> Facts {
 }
 
 impl Decider<'_> {
-    /// What is known of the host and its Node, whatever else is decided.
+    /// Writes the state of the host and its Node, whatever else is decided.
     pub(super) fn note_host(&mut self) {
         let (host, now) = (&self.k.host, self.now);
         let generation = self.k.machine.metadata.generation;
@@ -63,9 +63,9 @@ impl Decider<'_> {
         self.status.certified_at = self.k.certified;
         self.status.node_ref = match self.k.binding {
             Binding::Bound(node) => Some(node.clone()),
-            // What was written of an earlier Node of that name binds nothing, and still says that the machine joined.
+            // A record about an earlier Node of that name binds nothing; it still says that the machine joined.
             Binding::Foreign => self.old.node_ref.clone(),
-            // A person wrote it, and a person replaces it: fields of another manager are not taken away by ours.
+            // A person wrote the binding, and a person replaces it: server-side apply does not remove fields of another manager.
             Binding::Missing => self.old.node_ref.clone().filter(|node| node.binding == Some(NodeBinding::Adopted)),
         };
         let conditions = &mut self.status.conditions;
@@ -95,7 +95,7 @@ impl Decider<'_> {
                         (no_answer, text, false)
                     }
                 };
-                // A connection may break; twice in a row is news.
+                // A connection may fail once; a second failure in a row is reported.
                 if sure || unreachable.attempts > 1 {
                     let mut message = text.to_owned();
                     if self.k.machine.metadata.deletion_timestamp.is_some() {
@@ -125,7 +125,7 @@ impl Decider<'_> {
         }
     }
 
-    /// What was found not to be as declared, all components together.
+    /// Writes the deviations of all components together.
     pub(super) fn note_drift(&mut self) {
         if self.drift.is_empty() {
             return;
@@ -135,7 +135,7 @@ impl Decider<'_> {
         self.drift = items;
     }
 
-    /// A repair ended.
+    /// Records the end of a repair.
     pub(super) fn repaired(&mut self, well: bool) {
         let now = self.now;
         if let Some(drift) = &mut self.status.last_drift {
@@ -152,7 +152,7 @@ impl Decider<'_> {
         self.status.last_drift.as_ref().is_some_and(|drift| drift.repaired)
     }
 
-    /// Puts everything together.
+    /// Completes the status and returns the decision.
     pub(super) fn finish(mut self) -> Decision {
         let managed = self.k.machine.spec.ssh.is_some();
         let leaving = self.k.machine.metadata.deletion_timestamp.is_some();
@@ -164,7 +164,7 @@ impl Decider<'_> {
             self.status.next_check = Some(self.next_check());
             self.status.check_every = Some(Span(self.k.check_every));
         }
-        // What goes on is told until it is over, also while it is only looked at.
+        // Running work is shown until it has ended, also while the host is only observed.
         if self.status.progress.is_none()
             && self.act != Act::Nothing
             && (self.k.window.is_some() || !leaving && self.changing())
@@ -176,14 +176,14 @@ impl Decider<'_> {
         Decision { act, also_ask, status, next, withdraw }
     }
 
-    /// A step was begun and its component has not proven itself.
+    /// Whether a step was started and its component is not proven.
     fn changing(&self) -> bool {
         let changing =
             |state| !matches!(state, ComponentState::Ready | ComponentState::Failed | ComponentState::RolledBack);
         self.status.components.iter().any(|entry| changing(entry.state))
     }
 
-    /// Whether what the host carries works. An edit that cannot be carried out changes nothing on the host: [`names::UP_TO_DATE`] has its
+    /// Sets whether the installed packages work. An edit that cannot be carried out changes nothing on the host: [`names::UP_TO_DATE`] has its
     /// reason, and a machine in service stays as ready as it was.
     fn set_packages_ready(&mut self) {
         let generation = self.k.machine.metadata.generation;
@@ -213,7 +213,7 @@ impl Decider<'_> {
         if let Some(text) = of(ComponentState::Failed) {
             return (Status::False, "PackageFailed", text);
         }
-        // What failed is on the host until an earlier version is restored and healthy.
+        // The failed version is on the host until an earlier version is restored and healthy.
         let back = |entry: &&Component| entry.failed.is_some() && entry.state == ComponentState::Downgrading;
         if let Some(entry) = components.iter().find(back) {
             return (Status::False, "RollingBack", format!("{}: {}", entry.component, entry.message));
@@ -226,7 +226,7 @@ impl Decider<'_> {
             };
             return (Status::False, INSTALLING, message);
         }
-        // It differs from what is declared, and it does not work: until it is repaired, no pods.
+        // The component differs from what is declared, and it does not work: no pods until it is repaired.
         if let Some((component, why)) = self.not_working.iter().next() {
             return (Status::False, "ComponentUnhealthy", format!("{component} is unhealthy: {why}"));
         }
@@ -243,7 +243,7 @@ impl Decider<'_> {
         if let Some(entry) = changing {
             return (Status::False, "ChangeInProgress", format!("{} is being changed", entry.component));
         }
-        // What is there works, and what is declared has not come to its turn: no reason to keep pods away.
+        // The installed version works, and the declared one waits for its turn: no reason to keep pods away.
         let pending = components.iter().find(|entry| !healthy(entry) && entry.state != ComponentState::Drifted);
         if let Some(entry) = pending {
             let message = match (&entry.desired, &entry.observed) {
@@ -258,7 +258,7 @@ impl Decider<'_> {
         (Status::True, "AllPackagesReady", String::new())
     }
 
-    /// Whether the host carries what is declared, whatever else it carries and however well that works.
+    /// Sets whether the host has the declared packages, whatever else it has and whether they work or not.
     fn say_up_to_date(&mut self) {
         let said = match &self.refused {
             Some((reason, message)) => (Status::False, *reason, message.clone()),
@@ -371,7 +371,7 @@ impl Decider<'_> {
     }
 }
 
-/// Installed and healthy: as declared, or restored after a rollback.
+/// Whether the component is installed and healthy: as declared, or restored after a rollback.
 fn healthy(entry: &Component) -> bool {
     matches!(entry.state, ComponentState::Ready | ComponentState::RolledBack)
 }

@@ -1,4 +1,4 @@
-//! Steps, as they are planned, and their ids.
+//! Planned steps and their ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,29 +9,29 @@ use serde::Serialize;
 
 use crate::package::{Rendered, StepTimeouts};
 
-/// What is to be done to a component, for people.
+/// What a step does to a component, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// It is not there.
+    /// The component is not installed.
     Install,
-    /// It is older.
+    /// The installed version is older.
     Upgrade,
-    /// It is newer.
+    /// The installed version is newer.
     Downgrade,
-    /// It has the same version and other content.
+    /// The installed package has the same version and other content.
     Change,
-    /// It is no longer as declared.
+    /// The component has drifted.
     Repair,
-    /// It is not declared.
+    /// The component is not declared.
     Remove,
-    /// What was there before comes back.
+    /// An earlier version is restored.
     GoBack,
-    /// The host boots.
+    /// The host reboots.
     Reboot,
 }
 
 impl Verb {
-    /// In lower case, for people and metrics.
+    /// The verb in lower case, for people and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Install => "install",
@@ -46,37 +46,37 @@ impl Verb {
     }
 }
 
-/// One step that is planned.
+/// A planned step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedStep {
-    /// Which component; empty for a boot.
+    /// Name of the component; empty for a reboot.
     pub component: String,
-    /// The version that is there.
+    /// The installed version.
     pub from: Option<String>,
-    /// The version that will be.
+    /// The version after the step.
     pub to: Option<String>,
-    /// What is done.
+    /// The kind of the step.
     pub verb: Verb,
-    /// What that does to what runs.
+    /// The disruption of the step.
     pub disruption: Disruption,
     /// Why, for people.
     pub why: String,
-    /// Which rendered inputs change, as far as that is known: files, units, scripts.
+    /// The rendered inputs that change, as far as they are known: files, units, scripts.
     pub changes: Vec<InputChange>,
 }
 
 /// A rendered input of a package that changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InputChange {
-    /// Which, such as `file /etc/kubernetes/kubelet.yaml`.
+    /// Name of the input, such as `file /etc/kubernetes/kubelet.yaml`.
     pub what: String,
-    /// The beginning of the digest of what the host carries; none if it carries none.
+    /// Start of the digest of the installed content; none if it is absent.
     pub from: Option<String>,
-    /// The beginning of the digest of what is declared; none if it is not declared any more.
+    /// Start of the digest of the declared content; none if it is no longer declared.
     pub to: Option<String>,
 }
 
-/// Which inputs differ. Without inputs that are written down nobody can say.
+/// The inputs that differ. Empty if the installed inputs are not recorded.
 pub(super) fn changes(from: &BTreeMap<String, String>, to: &BTreeMap<String, String>) -> Vec<InputChange> {
     if from.is_empty() {
         return Vec::new();
@@ -96,7 +96,7 @@ pub(super) fn named(changes: &[InputChange]) -> String {
 }
 
 impl PlannedStep {
-    /// In a few words: `upgrade kubelet 1.36.4 → 1.37.1`.
+    /// The step in a few words: `upgrade kubelet 1.36.4 → 1.37.1`.
     pub fn text(&self) -> String {
         let verb = self.verb.as_str();
         match (&self.from, &self.to) {
@@ -114,14 +114,14 @@ impl PlannedStep {
 pub(super) struct StepItem<'a> {
     pub step: PlannedStep,
     pub does: StepEffect<'a>,
-    /// Must be in place and work before.
+    /// Components that must be installed and work before.
     pub depends_on: &'a [String],
     pub times: StepTimeouts,
-    /// Not before, because it failed a moment ago.
+    /// Backoff after a failed attempt.
     pub not_before: Option<Timestamp>,
 }
 
-/// What a step does.
+/// The effect of a step.
 #[derive(Clone, Debug)]
 pub(super) enum StepEffect<'a> {
     Install(&'a Rendered),
@@ -131,7 +131,7 @@ pub(super) enum StepEffect<'a> {
 }
 
 impl StepEffect<'_> {
-    /// The word in the id, and what else tells it apart.
+    /// The verb in the step's id, and the digest that distinguishes it.
     pub fn tag(&self) -> (&'static str, &str) {
         match self {
             Self::Install(rendered) => ("install", &rendered.digest),
@@ -141,7 +141,7 @@ impl StepEffect<'_> {
         }
     }
 
-    /// As the host is told.
+    /// The step in the form of the protocol.
     pub fn wire(&self, component: &str) -> wire::Step {
         let component = component.to_owned();
         match self {
@@ -160,7 +160,7 @@ pub(super) fn id(under: &str, component: &str, (verb, digest): (&str, &str), att
     format!("{under}.{component}.{verb}{dot}{digest}.{attempt}")
 }
 
-/// The id of a boot in a window.
+/// The id of a reboot in a window.
 pub(super) fn reboot_id(window: &str, number: u32) -> String {
     format!("{window}.reboot.{number}")
 }

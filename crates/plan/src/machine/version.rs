@@ -1,8 +1,8 @@
-//! Which of two versions is newer, as people would say.
+//! Compares two versions.
 
 use std::cmp::Ordering;
 
-/// Compares versions piece by piece: numbers by value, the rest as text. Good enough to say "upgrade" or "downgrade"; nothing else
+/// Compares versions piece by piece: numbers by value, the rest as text. Good enough to show "upgrade" or "downgrade"; nothing else
 /// depends on it.
 pub fn compare(one: &str, two: &str) -> Ordering {
     let (mut one, mut two) = (pieces(one), pieces(two));

@@ -10,21 +10,21 @@ use super::step::{PlannedStep, Verb, named};
 use super::work::PendingWork;
 use super::{Act, DesiredPackages, Node, Unreachable, WindowPhase, WindowRequest};
 
-/// After a window was given up, the next is asked for after this long at first…
+/// The first delay before the next request after an abandoned window…
 const FIRST_WAIT: SignedDuration = SignedDuration::from_mins(10);
-/// …and later each time, up to this.
+/// …and the longest.
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_hours(4);
-/// How often it is looked who is still there.
+/// Interval for listing the remaining pods during a drain.
 const DRAIN_EVERY: SignedDuration = SignedDuration::from_secs(2);
 
-/// A Node that cannot be closed, or whose pods cannot be read, is tried for so long at least: the operator may have started, or the Node
-/// have joined, when the time of the drain was over already.
+/// The shortest time for retrying a Node that cannot be closed, or whose pods cannot be listed: the operator may have started, or the Node
+/// may have joined, when the deadline of the drain was over already.
 const RECENT_DRAIN: SignedDuration = SignedDuration::from_mins(1);
-/// So many of the pods that hold a drain up are named.
+/// Pods blocking a drain that a message names.
 const MAX_LISTED_PODS: usize = 3;
 
 impl<'a> Decider<'a> {
-    /// The window that is under way: its level and since when.
+    /// The open window: its level and since when.
     pub(super) fn running(&self) -> Option<(Disruption, Timestamp)> {
         let window = self.k.window.as_ref()?;
         match window.phase {
@@ -33,12 +33,12 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// A window waits that was not let pass yet.
+    /// Whether a window waits for the gate.
     pub(super) fn waits(&self) -> bool {
         matches!(self.k.window.as_ref().map(|window| window.phase), Some(WindowPhase::Waiting(_)))
     }
 
-    /// Whether what disrupts that much may happen now; if not, what leads there was decided.
+    /// Whether a step of this disruption level may run now; if not, the action that leads there was decided.
     pub(super) fn in_window(&mut self, work: &PendingWork<'a>, level: Disruption, drain: std::time::Duration) -> bool {
         match self.k.window.as_ref().map(|window| window.phase) {
             Some(WindowPhase::Running { since }) => {
@@ -56,7 +56,7 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Closed, and drained if that is needed.
+    /// Whether the Node is closed, and drained if that is needed.
     pub(super) fn prepared(&mut self, since: Timestamp, drain: std::time::Duration) -> bool {
         let Some(node) = self.k.node else { return true };
         let window = self.under();
@@ -67,7 +67,7 @@ impl<'a> Decider<'a> {
             return false;
         }
         let level = self.running().map_or(Disruption::None, |(level, _)| level);
-        // Also when steps were taken already: what is remembered of the drain may be lost, and the Node may have joined only now.
+        // Also if steps ran already: the state of the drain may be lost, and the Node may have joined only now.
         if level < Disruption::Drain {
             return true;
         }
@@ -113,15 +113,15 @@ impl<'a> Decider<'a> {
         false
     }
 
-    /// Ends the window of a Node that could not be closed, or whose pods could not be read, when its drain had to be over: as one whose pods
-    /// do not leave.
+    /// Ends the window of a Node that could not be closed, or whose pods could not be listed, at the deadline of its drain: as if its pods did
+    /// not terminate.
     fn end_if_hindered(&mut self, what: &str, since: Timestamp, drain: std::time::Duration) {
         let hindered = self.k.pods.and_then(|pods| pods.hindered.as_deref().map(|why| (pods.at, why)));
         let Some((first, why)) = hindered else { return };
         if self.now.duration_since(since) < signed(drain) || self.now.duration_since(first) < RECENT_DRAIN {
             return;
         }
-        // What an earlier window left closed stays closed.
+        // A Node that an earlier window left closed stays closed.
         let open = !self.is_left_broken() && self.k.node.is_some_and(|node| node.closed == Some(self.under()));
         let why = super::drift::cut(why, 256);
         let text = format!("timed out: the Node was not {what} within {}s: {why}", drain.as_secs());
@@ -152,7 +152,7 @@ impl<'a> Decider<'a> {
         self.request_window(worst, texts.join(", "), &words);
     }
 
-    /// Asks for a window, unless one for the same was given up a moment ago.
+    /// Requests a window, unless one for the same work was abandoned a moment ago.
     pub(super) fn request_window(&mut self, level: Disruption, reason: String, words: &[String]) {
         let fingerprint = format!("{:016x}", hash(words));
         let given_up = self.k.given_up.get(&fingerprint).copied().unwrap_or_default();
@@ -183,10 +183,10 @@ impl<'a> Decider<'a> {
         self.act = Act::RequestWindow(WindowRequest { level, reason: super::drift::cut(&reason, 1024), fingerprint });
     }
 
-    /// All is done that this window was for, or cannot be done.
+    /// Ends the window: all its work is done or cannot be done.
     pub(super) fn end_window(&mut self) {
-        // Steps are found by the window that they were taken in. What they taught is written before it ends: if that write failed after the
-        // end, a version that did not work would be tried again, and a repair forgotten.
+        // Steps are found by the window that they ran in. Their results are written before the window ends: if that write failed after the
+        // end, a version that did not work would be retried, and a repair would be lost.
         if self.status.components != self.old.components || self.status.last_drift != self.old.last_drift {
             return self.at(self.now);
         }
@@ -210,18 +210,18 @@ impl<'a> Decider<'a> {
             true => "the Machine matches its spec".to_owned(),
             false => super::drift::cut(&failed.join("; "), 1024),
         };
-        // A host that was left broken stays closed until it works, or a person opens it.
+        // A Node whose host was left broken stays closed until the host works, or a person opens the Node.
         self.act = Act::EndWindow { open: !left, well: failed.is_empty(), text };
     }
 
-    /// Ends a window whose host did not come back within `timeouts.reboot`, and says whether it did. The place at the gate is freed; the
-    /// Node stays closed until the host is seen to work.
+    /// Ends a window whose host did not come back within `timeouts.reboot`; returns whether it did. The place at the gate is freed; the
+    /// Node stays closed until the host is observed to work.
     pub(super) fn end_without_host(&mut self, unreachable: Unreachable<'_>) -> bool {
         let Some((level, _)) = self.running() else { return false };
         let boots = super::step::reboot_id(self.under(), 0);
         let boots = boots.trim_end_matches('0');
         let booting = self.old.progress.as_ref().filter(|p| p.id.as_deref().is_some_and(|id| id.starts_with(boots)));
-        // A reboot counts from when it was asked for. An operator that started since knows only how long it got no answer.
+        // A reboot counts from its request. An operator that started since knows only how long the host has not answered.
         let since = booting.map_or(unreachable.since, |progress| progress.since);
         let within = signed(self.boot_times().reboot);
         let end = since.checked_add(within).unwrap_or(Timestamp::MAX);
@@ -231,9 +231,9 @@ impl<'a> Decider<'a> {
         }
         self.status.progress = self.old.progress.clone();
         let boot = self.status.facts.as_ref().and_then(|facts| facts.boot_id.clone());
-        // A host on which no step was begun needs no boot: what it was for may not be declared any more when the host is back.
+        // A host on which no step was started needs no reboot: the change may not be declared any more when the host is back.
         if level == Disruption::Reboot && self.has_unfinished_change() && self.status.reboot_due_from != boot {
-            // Written before the window ends: whether the boot happened is seen when the host is back.
+            // Written before the window ends: whether the reboot happened is observed when the host is back.
             self.status.reboot_due_from = boot;
             self.at(self.now);
             return true;
@@ -245,8 +245,8 @@ impl<'a> Decider<'a> {
         true
     }
 
-    /// Ends a window that is under way though nothing more can be done in it: it would hold its place at the gate, and keep pods away, for nothing. The Node is
-    /// opened again, unless a step was begun on the host and has not proven itself. What became of both, for people; none if there is no such window.
+    /// Ends an open window in which no more work can be done: it would hold its place at the gate, and keep pods away, for nothing. The Node is
+    /// opened, unless a step was started on the host and is not proven. Returns a message about window and Node; none if there is no such window.
     pub(super) fn abandon_window(&mut self, why: &str) -> Option<String> {
         self.running()?;
         let whole = !self.has_unfinished_change();
@@ -262,11 +262,11 @@ impl<'a> Decider<'a> {
         Some(text)
     }
 
-    /// A step was begun on the host, and what it changes has not proven itself.
+    /// Whether a step was started on the host whose change is not proven.
     pub(super) fn has_unfinished_change(&self) -> bool {
         use ComponentState::{Drifted, Pending, Ready, RolledBack};
         let whole = |entry: &Component| matches!(entry.state, Pending | Ready | Drifted | RolledBack);
-        // A repair and a boot change no state; their step is in the progress.
+        // A repair and a reboot change no state of a component; their step is in the progress.
         let steps = format!("{}.", self.under());
         let progress = self.old.progress.as_ref().and_then(|progress| progress.id.as_deref());
         let runs = self.k.host.doing.is_some_and(|doing| doing.id.is_some());
@@ -275,8 +275,8 @@ impl<'a> Decider<'a> {
             || !self.old.components.iter().all(whole)
     }
 
-    /// A window that ended left the Node closed, and its host was seen to be as it was before: what is still to be done waits for the gate, and pods need not wait
-    /// with it.
+    /// Whether a Node that an ended window left closed may be opened: its host was observed to be as before. The remaining work waits for the gate,
+    /// and pods need not wait with it.
     pub(super) fn may_reopen_node(&self) -> bool {
         let seen = self.k.host.seen.filter(|_| self.looked && self.not_working.is_empty());
         let broken = self.status.components.iter().any(|entry| entry.state == ComponentState::Failed);
@@ -288,7 +288,7 @@ impl<'a> Decider<'a> {
         })
     }
 
-    /// The host carries what an earlier window left broken: a version that disrupts pods and has not proven itself, or one that what is declared now is to mend.
+    /// Whether an earlier window left the host broken: its version disrupts pods and is not proven, or the declared version is meant to repair it.
     pub(super) fn is_left_broken(&self) -> bool {
         let DesiredPackages::Ready(wanted) = self.k.wanted else { return false };
         let there = self.k.host.seen.map(|seen| &seen.observation.components[..]).unwrap_or_default();
@@ -300,14 +300,14 @@ impl<'a> Decider<'a> {
         })
     }
 
-    /// The Node is closed although no window is under way and nothing that was begun on its host is unproven.
+    /// Whether the Node is closed although no window is open and every step started on its host is proven.
     pub(super) fn is_left_closed(&self) -> bool {
         self.k.node.is_some_and(|node| node.closed.is_some())
             && self.running().is_none()
             && !self.has_unfinished_change()
     }
 
-    /// A taint of ours that no window needs any more.
+    /// Removes a taint of ours that no window needs any more.
     pub(super) fn open_what_is_left(&mut self) -> bool {
         let closed = self.k.node.is_some_and(|node| node.closed.is_some());
         let broken = self.status.components.iter().any(|entry| entry.state == ComponentState::Failed);
@@ -319,7 +319,7 @@ impl<'a> Decider<'a> {
     }
 }
 
-/// FNV-1a: the same in every process.
+/// FNV-1a: the same hash in every process.
 fn hash(words: &[String]) -> u64 {
     words
         .iter()

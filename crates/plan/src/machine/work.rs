@@ -1,4 +1,4 @@
-//! What differs from what is declared, and the steps that are taken about it.
+//! The differences from what is declared, and the steps that remove them.
 
 use std::sync::Arc;
 
@@ -14,29 +14,29 @@ use super::step::{StepEffect, StepItem, Verb, id, reboot_id};
 use super::{Act, DesiredPackages, HostObservation, StepRun};
 use crate::package::{Rendered, StepTimeouts};
 
-/// A window in which a step fails again and again is given up after this long.
+/// A window in which a step fails again and again is abandoned after this long.
 const LONGEST_WINDOW: SignedDuration = SignedDuration::from_hours(1);
-/// In one window a host is booted at most so often.
+/// Reboots of a host per window.
 pub(super) const MOST_BOOTS: u32 = 3;
 
-/// What is to be done about a host.
+/// The pending work on a host.
 pub(super) struct PendingWork<'a> {
-    /// In order.
+    /// Steps to run, in order.
     pub items: Vec<StepItem<'a>>,
     /// Components that are as declared and work.
     pub settled: Vec<&'a str>,
-    /// A step goes on on the host.
+    /// A step is running on the host.
     pub running: bool,
-    /// A change has to prove itself, and nothing else is touched until then.
+    /// A change has to prove itself, and nothing else is changed until then.
     pub proving: bool,
     /// A change has to prove itself.
     pub unproven: bool,
-    /// A boot is needed.
+    /// A reboot is needed.
     pub boots: bool,
 }
 
 impl<'a> Decider<'a> {
-    /// All that differs from what is declared.
+    /// Collects everything that differs from what is declared.
     pub(super) fn work(&mut self, ordered: &[&'a Arc<Rendered>], seen: &'a Observation) -> PendingWork<'a> {
         let boot = Some(&seen.facts.boot_id).filter(|boot| !boot.is_empty());
         let known = self.old.facts.as_ref().and_then(|facts| facts.boot_id.as_ref());
@@ -71,7 +71,7 @@ impl<'a> Decider<'a> {
                 ComponentStanding::Abandoned => {}
             }
         }
-        // Also one of which only parts are there: what nobody asked about and is told nevertheless is ours.
+        // This includes a component of which only parts are present: the host reports undeclared components only if they are ours.
         let goes =
             |found: &&wire::ComponentSeen| !ordered.iter().any(|wanted| wanted.package.component == found.component);
         let going: Vec<&wire::ComponentSeen> = seen.components.iter().filter(goes).collect();
@@ -97,7 +97,7 @@ impl<'a> Decider<'a> {
         work
     }
 
-    /// Takes the next step, or the next towards it.
+    /// Takes the next step, or the next action towards it.
     pub(super) fn take_next_step(&mut self, work: PendingWork<'a>, observe: wire::Observe, seen: HostObservation<'a>) {
         if work.running {
             self.status.progress = self.old.progress.clone();
@@ -109,7 +109,7 @@ impl<'a> Decider<'a> {
         if work.proving {
             return self.observe_for_proof(observe, seen);
         }
-        // A drain may take long, or never end because of what broke meanwhile.
+        // A drain may take long, or never end because of something that broke meanwhile.
         let stale = self.running().is_some() && seen.at + HINT_CHECK_INTERVAL <= self.now;
         if stale || self.ask_health && !seen.asked.health {
             return self.ask(wire::Observe { health: true, ..observe });
@@ -117,7 +117,7 @@ impl<'a> Decider<'a> {
         if self.second_look {
             return self.observe_for_proof(observe, seen);
         }
-        // Who waits for the gate, or after a window that was given up, is looked at as anybody else.
+        // A machine that waits for the gate, or after an abandoned window, is observed as often as any other.
         if self.running().is_none() {
             if self.due(seen) {
                 return self.ask(observe);
@@ -158,7 +158,7 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// The first step that may be taken now.
+    /// The first step that may run now.
     fn next_item<'w>(&self, work: &'w PendingWork<'a>) -> Option<&'w StepItem<'a>> {
         let free = |item: &&StepItem<'a>| {
             item.depends_on.iter().all(|on| work.settled.contains(&on.as_str()))
@@ -172,18 +172,18 @@ impl<'a> Decider<'a> {
                 .filter(free)
                 .find(|item| item.step.disruption <= level || !self.needs_window(item));
         }
-        // While the gate is asked, what disrupts nobody goes on.
+        // Steps that disrupt nothing continue while the gate is asked.
         let gentle = work.items.iter().filter(free).find(|item| !self.needs_window(item));
         gentle.or_else(|| work.items.iter().find(free))
     }
 
-    /// It was never whole: nobody relies on it yet.
+    /// Whether the machine was never complete: no workload relies on it yet.
     pub(super) fn is_new(&self) -> bool {
         let said = fleetwright_api::condition(&self.old.conditions, names::PACKAGES_READY);
         said.is_none_or(|said| ["NotObservedYet", super::status::INSTALLING].contains(&&*said.reason))
     }
 
-    /// When a step may be taken.
+    /// When a step may run.
     fn item_due_at(&self, item: &StepItem<'_>) -> Option<Timestamp> {
         let fight = (item.step.verb == Verb::Repair).then(|| self.status.last_drift.as_ref().map(drift::repair_at));
         [item.not_before, fight.flatten()].into_iter().flatten().max()
@@ -202,7 +202,7 @@ impl<'a> Decider<'a> {
             self.act = Act::Finalize;
             return;
         }
-        // In a window that is under way anyway, also what needs none waits until pods have left: a later step counts on it.
+        // In an open window even steps that need no window wait until the pods have terminated: a later step counts on it.
         let disruption = item.step.disruption;
         let inside = disruption > Disruption::None && self.running().is_some_and(|(level, _)| disruption <= level);
         if (inside || self.needs_window(item)) && !self.in_window(work, disruption, item.times.drain) {
@@ -232,7 +232,7 @@ impl<'a> Decider<'a> {
         self.act = Act::RunStep(Box::new(StepRun { id, step: wire, within, unproven, then, needs_credential }));
     }
 
-    /// The times that a boot has: of the packages that boot the host, or of all if none does, those that grant it the longest.
+    /// The timeouts of a reboot: the longest of the packages that need it, or of all packages if none does.
     pub(super) fn boot_times(&self) -> StepTimeouts {
         let wanted = match self.k.wanted {
             DesiredPackages::Ready(wanted) => wanted,
@@ -243,7 +243,7 @@ impl<'a> Decider<'a> {
         counts.map(|wanted| wanted.times).max_by_key(|times| times.reboot).unwrap_or_else(default_times)
     }
 
-    /// Boots the host, once for all that needs it. False if there is nothing to do about it now.
+    /// Reboots the host, once for all components that need it. False if there is nothing to do about it now.
     fn boot(&mut self, work: &PendingWork<'a>, seen: HostObservation<'a>, observe: wire::Observe) -> bool {
         if !self.finalized() {
             self.act = Act::Finalize;
@@ -251,7 +251,7 @@ impl<'a> Decider<'a> {
         }
         let times = self.boot_times();
         if !self.in_window(work, Disruption::Reboot, times.drain) {
-            // A window of a lower level ends, and one for the boot follows.
+            // A window of a lower level ends, and a window for the reboot follows.
             return self.running().is_none() || self.act != Act::Nothing;
         }
         let window = self.under().to_owned();
@@ -263,7 +263,8 @@ impl<'a> Decider<'a> {
                     self.observe_after(observe, seen, ASK_AGAIN);
                     return true;
                 }
-                // The boot id says whether it happened: it is not repeated before the host was seen in the boot that it began in.
+                // The boot id shows whether the reboot happened: it is not repeated before the host was observed in the
+                // boot in which the step started.
                 Outcome::Done | Outcome::Failed | Outcome::Interrupted | Outcome::Refused => number += 1,
             }
         }
@@ -287,7 +288,7 @@ impl<'a> Decider<'a> {
         true
     }
 
-    /// It was booted again and again, and what should be in place is not.
+    /// Handles a host that was rebooted up to the limit and still has ineffective changes.
     fn boot_limit_reached(&mut self, seen: &Observation) {
         let DesiredPackages::Ready(wanted) = self.k.wanted else { return };
         for wanted in wanted {

@@ -1,4 +1,4 @@
-//! What is wrong with a package version, or doubtful, that the schema does not say.
+//! Checks of a package version that its schema cannot express.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use fleetwright_api::{Disruption, MachinePackageVersionSpec, OnFailure, OsPackag
 use super::shipped::NO_DIGEST;
 use super::{Finding, paths, shell, template, units};
 
-/// Everything that is wrong with a package version, or doubtful, that the schema does not say. Errors and warnings, in the order of
+/// The findings about a package version that its schema cannot express: errors and warnings, in the order of
 /// the fields.
 pub fn check(spec: &MachinePackageVersionSpec) -> Vec<Finding> {
     let mut findings = Findings(Vec::new());
@@ -164,7 +164,7 @@ impl Findings {
         }
     }
 
-    /// Values in the commands of a unit that a shell reads: systemd takes the quotes away before the shell sees them.
+    /// Values in the commands of a unit that a shell reads: systemd removes the quotes before the shell sees them.
     fn commands(&mut self, field: &str, text: &str) {
         for (at, line) in text.lines().enumerate() {
             let command = line.trim_start().starts_with("Exec") && line.contains("sh -") && line.contains("{{");

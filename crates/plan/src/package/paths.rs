@@ -1,8 +1,8 @@
-//! Where on a host a package may put things.
+//! The paths on a host that a package may use.
 
 use fleetwright_wire::{HOME, OPT};
 
-/// Why nothing may be put there; none if it may.
+/// Why a path is not allowed; none if it is.
 pub(super) fn path_error(path: &str) -> Option<String> {
     let within = |folder: &str| path == folder || path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'));
     if !path.starts_with('/')
@@ -28,7 +28,7 @@ pub(super) fn path_error(path: &str) -> Option<String> {
     None
 }
 
-/// Why it is doubtful to put something there; none if it is not.
+/// Why a path is doubtful; none if it is not.
 pub(super) fn path_warning(path: &str) -> Option<String> {
     let below = |folder: &str| path.starts_with(folder);
     if below("/run/") || below("/var/run/") {
@@ -45,7 +45,7 @@ pub(super) fn path_warning(path: &str) -> Option<String> {
     None
 }
 
-/// Folders that are more than one component's, and that therefore never go with one.
+/// Whether a directory is shared between components, and therefore never removed with one.
 pub(super) fn shared_folders(path: &str) -> bool {
     const SHARED: [&str; 30] = [
         "/etc",

@@ -1,11 +1,12 @@
-//! What templates of extensions put into YAML: a text of a Cluster must stay one text, whatever it holds.
+//! Values in the YAML of extension templates: a string of a Cluster must stay one string, whatever it contains.
 
 use serde_json::Value;
 
 use super::shell::{Interpolation, interpolations, last_filter};
 
-/// The interpolations of an extension's template by which a value of a Cluster could become other YAML than a text: the line of each, and what is wrong.
-/// A value that its schema holds to a number, a boolean, an `enum` or a `pattern` is safe as it is.
+/// The interpolations of an extension's template by which a value of a Cluster could become other YAML than a string:
+/// the line of each, and what is wrong.
+/// A value that its schema restricts to a number, a boolean, an `enum` or a `pattern` is safe as it is.
 pub fn unquoted_values(template: &str, schema: Option<&str>) -> Vec<(usize, String)> {
     let schema: Value = schema.and_then(|text| serde_saphyr::from_str(text).ok()).unwrap_or_default();
     let found = interpolations(template).into_iter().filter(|Interpolation { expression, .. }| {
@@ -21,7 +22,7 @@ pub fn unquoted_values(template: &str, schema: Option<&str>) -> Vec<(usize, Stri
         .collect()
 }
 
-/// Whether an expression has something of values in it: by their name, or by that of a variable of the template.
+/// Whether an expression contains a value: by its name, or by that of a variable of the template.
 fn from_values(expression: &str) -> bool {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let root: String = expression.chars().take_while(|c| word(*c)).collect();
@@ -29,7 +30,7 @@ fn from_values(expression: &str) -> bool {
     named || !root.is_empty() && root != "cluster" && !root.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Whether it is a value that its schema holds to what is safe.
+/// Whether the expression is a value that its schema restricts to safe ones.
 fn is_constrained(expression: &str, schema: &Value) -> bool {
     let Some(path) = expression.strip_prefix("values.") else { return false };
     let of = path.split('.').fold(schema, |schema, name| &schema["properties"][name]);

@@ -1,4 +1,4 @@
-//! A package version, made for one machine.
+//! Renders a package version for one machine.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::join;
 
 use super::{Lookup, RenderError, RenderErrorKind, Rendered, SecretUnavailable, StepTimeouts, Values};
 
-/// Makes a package version for one machine. The same inputs give the same bytes.
+/// Renders a package version for one machine. The same inputs give the same bytes.
 ///
 /// # Errors
-/// When a template uses a name that is not defined, or something that it refers to does not exist.
+/// When a template uses an unknown name, or a referenced object does not exist.
 pub fn render(
     package: &MachinePackageVersion,
     values: &Values<'_>,
@@ -56,7 +56,7 @@ impl Rendering<'_> {
             keep: spec.keep,
         };
         let needs_credential = spec.files.iter().any(|file| file.bootstrap_kubeconfig);
-        // One that does not have them in a file is not another one when they change.
+        // A package without the authorities in a file does not change with them.
         let text = |file: &wire::File| String::from_utf8_lossy(file.content.bytes()).contains(self.trusted);
         let holds = !self.trusted.is_empty() && package.files.iter().any(text);
         Ok(Rendered {
@@ -210,7 +210,7 @@ impl Rendering<'_> {
         } else if let Some(key) = &file.config_map {
             content(self.config_map(&format!("{field}.configMap"), key)?)
         } else {
-            // Filled in right before it is installed: a credential that is made now would be old by then.
+            // Filled in right before the installation: a credential that is created now could expire before.
             wire::Content::default()
         };
         Ok(wire::File {
@@ -311,7 +311,7 @@ impl Rendering<'_> {
 
 const ONE_SOURCE: &str = "needs exactly one of urls, configMap and secret";
 
-/// Text where it is text.
+/// Content as text if it is valid text.
 fn content(bytes: Vec<u8>) -> wire::Content {
     match String::from_utf8(bytes) {
         Ok(text) => wire::Content::Text(text),

@@ -1,4 +1,4 @@
-//! The packages of one machine, together.
+//! The packages of one machine together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,31 +7,31 @@ use fleetwright_wire::Method;
 
 use super::Rendered;
 
-/// What matters of a package beside others.
+/// The fields of a package that can conflict with others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackageMember<'a> {
-    /// The component.
+    /// Name of the component.
     pub component: &'a str,
-    /// Components that must be in place before.
+    /// Components that must be installed before.
     pub depends_on: &'a [String],
-    /// Components that may not be there.
+    /// Components that must not be installed.
     pub conflicts_with: &'a [String],
-    /// What it writes: files, links, unit files and drop-ins.
+    /// Paths that it writes: files, links, unit files and drop-ins.
     pub paths: BTreeSet<String>,
-    /// The kernel settings that it sets.
+    /// The sysctls that it sets.
     pub settings: BTreeSet<&'a str>,
-    /// The packages of the operating system that it brings.
+    /// The operating system packages that it installs.
     pub packages: BTreeSet<&'a str>,
-    /// It makes the machine a Node: it has the bootstrap credential.
+    /// Whether it makes the machine a Node: it has the bootstrap credential.
     pub joins: bool,
-    /// It is healthy only once there is a Node.
+    /// Whether it is healthy only once a Node exists.
     pub needs_node: bool,
 }
 
-/// What is wrong with the packages of a machine, taken together. Nothing of it can work.
+/// A conflict between the packages of a machine. None of them is installed then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetFinding {
-    /// The component that it is about.
+    /// Name of the component.
     pub component: String,
     /// What is wrong and what to do.
     pub message: String,
@@ -94,7 +94,7 @@ fn unit_paths<'a>(name: &str, content: bool, drop_ins: impl Iterator<Item = &'a 
     own.into_iter().chain(drop_ins.map(|file| format!("/etc/systemd/system/{name}.d/{file}"))).collect()
 }
 
-/// What is wrong with these packages on one machine: what one needs and none brings, circles, conflicts, and what two would write.
+/// The conflicts of these packages on one machine: missing dependencies, cycles, declared conflicts, and items that two packages write.
 pub fn check_set(members: &[PackageMember<'_>]) -> Vec<SetFinding> {
     let mut found = Vec::new();
     let mut say =
@@ -138,7 +138,7 @@ pub fn check_set(members: &[PackageMember<'_>]) -> Vec<SetFinding> {
     found
 }
 
-/// Whether one needs the other, at any distance.
+/// Whether one needs the other, directly or indirectly.
 fn needs(member: &PackageMember<'_>, other: &str, by_name: &BTreeMap<&str, &PackageMember<'_>>) -> bool {
     let (mut seen, mut next) = (BTreeSet::new(), vec![member]);
     while let Some(member) = next.pop() {
@@ -154,7 +154,7 @@ fn needs(member: &PackageMember<'_>, other: &str, by_name: &BTreeMap<&str, &Pack
     false
 }
 
-/// Each circle of dependencies once, beginning and ending with the first of the alphabet.
+/// Each cycle of dependencies once, starting and ending with its alphabetically first component.
 fn dependency_cycles<'a>(
     members: &[PackageMember<'a>],
     by_name: &BTreeMap<&'a str, &'a PackageMember<'a>>,
@@ -167,7 +167,7 @@ fn dependency_cycles<'a>(
         if covered.contains(start) {
             continue;
         }
-        // The shortest way back to the start, by breadth.
+        // The shortest way back to the start, breadth first.
         let mut came: BTreeMap<&'a str, &'a str> = BTreeMap::new();
         let mut queue = std::collections::VecDeque::from([start]);
         'search: while let Some(at) = queue.pop_front() {
@@ -197,7 +197,7 @@ fn dependency_cycles<'a>(
     found
 }
 
-/// What two of them bring.
+/// Items of two packages.
 fn duplicates<'m>(
     members: &'m [PackageMember<'_>],
     what: &str,

@@ -1,4 +1,4 @@
-//! What templates put into shell scripts: each value must be one word, whatever it holds.
+//! Values of templates in shell scripts: each must be one word, whatever it contains.
 
 /// The interpolations of a script that a value could break out of: the line of each, and what is wrong.
 pub(super) fn findings(script: &str) -> Vec<(usize, String)> {
@@ -29,7 +29,7 @@ pub(super) fn findings(script: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Whether a file is run or read by a shell: by its first line, its name, or because it is executable and its first line names nothing else.
+/// Whether a file is run or read by a shell: by its first line, its name, or because it is executable and its first line names no other program.
 pub(super) fn is_script(path: &str, mode: u32, text: &str) -> bool {
     let Some(first) = text.strip_prefix("#!").and_then(|rest| rest.lines().next()) else {
         return path.ends_with(".sh") || (mode & 0o111 != 0 && !text.starts_with("\u{7f}ELF"));
@@ -41,14 +41,14 @@ pub(super) fn is_script(path: &str, mode: u32, text: &str) -> bool {
 
 /// A value in a template.
 pub(super) struct Interpolation<'a> {
-    /// Its line.
+    /// Line of the value.
     pub(super) line: usize,
     /// Its expression, without braces.
     pub(super) expression: &'a str,
     place: ShellContext,
 }
 
-/// Where an interpolation stands.
+/// The context of an interpolation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ShellContext {
     Bare,
@@ -58,26 +58,26 @@ enum ShellContext {
     Comment,
 }
 
-/// What is open around the place that is read.
+/// An open construct around the reader's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OpenConstruct {
     Single,
     Double,
     Backquotes,
-    /// `$(` or `(`: quotes inside it are its own.
+    /// `$(` or `(`: quotes inside it are independent.
     Parenthesis,
     /// `$((`: quotes inside it do not stop `$(…)`.
     Arithmetic,
     Comment,
 }
 
-/// A here-document that begins with the next line.
+/// A here-document that starts with the next line.
 struct HereDocument {
     end: String,
     without_tabs: bool,
 }
 
-/// Reads a script as a shell does, from its first character on: quotes and here-documents go on over lines.
+/// Reads a script as a shell does, from its first character on: quotes and here-documents may span lines.
 struct ShellReader<'a> {
     script: &'a str,
     at: usize,
@@ -86,7 +86,7 @@ struct ShellReader<'a> {
     found: Vec<Interpolation<'a>>,
 }
 
-/// The values of a template, also of one that is no script: where each stands is then of no meaning.
+/// The values of a template, also of one that is no script; the contexts have no meaning then.
 pub(super) fn interpolations(script: &str) -> Vec<Interpolation<'_>> {
     let mut reader = ShellReader { script, at: 0, open: Vec::new(), waiting: Vec::new(), found: Vec::new() };
     while reader.step() {}
@@ -110,7 +110,7 @@ impl<'a> ShellReader<'a> {
         }
     }
 
-    /// Reads what belongs to the template at this place, if anything does.
+    /// Reads template syntax at this position, if there is any.
     fn template(&mut self, place: ShellContext) -> bool {
         let (script, open) = (self.script, self.at);
         let end = match script.get(open..open + 2) {
@@ -130,7 +130,7 @@ impl<'a> ShellReader<'a> {
         true
     }
 
-    /// Reads one character, or what belongs to the template. False at the end.
+    /// Reads one character, or template syntax. False at the end.
     fn step(&mut self) -> bool {
         if self.template(self.place()) {
             return true;
@@ -148,7 +148,7 @@ impl<'a> ShellReader<'a> {
                 self.open.pop();
             }
             (Some(OpenConstruct::Single), _) => {}
-            // What is escaped is not read; an interpolation still is.
+            // An escaped character is skipped; an interpolation is still read.
             (_, '\\') if self.rest().starts_with("{{") => {}
             (_, '\\') => self.at += self.rest().chars().next().map_or(0, char::len_utf8),
             (Some(OpenConstruct::Double), '"') => {
@@ -192,7 +192,7 @@ impl<'a> ShellReader<'a> {
         true
     }
 
-    /// Reads the word that ends a here-document.
+    /// Reads the delimiter of a here-document.
     fn here_document(&mut self) {
         let without_tabs = self.rest().starts_with('-');
         self.at += usize::from(without_tabs);
@@ -206,7 +206,7 @@ impl<'a> ShellReader<'a> {
         }
     }
 
-    /// Reads the here-documents that begin here, at the start of a line.
+    /// Reads the here-documents that start here, at the start of a line.
     fn here_documents(&mut self) {
         for document in std::mem::take(&mut self.waiting) {
             while self.at < self.script.len() {
@@ -226,7 +226,7 @@ impl<'a> ShellReader<'a> {
                 // The line break.
                 self.at += usize::from(self.rest().starts_with('\n'));
             }
-            // The line break after the word that ends it.
+            // The line break after the delimiter.
             self.at += usize::from(self.rest().starts_with('\n'));
         }
     }
@@ -290,7 +290,7 @@ mod tests {
             ("cat <<'EOF'\n{{ machine.name }}\nEOF\necho {{ machine.name }}", vec![2, 4]),
             ("cat <<-\"EOF\" >x; true\n\t{{ machine.name | sh }}\n\tEOF\necho {{ machine.name | sh }}", vec![2]),
             ("cat <<A <<B\n1\nA\n{{ machine.name | sh }}\nB\necho {{ machine.name | sh }}", vec![4]),
-            // A line break of the value ends a comment; a backquote of it ends backquotes.
+            // A line break in the value ends a comment; a backquote in it ends backquotes.
             ("true # {{ machine.name | sh }}", vec![1]),
             ("echo `id {{ machine.name | sh }}`", vec![1]),
             ("echo $((1 + {{ machine.name | sh }}))", vec![1]),
@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    /// The lint allows what a shell cannot be made to run, and refuses what it can be made to run.
+    /// The lint accepts values that cannot make a shell run commands, and refuses those that can.
     #[test]
     fn a_shell_runs_nothing_of_a_value_where_the_lint_finds_nothing() {
         let hostile = "a'; touch PWNED; $(touch PWNED) `touch PWNED` \"\nEOF\ntouch PWNED\n";

@@ -1,30 +1,30 @@
-//! The package versions that come with Fleetwright, and an example for each method: YAML in `packages/`, with a few things to fill in.
+//! The package versions that come with Fleetwright, and an example for each method: YAML in `packages/`, with placeholders.
 
-/// A package version that wants to be filled in.
+/// The template of a package version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShippedPackage {
-    /// What it is called: the component, or the method that it is an example of.
+    /// Its name: the component, or the method that it is an example of.
     pub name: &'static str,
     /// The component.
     pub component: &'static str,
-    /// It is an example of a method, and no component of a node.
+    /// Whether it is only an example of a method, and no component of a node.
     pub example: bool,
-    /// The version if none is given.
+    /// The default version.
     pub version: &'static str,
     /// The YAML.
     pub text: &'static str,
 }
 
-/// What is filled in.
+/// The values for the placeholders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placeholder {
-    /// The component's version; for kernels, what `uname -r` says.
+    /// The component's version; for kernels, the output of `uname -r`.
     pub version: Option<String>,
     /// The version of the kernel's package.
     pub package_version: Option<String>,
-    /// Where the archive or package is fetched.
+    /// URL of the archive or package.
     pub url: Option<String>,
-    /// Its digest.
+    /// Digest of the archive or package.
     pub sha256: Option<String>,
 }
 
@@ -49,7 +49,7 @@ macro_rules! shipped {
     };
 }
 
-/// All of them: the components of a node, then an example for each method that none of these has.
+/// All templates: the components of a node, then an example for each method that none of these uses.
 pub const SHIPPED: &[ShippedPackage] = &[
     shipped!("containerd", "1.6.20~ds1-1+deb12u3"),
     shipped!("runc", "1.1.5+ds1-1+deb12u1"),
@@ -73,22 +73,22 @@ pub const SHIPPED: &[ShippedPackage] = &[
 pub const NO_DIGEST: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 impl ShippedPackage {
-    /// By its name.
+    /// The template of that name.
     pub fn named(name: &str) -> Option<&'static Self> {
         SHIPPED.iter().find(|shipped| shipped.name == name)
     }
 
-    /// What it is, in a line.
+    /// A description in one line.
     pub fn about(&self) -> &'static str {
         self.text.lines().next().unwrap_or_default().trim_start_matches(['#', ' '])
     }
 
-    /// Whether it must be told where to fetch something.
+    /// Whether a URL must be given.
     pub fn needs_source(&self) -> bool {
         self.text.lines().any(|line| line.contains("@URL@") && !line.ends_with("#@url"))
     }
 
-    /// Whether it can be told where to fetch something.
+    /// Whether a URL can be given.
     pub fn takes_source(&self) -> bool {
         self.text.contains("@URL@")
     }
@@ -98,7 +98,7 @@ impl ShippedPackage {
         self.text.contains("@PACKAGE_VERSION@")
     }
 
-    /// The name of the object: the component and the version, as far as names allow.
+    /// The name of the object: the component and the version, as far as object names allow.
     pub fn object_name(&self, version: &str) -> String {
         let version: String = version
             .to_lowercase()
@@ -110,7 +110,7 @@ impl ShippedPackage {
         name.join(".").chars().take(253).collect()
     }
 
-    /// The YAML, filled in. What is not given has a value that says so, or is left out.
+    /// The YAML with the placeholders filled in. Missing values have a value that says so, or are left out.
     pub fn fill(&self, fill: &Placeholder) -> String {
         let version = fill.version.as_deref().unwrap_or(self.version);
         let url = fill

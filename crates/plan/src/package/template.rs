@@ -1,6 +1,6 @@
 //! Templates: strict, small, and the same text for the same values.
 //!
-//! They know `machine`, `facts` and `cluster`, a handful of filters, and nothing that changes by itself: no time, no randomness, no files.
+//! Templates have `machine`, `facts` and `cluster`, a few filters, and nothing that changes by itself: no time, no randomness, no files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::Values;
 
-/// So many instructions of one template: a loop in a loop in a loop ends with an error instead of never.
+/// Most instructions of one template: nested loops end with an error instead of never.
 const FUEL: u64 = 1_000_000;
 
 /// The filters that templates may use.
@@ -28,7 +28,7 @@ static ENGINE: LazyLock<Environment<'static>> = LazyLock::new(|| {
     engine.set_undefined_behavior(UndefinedBehavior::Strict);
     engine.set_auto_escape_callback(|_| AutoEscape::None);
     engine.set_keep_trailing_newline(true);
-    // A line with a block alone leaves no trace: what people expect of configuration files.
+    // A line with only a block leaves no empty line, as people expect of configuration files.
     engine.set_trim_blocks(true);
     engine.set_lstrip_blocks(true);
     engine.set_debug(true);
@@ -60,7 +60,7 @@ static ENGINE: LazyLock<Environment<'static>> = LazyLock::new(|| {
     engine
 });
 
-/// As JSON, on one line.
+/// A value as JSON, on one line.
 fn json(value: Any) -> Result<String, Error> {
     if value.is_undefined() {
         return Err(Error::from(ErrorKind::UndefinedError));
@@ -69,7 +69,7 @@ fn json(value: Any) -> Result<String, Error> {
         .map_err(|error| Error::new(ErrorKind::BadSerialization, format!("cannot be written as JSON: {error}")))
 }
 
-/// As one word of a shell, whatever it holds: in single quotes, each of its own as `'\''`.
+/// A value as one word of a shell, whatever it contains: in single quotes, each of its own as `'\''`.
 fn sh(value: Any) -> Result<String, Error> {
     if value.is_undefined() {
         return Err(Error::from(ErrorKind::UndefinedError));
@@ -88,26 +88,26 @@ fn sh(value: Any) -> Result<String, Error> {
 /// Why a template was not rendered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TemplateError {
-    /// It uses facts of a host that was not reached.
+    /// The template uses facts of a host that was not reached.
     Facts,
-    /// It uses a name that may exist elsewhere: a label, a cluster's value.
+    /// The template uses a name that may be defined elsewhere: a label, a cluster value.
     Missing(String),
-    /// It can never be rendered.
+    /// The template can never be rendered.
     Invalid(String),
 }
 
-/// What the templates of one package see.
+/// The variables of the templates of one package.
 pub(super) struct TemplateScope {
     root: Any,
     notes: Arc<RenderNotes>,
 }
 
-/// What happened while a template was rendered.
+/// Observations while a template was rendered.
 #[derive(Debug, Default)]
 struct RenderNotes {
-    /// The facts were asked for and are not there.
+    /// Whether facts were used that are not available.
     facts: AtomicBool,
-    /// The names that were asked for and are not there, and what there is beside them.
+    /// The used names that do not exist, and the existing names beside them.
     missed: Mutex<Vec<Missed>>,
 }
 
@@ -118,23 +118,23 @@ struct Missed {
     beside: Vec<String>,
 }
 
-/// Some names, and their values. It notes what was asked for in vain: the engine's own errors do not say which name they mean.
+/// Names and their values. Records names that do not exist: the engine's own errors do not say which name they mean.
 struct NameTable {
     path: String,
     values: BTreeMap<Arc<str>, Any>,
-    /// What is said of names that are not among them.
+    /// How unknown names are handled.
     others: UnknownNameHint,
     notes: Arc<RenderNotes>,
 }
 
-/// What is said of names that are not known.
+/// The handling of unknown names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum UnknownNameHint {
-    /// They do not exist.
+    /// Unknown names do not exist.
     None,
-    /// It is not known yet whether they exist.
+    /// Unknown names may exist later.
     Later,
-    /// They exist, each with a value: nobody knows what a specimen has.
+    /// Every name exists, with a value: the real names are unknown for a specimen.
     Any,
 }
 
@@ -178,7 +178,7 @@ impl Object for NameTable {
     }
 }
 
-/// A name below another, as a template writes it.
+/// The path of a name below another, as a template writes it.
 fn child(path: &str, key: &str) -> String {
     let plain =
         key.chars().enumerate().all(|(at, c)| c == '_' || c.is_ascii_alphabetic() || (at > 0 && c.is_ascii_digit()));
@@ -190,12 +190,12 @@ fn child(path: &str, key: &str) -> String {
 }
 
 impl TemplateScope {
-    /// What a machine's templates see.
+    /// The variables for a machine's templates.
     pub(super) fn new(values: &Values<'_>) -> Self {
         Self::with(values, UnknownNameHint::None)
     }
 
-    /// What the templates of some machine see, in which every label and every value of the cluster exists.
+    /// The variables for validating templates without a machine: every label and every cluster value exists.
     pub(super) fn specimen() -> Self {
         let line = || Some("1".to_owned());
         let hardware = Hardware { serial: line(), model: line(), rack: line(), zone: line(), ..Hardware::default() };
@@ -273,7 +273,7 @@ impl TemplateScope {
         Self { root, notes }
     }
 
-    /// The text for these values.
+    /// Renders the template with these values.
     pub(super) fn render(&self, source: &str) -> Result<String, TemplateError> {
         if is_plain(source) {
             return Ok(source.to_owned());
@@ -283,7 +283,7 @@ impl TemplateScope {
         let template =
             ENGINE.template_from_named_str("template", source).map_err(|error| TemplateError::Invalid(says(&error)))?;
         let done = template.render(&self.root);
-        // Also if it was rendered: with facts, `facts.arch | default("amd64")` may become another text.
+        // Even after a successful rendering: with facts, `facts.arch | default("amd64")` may become another text.
         if self.notes.facts.load(Ordering::Relaxed) {
             return Err(TemplateError::Facts);
         }
@@ -297,13 +297,13 @@ impl TemplateScope {
         }
     }
 
-    /// The name that was asked for in vain and where (`line 3: `), or what else is wrong.
+    /// The unknown name and its line (`line 3: `), or another error.
     fn missed(&self, error: &Error, source: &str) -> Result<(String, Missed), String> {
         if error.kind() != ErrorKind::UndefinedError {
             return Err(says(error));
         }
         let line = error.line().map_or_else(String::new, |line| format!("line {line}: "));
-        // The last one that stands in this line: others had a default, or are names of the engine's own.
+        // The last unknown name in this line: the others had a default, or are names of the engine itself.
         let used = error.line().and_then(|line| source.lines().nth(line.saturating_sub(1))).unwrap_or(source);
         let missed = std::mem::take(&mut *self.notes.missed.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(missed) = missed.into_iter().rfind(|missed| contains_word(used, &missed.key)) else {
@@ -313,7 +313,7 @@ impl TemplateScope {
         Ok((line, missed))
     }
 
-    /// What templates see that are not about a machine: these names, with these values.
+    /// Variables of templates that are not about a machine: these names, with these values.
     fn plain(roots: &[(&str, serde_json::Value)]) -> Self {
         let notes = Arc::new(RenderNotes::default());
         let values = roots.iter().map(|(name, value)| (Arc::from(*name), noted(name, value, &notes))).collect();
@@ -322,7 +322,7 @@ impl TemplateScope {
     }
 }
 
-/// A value whose fields are noted when they are asked for in vain.
+/// A value that records unknown fields.
 fn noted(path: &str, value: &serde_json::Value, notes: &Arc<RenderNotes>) -> Any {
     match value {
         serde_json::Value::Object(fields) => {
@@ -345,7 +345,7 @@ fn noted(path: &str, value: &serde_json::Value, notes: &Arc<RenderNotes>) -> Any
 /// The text for these names and values, and no others. The same inputs give the same bytes.
 ///
 /// # Errors
-/// In which line it cannot be rendered, why, and what there is instead.
+/// The line that cannot be rendered, why, and the existing names.
 pub(crate) fn rendered(roots: &[(&str, serde_json::Value)], source: &str) -> Result<String, String> {
     if is_plain(source) {
         return Ok(source.to_owned());
@@ -366,7 +366,7 @@ pub(crate) fn rendered(roots: &[(&str, serde_json::Value)], source: &str) -> Res
 }
 
 impl TemplateError {
-    /// A name that is not there, what there is beside it, and where it was used (`line 3: `).
+    /// An unknown name, the existing names beside it, and its line (`line 3: `).
     fn of(path: &str, beside: &[String], at: &str) -> Self {
         let there = match beside {
             [] => "available: none".to_owned(),
@@ -409,7 +409,7 @@ impl TemplateError {
     }
 }
 
-/// What is said of a name that never exists.
+/// The message for a name that never exists.
 fn unknown(path: &str, at: &str) -> String {
     let known: Vec<_> = match path.split_once('.') {
         Some(("machine", rest)) if rest.starts_with("hardware") => {
@@ -422,10 +422,10 @@ fn unknown(path: &str, at: &str) -> String {
     format!("{at}{} is not defined: templates can use {}", shown(path), list(&known))
 }
 
-/// What is known of hardware.
+/// The fields of `machine.hardware`.
 const HARDWARE: [&str; 5] = ["serial", "model", "rack", "zone", "labels"];
 
-/// Whether a name can exist, as far as can be said without a machine and a cluster.
+/// Whether a name can exist, as far as it is known without a machine and a cluster.
 fn is_known(path: &str) -> bool {
     let mut parts = path.split('.');
     match (parts.next(), parts.next(), parts.next()) {
@@ -440,7 +440,7 @@ fn is_known(path: &str) -> bool {
     }
 }
 
-/// Whether that word stands in a text, whole.
+/// Whether a text contains that whole word.
 fn contains_word(text: &str, word: &str) -> bool {
     let part = |c: Option<char>| c.is_some_and(|c| c == '_' || c.is_alphanumeric());
     text.match_indices(word)
@@ -454,7 +454,7 @@ fn below(path: &str, parent: &str) -> Option<String> {
     Some(key.to_owned())
 }
 
-/// Nothing in it is for the engine.
+/// Whether a text has no template syntax.
 fn is_plain(source: &str) -> bool {
     !["{{", "{%", "{#"].iter().any(|mark| source.contains(mark))
 }
@@ -463,7 +463,7 @@ fn plain(value: &impl Serialize) -> Any {
     Any::from_serialize(value)
 }
 
-/// The error of the engine, with the line, and what is allowed where that helps.
+/// The error of the engine, with its line, and the allowed names where that helps.
 fn says(error: &Error) -> String {
     let line = error.line().map_or_else(String::new, |line| format!("line {line}: "));
     format!("{line}{}", says_without_line(error))
@@ -483,7 +483,7 @@ fn says_without_line(error: &Error) -> String {
     }
 }
 
-/// Bounded, and on one line.
+/// A text, bounded and on one line.
 fn shown(text: &str) -> String {
     let mut out: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
     if text.chars().count() > 200 {
@@ -492,7 +492,7 @@ fn shown(text: &str) -> String {
     out
 }
 
-/// The first of many, for people.
+/// The first of many names, for messages.
 fn list(names: &[String]) -> String {
     const SHOWN: usize = 12;
     let mut text = names.iter().take(SHOWN).map(|name| shown(name)).collect::<Vec<_>>().join(", ");
@@ -502,7 +502,7 @@ fn list(names: &[String]) -> String {
     text
 }
 
-/// What can be said of a template without a machine: each with the line it is about.
+/// The findings about a template that need no machine, each with its line.
 pub(super) fn findings(source: &str) -> Vec<(Option<usize>, String)> {
     let template = match ENGINE.template_from_named_str("template", source) {
         Ok(template) => template,
@@ -514,12 +514,12 @@ pub(super) fn findings(source: &str) -> Vec<(Option<usize>, String)> {
         .iter()
         .map(|name| (source.lines().position(|line| line.contains(name.as_str())).map(|at| at + 1), unknown(name, "")))
         .collect();
-    // Which filters and functions there are shows only when they are called, with anything.
+    // Unknown filters and functions are only reported when they are called, with any value.
     if let Err(error) = template.render(&TemplateScope::specimen().root) {
         use ErrorKind::{OutOfFuel, UnknownFilter, UnknownFunction, UnknownMethod, UnknownTest};
         let function = matches!(error.kind(), UnknownFunction) && !names.is_empty();
         if matches!(error.kind(), OutOfFuel | UnknownFilter | UnknownFunction | UnknownMethod | UnknownTest) {
-            // A function is also a name that is not known: said once, and better.
+            // A function is also an unknown name: only the better message is kept.
             found.retain(|(line, _)| !function || *line != error.line());
             found.push((error.line(), says_without_line(&error)));
         }

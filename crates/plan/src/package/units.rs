@@ -1,10 +1,10 @@
-//! Unit files, as far as they can be judged without systemd.
+//! Unit files, as far as they can be checked without systemd.
 
 use fleetwright_api::{MachinePackageVersionSpec, PackageUnit};
 
 use super::template::TemplateScope;
 
-/// What is said of one unit: the field below it, the line of the text in that field, whether it cannot work, and why.
+/// A finding about a unit: the field below it, the line of the text in that field, whether it is an error, and why.
 pub(super) struct UnitFinding {
     pub(super) field: &'static str,
     pub(super) line: Option<usize>,
@@ -20,7 +20,7 @@ struct Setting<'a> {
     line: usize,
 }
 
-/// What is wrong with a unit, and what is doubtful.
+/// The errors and warnings about a unit.
 pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> Vec<UnitFinding> {
     let mut found = Vec::new();
     let mut say = |field, line, error, message: String| found.push(UnitFinding { field, line, error, message });
@@ -44,10 +44,10 @@ pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> 
         }
         return found;
     };
-    // What stands in braces is put in for some machine; the lines move if there are blocks.
+    // Interpolations are replaced by those of a specimen machine; line numbers change if there are blocks.
     let (text, exact) = match TemplateScope::specimen().render(content) {
         Ok(text) => (text, !content.contains("{%")),
-        // Said about the template already.
+        // The findings about the template say so already.
         Err(_) => return found,
     };
     let at = |line: usize| exact.then_some(line);
@@ -128,7 +128,7 @@ pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> 
     found
 }
 
-/// Whether a path stands in a text, whole.
+/// Whether a text contains a whole path.
 fn mentions(text: &str, path: &str) -> bool {
     text.match_indices(path).any(|(at, _)| {
         let next = text[at + path.len()..].chars().next();
@@ -136,7 +136,7 @@ fn mentions(text: &str, path: &str) -> bool {
     })
 }
 
-/// The settings of a unit file, or the first line that is none, with its number.
+/// The settings of a unit file, or the first invalid line with its number.
 fn settings(text: &str) -> Result<Vec<Setting<'_>>, (usize, String)> {
     let mut found: Vec<Setting<'_>> = Vec::new();
     let (mut section, mut goes_on) = ("", false);
@@ -148,7 +148,7 @@ fn settings(text: &str) -> Result<Vec<Setting<'_>>, (usize, String)> {
             continue;
         }
         if continued {
-            // Only the first line of a value is looked at.
+            // Only the first line of a value is checked.
             continue;
         }
         if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {

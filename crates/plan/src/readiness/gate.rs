@@ -1,4 +1,4 @@
-//! Does a gate hold, fail, or say nothing, and since when?
+//! The evaluation of one gate: does it hold, fail, or say nothing, and since when?
 
 use fleetwright_api::{Absence, Gate, GateWhen, Status};
 use jiff::Timestamp;
@@ -6,19 +6,19 @@ use jiff::Timestamp;
 use super::reports::{CopiedConditions, MISSING, reporter_of};
 use super::{Gates, ObservedCondition, after, cut, stamp};
 
-/// Where a gate looks.
+/// The source of a gate's condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionSource<'a> {
     /// The Machine's own condition of that type.
     Machine(&'a str),
     /// The Node's condition of that type.
     Node(&'a str),
-    /// What that reporter says of the gate's type.
+    /// That reporter's condition of the gate's type.
     Reporter(&'a str),
 }
 
 impl<'a> ConditionSource<'a> {
-    /// Of that gate.
+    /// The source of that gate.
     pub fn of(gate: &'a Gate) -> Self {
         let from = gate.from.as_ref();
         if let Some(reporter) = reporter_of(gate) {
@@ -41,76 +41,76 @@ impl std::fmt::Display for ConditionSource<'_> {
     }
 }
 
-/// What a gate says.
+/// The state of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateState {
-    /// It holds since then.
+    /// The gate holds.
     Holds {
         /// Since when.
         since: Timestamp,
     },
-    /// It fails since then.
+    /// The gate fails.
     Fails {
         /// Since when.
         since: Timestamp,
     },
-    /// Nothing: what is open stays open, what is closed stays closed.
+    /// The gate says nothing: an open Node stays open, a closed one stays closed.
     Keep,
 }
 
-/// What a gate found.
+/// The condition that a gate found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GateResult<'a> {
     /// A condition.
     Fact(ObservedCondition<'a>),
-    /// None.
+    /// No condition.
     Missing {
         /// Since when, as far as it is known.
         since: Timestamp,
         /// What a person may have meant instead.
         hint: Option<String>,
     },
-    /// One that nobody confirmed for too long.
+    /// A condition that was not confirmed for too long.
     Stale {
-        /// As it was then.
+        /// The last confirmed condition.
         fact: ObservedCondition<'a>,
         /// Since when it is stale.
         since: Timestamp,
     },
 }
 
-/// A gate, looked at.
+/// A gate after its evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedGate<'a> {
-    /// The ReadinessGates object it is in.
+    /// The ReadinessGates object that has the gate.
     pub object: &'a str,
     /// The gate.
     pub gate: &'a Gate,
-    /// What it found.
+    /// The condition that was found.
     pub found: GateResult<'a>,
-    /// What it says.
+    /// The state that follows.
     pub state: GateState,
-    /// When it becomes stale if nobody confirms it.
+    /// When the condition becomes stale unless it is confirmed.
     pub stale_at: Option<Timestamp>,
 }
 
-/// What gates look at.
+/// The inputs of an evaluation.
 #[derive(Clone, Copy, Debug)]
 pub struct GateInputs<'a, 'b> {
-    /// When the machine was made.
+    /// Creation time of the machine.
     pub created: Timestamp,
-    /// The Machine's conditions.
+    /// Conditions of the Machine.
     pub machine: &'b [ObservedCondition<'a>],
-    /// The Node's conditions, and when it was made.
+    /// Conditions of the Node.
     pub node: &'b [ObservedCondition<'a>],
-    /// When the Node was made.
+    /// Creation time of the Node.
     pub node_created: Timestamp,
-    /// What the reports on the machine come to.
+    /// Conditions merged from the reports on the machine.
     pub copies: &'b CopiedConditions<'a>,
 }
 
-/// Looks at all gates that count: those with `when: Bootstrap` only until the machine was first ready.
-/// In the order of their types, so that neither the verdict nor its message depends on the order in which they are written.
+/// Evaluates all gates that count: those with `when: Bootstrap` only until the machine was first ready.
+/// Sorted by type, so that neither the verdict nor its message depends on the order in which gates are written.
 pub fn check<'a>(
     gates: &[Gates<'a>],
     sight: GateInputs<'a, '_>,
@@ -142,7 +142,7 @@ fn check_one<'a>(object: &Gates<'a>, gate: &'a Gate, sight: GateInputs<'a, '_>, 
     let found = match ConditionSource::of(gate) {
         ConditionSource::Machine(type_) => {
             match sight.machine.iter().find(|fact| fact.type_ == type_ && fact.reporter.is_none()) {
-                // Nobody sends heartbeats for these.
+                // These conditions have no heartbeats.
                 Some(fact) => GateResult::Fact(*fact),
                 None => GateResult::Missing {
                     since: sight.created.max(object.changed).min(now),
@@ -164,7 +164,8 @@ fn check_one<'a>(object: &Gates<'a>, gate: &'a Gate, sight: GateInputs<'a, '_>, 
         },
         ConditionSource::Reporter(reporter) => match sight.copies.get(reporter, &gate.type_) {
             Some(copy) => match copy.live {
-                // The copy knows since when; the report itself what is said and when it was last confirmed, since gates may differ in how long they wait.
+                // The copy has the transition time; the report itself has the status and when it was last confirmed,
+                // since the timeouts of gates may differ.
                 Some(live) => seen(ObservedCondition { since: copy.condition.last_transition_time, ..live }),
                 None => GateResult::Missing { since: copy.condition.last_transition_time, hint: None },
             },
@@ -178,7 +179,7 @@ fn check_one<'a>(object: &Gates<'a>, gate: &'a Gate, sight: GateInputs<'a, '_>, 
         GateResult::Fact(fact) if fact.status == gate.status => GateState::Holds { since: fact.since },
         GateResult::Fact(fact) => GateState::Fails { since: fact.since },
         GateResult::Missing { since, .. } => absence(gate.missing, *since, *since),
-        // A condition that did not hold fails since then, not only since it is stale; one that held goes on holding.
+        // A condition that did not hold fails since its transition, not only since it is stale; one that held continues to hold.
         GateResult::Stale { fact, since } if fact.status == gate.status => {
             absence(gate.stale, fact.since.min(*since), *since)
         }
@@ -187,7 +188,7 @@ fn check_one<'a>(object: &Gates<'a>, gate: &'a Gate, sight: GateInputs<'a, '_>, 
     CheckedGate { object: object.name, gate, found, state, stale_at }
 }
 
-/// Why a reporter that a gate names has no copy: somebody else has the type.
+/// Why a reporter named by a gate has no copy: another reporter owns the type.
 fn not_its_own(reporter: &str, type_: &str, sight: GateInputs<'_, '_>) -> String {
     let other = sight.copies.copied.iter().find(|copy| copy.condition.type_ == type_);
     match other.and_then(|copy| copy.condition.reporter.as_deref()) {
@@ -209,7 +210,7 @@ fn absence(means: Absence, holds_since: Timestamp, fails_since: Timestamp) -> Ga
 }
 
 impl CheckedGate<'_> {
-    /// When it lets a closed machine open, if nothing changes.
+    /// When the gate allows a closed machine to open, if nothing changes.
     pub fn opens_at(&self) -> Option<Timestamp> {
         match self.state {
             GateState::Holds { since } => Some(after(since, self.gate.hold_for.0)),
@@ -217,7 +218,7 @@ impl CheckedGate<'_> {
         }
     }
 
-    /// When it makes an open machine close, if nothing changes.
+    /// When the gate closes an open machine, if nothing changes.
     pub fn closes_at(&self) -> Option<Timestamp> {
         match self.state {
             GateState::Fails { since } => Some(after(since, self.gate.tolerate_for.0)),
@@ -225,7 +226,7 @@ impl CheckedGate<'_> {
         }
     }
 
-    /// For people: which gate, who says so, what, since when. Does not change by itself.
+    /// For people: the gate, its reporter, the status, and since when. Does not change with time alone.
     pub fn describe(&self) -> String {
         let head = format!("{} ({})", self.gate.type_, ConditionSource::of(self.gate));
         let tell_fact = |fact: &ObservedCondition<'_>| {
@@ -257,13 +258,13 @@ impl CheckedGate<'_> {
         }
     }
 
-    /// Whether it stands against opening the machine now.
+    /// Whether the gate prevents opening the machine now.
     pub fn blocks(&self, now: Timestamp) -> bool {
         self.opens_at().is_none_or(|at| at > now)
     }
 }
 
-/// Whether a condition is a stand-in for a report that is not there.
+/// Whether a condition stands for a missing report.
 pub fn is_placeholder(fact: &ObservedCondition<'_>) -> bool {
     fact.reporter.is_some() && fact.status == Status::Unknown && fact.reason == MISSING
 }

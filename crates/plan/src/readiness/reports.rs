@@ -1,4 +1,4 @@
-//! What other operators report becomes conditions of the machine, each with one owner.
+//! Turns reports of other operators into conditions of the machine, each with one owner.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,44 +10,45 @@ use super::{Gates, ObservedCondition, after, before, cut, earlier, stamp};
 
 /// Reason of a copied condition whose report is stale.
 pub const STALE: &str = "ReportStale";
-/// Reason of a copied condition that a gate asks for and nobody reports.
+/// Reason of a copied condition that a gate requires and no reporter reports.
 pub const MISSING: &str = "ReportMissing";
-/// So many conditions are copied into one machine; more are refused, so that reports cannot fill the machine's status.
+/// Most conditions copied into one machine; more are refused, so that reports cannot fill the machine's status.
 pub const MAX_CONDITIONS: usize = 48;
-/// So far ahead of ours may a reporter's clock be.
+/// How far a reporter's clock may be ahead of ours.
 pub const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
 
-/// A report on the machine, as it was filed.
+/// A report on the machine.
 #[derive(Clone, Debug)]
 pub struct FiledReport<'a> {
     /// The name of the ConfigMap.
     pub name: &'a str,
-    /// When it was made.
+    /// Creation time.
     pub created: Timestamp,
-    /// What it says.
+    /// The decoded content.
     pub content: ReportContent<'a>,
 }
 
-/// What a report says.
+/// The content of a report.
 #[derive(Clone, Debug)]
 pub enum ReportContent<'a> {
-    /// It can be read.
+    /// A valid report.
     Read {
-        /// Who reports.
+        /// Name of the reporter.
         reporter: &'a str,
-        /// What is reported. [`ObservedCondition::since`] is not looked at; [`ObservedCondition::heartbeat`] is what the report says, else when it was last written.
+        /// The reported conditions. [`ObservedCondition::since`] is not used; [`ObservedCondition::heartbeat`] is the
+        /// reported one, or else the time of the last write.
         facts: Vec<ObservedCondition<'a>>,
     },
-    /// It cannot, and why; names the ConfigMap.
+    /// An invalid report, and why; the message names the ConfigMap.
     Broken(&'a str),
 }
 
 /// A condition copied from a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CopiedCondition<'a> {
-    /// As it goes into the machine's status.
+    /// The condition for the machine's status.
     pub condition: Condition,
-    /// What the report itself says, if there is one.
+    /// The reported condition itself, if there is one.
     pub live: Option<ObservedCondition<'a>>,
     /// Whether the copy says that the report is stale, by the strictest gate.
     pub stale: bool,
@@ -62,14 +63,14 @@ pub struct RefusedReport {
     pub why: String,
 }
 
-/// What all reports on a machine come to.
+/// The result of all reports on a machine.
 #[derive(Clone, Debug, Default)]
 pub struct CopiedConditions<'a> {
-    /// In the order of their types.
+    /// Copied conditions, sorted by type.
     pub copied: Vec<CopiedCondition<'a>>,
-    /// In the order of their names.
+    /// Refused reports, sorted by name.
     pub refused: Vec<RefusedReport>,
-    /// When time alone changes something here.
+    /// When time alone changes the result.
     pub next: Option<Timestamp>,
 }
 
@@ -89,13 +90,13 @@ struct ConditionOwner<'a> {
     fact: ObservedCondition<'a>,
 }
 
-/// Copies reports.
+/// Copies reports into conditions.
 ///
 /// `now_has` are the machine's present conditions: those with a reporter are earlier copies, which keep their transition time while the status stays;
-/// those without belong to other operators, and no report may speak for them.
+/// those without belong to other operators, and a report must not replace them.
 ///
-/// A type has one owner: the reporter that a gate names for it; else who reported it before and still does; else the older ConfigMap.
-/// What a gate asks for stays as `Unknown` while it is stale or missing, so that it is known since when.
+/// A type has one owner: the reporter that a gate names for it; else the reporter that reported it before and still does; else the older ConfigMap.
+/// A condition that a gate requires stays as `Unknown` while it is stale or missing, so that its transition time is known.
 pub fn copy<'a>(
     now_has: &[ObservedCondition<'a>],
     filed: &[FiledReport<'a>],
@@ -198,7 +199,7 @@ fn refuse(name: &str, why: String) -> RefusedReport {
     RefusedReport { name: name.to_owned(), why: format!("ConfigMap {name}: {why}") }
 }
 
-/// For each type that gates ask of reporters: the reporters, with the object that asks, first the one that counts.
+/// For each type that gates require of reporters: the reporters, each with its ReadinessGates object; the first one counts.
 fn asked<'a>(gates: &[Gates<'a>]) -> BTreeMap<&'a str, Vec<(&'a str, &'a str)>> {
     let mut sorted: Vec<&Gates<'a>> = gates.iter().collect();
     sorted.sort_by_key(|object| object.name);
@@ -216,7 +217,7 @@ fn asked<'a>(gates: &[Gates<'a>]) -> BTreeMap<&'a str, Vec<(&'a str, &'a str)>> 
     out
 }
 
-/// The reporter that a gate asks.
+/// The reporter that a gate names.
 pub fn reporter_of(gate: &Gate) -> Option<&str> {
     gate.from.as_ref().and_then(|from| from.reporter.as_deref())
 }

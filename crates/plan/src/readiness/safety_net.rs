@@ -1,8 +1,8 @@
-//! Would too much be closed at once?
+//! The safety net: would too much be closed at once?
 //!
-//! Each ReadinessGates object has a net for each of its scopes. A machine in service that fails counts from the moment it fails, so that machines
-//! failing together are known before the first of them is closed; one that was closed counts if it was closed around the time that another would be.
-//! What the net holds back stays held until machines recover: the clock alone does not let go.
+//! Each ReadinessGates object has a net for each of its scopes. A machine in service counts from the moment it fails, so that machines
+//! failing together are known before the first of them is closed; a closed machine counts if it was closed around the time that another would be.
+//! Held machines stay held until machines recover: time alone does not release them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use jiff::Timestamp;
 
 use super::{after, before};
 
-/// So many held machines are looked at when a scope may have room again. Those beyond look by themselves from time to time.
+/// Held machines that are checked when a scope may have room again. Further ones are requeued from time to time.
 const MAX_CANDIDATES: usize = 64;
-/// So many are woken at a time.
+/// Held machines that are woken at a time.
 const MAX_WOKEN: usize = 16;
 
-/// How a machine stands with the nets.
+/// The state of a machine in the nets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetState {
-    /// It is not in service: never ready yet, without a Node, or taken out by a person. It neither counts nor is protected.
+    /// Not in service: never ready yet, without a Node, or taken out by a person. The machine neither counts nor is protected.
     NotInService,
-    /// It is open and no gate fails.
+    /// Open, and no gate fails.
     InService,
-    /// It is open and a gate fails, tolerated or not.
+    /// Open, and a gate fails, tolerated or not.
     Failing,
-    /// It was closed.
+    /// Closed.
     Closed {
-        /// When.
+        /// Since when.
         since: Timestamp,
     },
 }
@@ -36,7 +36,7 @@ pub enum NetState {
 /// A net that a machine is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetMembership {
-    /// The ReadinessGates object.
+    /// Name of the ReadinessGates object.
     pub gates: Arc<str>,
     /// The value of the label that divides it into scopes; empty if there is one scope, or the machine has no such label.
     pub scope: Arc<str>,
@@ -45,11 +45,11 @@ pub struct NetMembership {
 /// A net that is full.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FullNet {
-    /// Where.
+    /// The net.
     pub place: NetMembership,
 }
 
-/// What one scope counts.
+/// The counts of one scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScopeCounts {
     /// Machines in service.
@@ -60,7 +60,7 @@ pub struct ScopeCounts {
     pub closed: usize,
     /// Of the failing, kept open by the net.
     pub held: usize,
-    /// So many may be lost at once.
+    /// Machines that may be lost at once.
     pub limit: usize,
 }
 
@@ -69,7 +69,7 @@ struct Scope {
     size: usize,
     failing: usize,
     closed: BTreeSet<(Timestamp, Arc<str>)>,
-    /// With the time at which each should have been closed.
+    /// Held machines, with the time at which each should have been closed.
     held: BTreeMap<Arc<str>, Timestamp>,
 }
 
@@ -80,7 +80,7 @@ struct PlacedMachine {
     held: bool,
 }
 
-/// All nets, and where every machine stands.
+/// All nets, and the state of every machine in them.
 #[derive(Debug, Default)]
 pub struct Net {
     rules: HashMap<Arc<str>, SafetyNet>,
@@ -89,7 +89,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// Sets what the nets of a ReadinessGates object allow; none if the object is gone.
+    /// Sets the rule of a ReadinessGates object; none if the object was deleted.
     pub fn rule(&mut self, gates: &Arc<str>, rule: Option<&SafetyNet>) {
         match rule {
             Some(rule) if self.rules.get(gates) == Some(rule) => {}
@@ -98,7 +98,7 @@ impl Net {
         }
     }
 
-    /// Says where a machine stands now. It is not held until [`Net::may_close`] says so.
+    /// Sets the nets and the state of a machine. It is not held until [`Net::may_close`] refuses it.
     pub fn place(&mut self, machine: &Arc<str>, places: Vec<NetMembership>, standing: NetState) {
         self.remove(machine);
         let counted: &[NetMembership] = if standing == NetState::NotInService { &[] } else { &places };
@@ -121,7 +121,7 @@ impl Net {
         self.machines.insert(Arc::clone(machine), PlacedMachine { places, standing, held: false });
     }
 
-    /// Forgets a machine.
+    /// Removes a machine.
     pub fn remove(&mut self, machine: &Arc<str>) {
         let Some(placed) = self.machines.remove(machine) else { return };
         let counted: &[NetMembership] = if placed.standing == NetState::NotInService { &[] } else { &placed.places };
@@ -150,7 +150,8 @@ impl Net {
         }
     }
 
-    /// May a failing machine that is due since `due` be closed now? Those nets that are full say no, and hold it; otherwise it counts as closed from now.
+    /// Whether a failing machine that is due since `due` may be closed now. Returns the full nets, which hold it; if
+    /// there are none, it counts as closed from now.
     pub fn may_close(&mut self, machine: &Arc<str>, due: Timestamp, now: Timestamp) -> Vec<FullNet> {
         let full = self.full_nets(machine, due);
         match self.machines.get(machine) {
@@ -191,7 +192,7 @@ impl Net {
         let around = before(due, rule.within.0)..=after(due, rule.within.0);
         let first = (*around.start(), Arc::from(""));
         let closed = scope.closed.range(first..).take_while(|(since, _)| around.contains(since));
-        // Counting stops as soon as the answer is known.
+        // Counting stops as soon as the result is known.
         scope.failing + closed.take(limit + 1).count() > limit
     }
 
@@ -199,7 +200,7 @@ impl Net {
         self.scopes.get(&place.gates)?.get(&place.scope)
     }
 
-    /// What a scope counts.
+    /// The counts of a scope.
     pub fn counts(&self, place: &NetMembership) -> ScopeCounts {
         let Some(scope) = self.scope(place) else { return ScopeCounts::default() };
         ScopeCounts {
@@ -211,7 +212,7 @@ impl Net {
         }
     }
 
-    /// The scopes of a ReadinessGates object that hold machines back, in order.
+    /// The scopes of a ReadinessGates object that hold machines, in order.
     pub fn holding(&self, gates: &str) -> Vec<(Arc<str>, ScopeCounts)> {
         let Some(scopes) = self.scopes.get(gates) else { return Vec::new() };
         let mut out: Vec<(Arc<str>, ScopeCounts)> = scopes
@@ -226,7 +227,7 @@ impl Net {
         out
     }
 
-    /// Held machines of those places that may close now, a few of them: when one is closed or recovers, the next are asked for again.
+    /// Some held machines of those nets that may close now: when one is closed or recovers, the next are requested.
     pub fn machines_to_wake(&self, places: &[NetMembership]) -> Vec<Arc<str>> {
         let mut out = BTreeSet::new();
         for place in places {
@@ -240,18 +241,18 @@ impl Net {
         out.into_iter().collect()
     }
 
-    /// Where a machine was placed.
+    /// The nets of a machine.
     pub fn places(&self, machine: &str) -> Vec<NetMembership> {
         self.machines.get(machine).map(|placed| placed.places.clone()).unwrap_or_default()
     }
 
-    /// How a machine stands, and whether it is held.
+    /// The state of a machine, and whether it is held.
     pub fn standing(&self, machine: &str) -> Option<(NetState, bool)> {
         self.machines.get(machine).map(|placed| (placed.standing, placed.held))
     }
 }
 
-/// So many machines of a scope of that size may be lost at once.
+/// The number of machines that a scope of that size may lose at once.
 pub fn limit(rule: &SafetyNet, size: usize) -> usize {
     rule.max.of(size, rule.at_least)
 }

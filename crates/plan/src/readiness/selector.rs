@@ -1,8 +1,8 @@
-//! Which machines are meant, by their labels.
+//! Selects machines by their labels.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// A label selector that is understood.
+/// A valid label selector.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Selector(Vec<Requirement>);
 
@@ -14,7 +14,7 @@ enum Requirement {
     DoesNotExist(String),
 }
 
-/// Why a selector is not understood. Admission refuses such; it is checked again because nothing must be selected by mistake.
+/// Why a selector is invalid. Admission refuses such a selector; it is checked again because no machine must be selected by mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidSelector(pub String);
 
@@ -27,10 +27,10 @@ impl std::fmt::Display for InvalidSelector {
 impl std::error::Error for InvalidSelector {}
 
 impl Selector {
-    /// Reads a selector.
+    /// Parses a selector.
     ///
     /// # Errors
-    /// Names the expression and what is allowed.
+    /// When an expression is invalid; the message names it and what is allowed.
     pub fn read(selector: &LabelSelector) -> Result<Self, InvalidSelector> {
         let mut all = Vec::new();
         for (key, value) in selector.match_labels.iter().flatten() {
@@ -66,11 +66,11 @@ impl Selector {
         Ok(Self(all))
     }
 
-    /// Does it mean an object with these labels? `label` gives the value of a label. An empty selector means all.
+    /// Whether the selector selects an object. `label` returns the value of a label. An empty selector selects all.
     pub fn selects<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|requirement| match requirement {
             Requirement::In(key, values) => label(key).is_some_and(|value| values.iter().any(|other| other == value)),
-            // As Kubernetes has it: an object without the label is not in the values either.
+            // As in Kubernetes: an object without the label matches, too.
             Requirement::NotIn(key, values) => {
                 !label(key).is_some_and(|value| values.iter().any(|other| other == value))
             }

@@ -9,7 +9,7 @@ use super::verdict::{
 };
 use super::{Gates, ObservedCondition};
 
-/// So many seconds after the beginning of the story.
+/// The time `seconds` after the start of the story.
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
 }
@@ -38,7 +38,7 @@ fn from_reporter(type_: &str, reporter: &str) -> Gate {
     Gate { from: Some(from), ..gate(type_) }
 }
 
-/// A condition that somebody keeps.
+/// A condition with heartbeats.
 #[derive(Clone, Debug)]
 struct StoredCondition {
     type_: String,
@@ -89,7 +89,7 @@ fn filing(reporter: &str, says: Vec<StoredCondition>) -> ReportInput {
     ReportInput { name: format!("m.{reporter}"), created: 0, reporter: reporter.to_owned(), says, broken: None }
 }
 
-/// One machine and all that is around it, to which decisions are applied as the operator applies them.
+/// One machine and its context, to which decisions are applied as the operator applies them.
 #[derive(Clone, Debug)]
 struct ReadinessFixture {
     objects: Vec<(String, i64, Vec<Gate>)>,
@@ -109,7 +109,7 @@ struct ReadinessFixture {
 }
 
 impl ReadinessFixture {
-    /// A machine whose Node joined closed, after the gates were written.
+    /// A machine whose Node joined closed, after the gates were created.
     fn new(gates: Vec<Gate>) -> Self {
         Self {
             objects: vec![("workers".to_owned(), -1000, gates)],
@@ -191,7 +191,7 @@ impl ReadinessFixture {
         f(&seen, &copies, &judgement)
     }
 
-    /// Decides, with nets that have room, and does it.
+    /// Decides, with nets that have room, and applies the decision.
     fn step(&mut self, now: Timestamp) -> Decision {
         let (decision, copied) = self.with(now, |seen, copies, judgement| {
             let copied: Vec<StoredCondition> = copies
@@ -233,7 +233,7 @@ impl ReadinessFixture {
     }
 }
 
-/// Whether a message has all of that, in this order.
+/// Whether a message contains all parts, in this order.
 fn names(message: &str, parts: &[&str]) -> bool {
     let mut rest = message;
     parts.iter().all(|part| {

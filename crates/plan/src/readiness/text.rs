@@ -1,12 +1,12 @@
 use jiff::Timestamp;
 
-/// A moment as conditions show it: to the second, so that a message does not change by itself.
+/// A time as conditions show it: to the second, so that a message does not change by itself.
 pub fn stamp(time: Timestamp) -> String {
     let seconds = Timestamp::from_second(time.as_second()).unwrap_or(time);
     seconds.to_string()
 }
 
-/// At most so many characters, without control characters: what others wrote goes into our messages.
+/// The first `most` characters, without control characters: text of others becomes part of our messages.
 pub fn cut(text: &str, most: usize) -> String {
     let mut out = String::with_capacity(text.len().min(most * 4));
     for (count, c) in text.chars().enumerate() {

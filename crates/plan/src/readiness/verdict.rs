@@ -1,4 +1,4 @@
-//! Should the Node be open or closed, and what does the machine's condition `Schedulable` say?
+//! The verdict on a machine: should its Node be open or closed, and what is its condition `Schedulable`?
 
 use fleetwright_api::{Bootstrapped, Status, TaintEffect};
 use jiff::Timestamp;
@@ -12,32 +12,32 @@ use super::{Gates, ObservedCondition, cut, earlier, stamp};
 pub mod reason {
     /// The Node is open.
     pub const READY: &str = "Ready";
-    /// It was closed because a gate fails.
+    /// The Node was closed because a gate fails.
     pub const GATES_FAILING: &str = "GatesFailing";
-    /// It is closed because the gates did not all hold yet.
+    /// The Node is closed because not all gates hold yet.
     pub const GATES_PENDING: &str = "GatesPending";
-    /// A person cordoned it.
+    /// A person cordoned the Node.
     pub const CORDONED: &str = "Cordoned";
-    /// It has a taint that is neither ours nor declared.
+    /// The Node has a taint that is neither ours nor declared.
     pub const TAINTED: &str = "Tainted";
-    /// It should be closed, and the safety net keeps it open.
+    /// The Node should be closed, and the safety net keeps it open.
     pub const SAFETY_NET: &str = "SafetyNet";
     /// No ReadinessGates select the machine.
     pub const NO_READINESS_GATES: &str = "NoReadinessGates";
-    /// There is no such Node.
+    /// The Node does not exist.
     pub const NODE_NOT_FOUND: &str = "NodeNotFound";
     /// Another machine has the Node.
     pub const NODE_CONFLICT: &str = "NodeConflict";
     /// A Node of that name exists and is not bound to the machine.
     pub const NODE_NOT_BOUND: &str = crate::join::NOT_BOUND;
-    /// It should be opened or closed, and the machine is paused.
+    /// The Node should be opened or closed, and the machine is paused.
     pub const PAUSED: &str = "Paused";
 }
 
-/// So many gates are told of in a message.
+/// Gates that a message names.
 const MAX_LISTED_GATES: usize = 10;
 
-/// Who did something by hand, and when, as far as the API server knows.
+/// The author and time of a manual change, as far as managed fields tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManualChange<'a> {
     /// The field manager.
@@ -51,90 +51,90 @@ pub struct ManualChange<'a> {
 pub struct ForeignTaint<'a> {
     /// Its key.
     pub key: &'a str,
-    /// What it does.
+    /// Its effect.
     pub effect: TaintEffect,
 }
 
 impl ForeignTaint<'_> {
-    /// Whether Kubernetes put it there, and takes it away.
+    /// Whether Kubernetes adds and removes the taint.
     pub fn is_kubernetes(&self) -> bool {
         self.key.starts_with("node.kubernetes.io/")
     }
 
-    /// Whether a window of the Machine-Operator put it there, and takes it away.
+    /// Whether a window of the Machine-Operator adds and removes the taint.
     pub fn is_window(&self) -> bool {
         self.key == fleetwright_api::names::MAINTENANCE_TAINT
     }
 }
 
-/// What is seen of a Node.
+/// A Node as observed.
 #[derive(Clone, Debug)]
 pub struct Node<'a> {
-    /// Its name.
+    /// Name of the Node.
     pub name: &'a str,
-    /// Its uid.
+    /// Uid of the Node.
     pub uid: &'a str,
-    /// When it was made.
+    /// Creation time.
     pub created: Timestamp,
     /// Whether it has our taint.
     pub closed: bool,
     /// When our taint was added, if we added it.
     pub closed_at: Option<Timestamp>,
-    /// Whether it is cordoned.
+    /// Whether the Node is cordoned.
     pub cordoned: bool,
-    /// By whom.
+    /// Author of the cordon.
     pub cordoned_by: Option<ManualChange<'a>>,
     /// Taints that are neither ours nor declared.
     pub foreign: Vec<ForeignTaint<'a>>,
-    /// By whom.
+    /// Author of the taints.
     pub tainted_by: Option<ManualChange<'a>>,
-    /// Its conditions.
+    /// Conditions of the Node.
     pub conditions: Vec<ObservedCondition<'a>>,
 }
 
-/// What is seen of the Node of a machine.
+/// The Node of a machine as observed.
 #[derive(Clone, Debug)]
 pub enum NodeObservation<'a> {
-    /// There is none of that name.
+    /// No Node has that name.
     Missing(&'a str),
-    /// It is bound to another machine.
+    /// The Node is bound to another machine.
     Taken {
-        /// The Node's name.
+        /// Name of the Node.
         node: &'a str,
-        /// The machine that has it.
+        /// The machine that has the Node.
         by: &'a str,
     },
-    /// It is not bound to any machine.
+    /// The Node is not bound to any machine.
     NotBound {
-        /// The Node's name.
+        /// Name of the Node.
         node: &'a str,
-        /// The machine.
+        /// Name of the machine.
         machine: &'a str,
     },
-    /// It is there and ours.
+    /// The Node exists and is bound to the machine.
     Found(Node<'a>),
 }
 
-/// What is seen of a machine.
+/// A machine as observed.
 #[derive(Clone, Debug)]
 pub struct MachineObservation<'a> {
-    /// When it was made.
+    /// Creation time.
     pub created: Timestamp,
-    /// When it was last changed, its status left aside.
+    /// When anything but its status last changed.
     pub changed: Timestamp,
-    /// Whether nothing may be done to its Node.
+    /// Whether its Node must not be changed.
     pub paused: bool,
-    /// When it was first ready, and as which Node.
+    /// When the machine was first ready, and with which Node.
     pub bootstrapped: Option<(Timestamp, &'a str)>,
-    /// Its conditions.
+    /// Conditions of the Machine.
     pub conditions: Vec<ObservedCondition<'a>>,
-    /// Its Node.
+    /// Node of the Machine.
     pub node: NodeObservation<'a>,
-    /// The ReadinessGates that select it.
+    /// The ReadinessGates that select the Machine.
     pub gates: Vec<Gates<'a>>,
 }
 
-/// What to do to the Node.
+/// The change to make to the Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeAction {
     /// Remove our taint.
@@ -143,41 +143,41 @@ pub enum NodeAction {
     Close,
 }
 
-/// What follows from what is seen, before the safety net is asked.
+/// The result of the gates, before the safety net is asked.
 #[derive(Clone, Debug)]
 pub struct GateVerdict<'a> {
     /// The gates that count.
     pub checked: Vec<CheckedGate<'a>>,
-    /// What the gates ask for.
+    /// The change that the gates ask for.
     pub turn: Option<NodeAction>,
-    /// Since when a machine that should be closed is due. What is due together, is lost together.
+    /// Since when a machine should be closed. Machines due together count as one failure for the safety net.
     pub due: Timestamp,
-    /// How the machine stands with the safety net now.
+    /// The state of the machine in the safety net now.
     pub standing: NetState,
-    /// Whether the safety net protects it.
+    /// Whether the safety net protects the machine.
     pub protected: bool,
-    /// That it was ready for the first time, and as which Node: the time to write down, if it is not yet.
+    /// When the machine was first ready, and with which Node: to be written to the status, if it is not there yet.
     pub bootstrapped: Option<Bootstrapped>,
-    /// When time alone may change the judgement.
+    /// When time alone may change the verdict.
     pub next: Option<Timestamp>,
 }
 
-/// What to do and to say.
+/// The final decision about a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// What to do to the Node.
+    /// The change to make to the Node.
     pub turn: Option<NodeAction>,
-    /// Is the machine schedulable?
+    /// Status of the condition `Schedulable`.
     pub status: Status,
-    /// One word why.
+    /// Reason of the condition.
     pub reason: &'static str,
-    /// Why, for people.
+    /// Message of the condition, for people.
     pub message: String,
-    /// When it was first ready, and as which Node.
+    /// When the machine was first ready, and with which Node.
     pub bootstrapped: Option<Bootstrapped>,
-    /// When to look again although nothing changed.
+    /// When to reconcile again although nothing changed.
     pub next: Option<Timestamp>,
-    /// Whether the safety net holds it.
+    /// Whether the safety net keeps the machine open.
     pub held: bool,
 }
 
@@ -206,18 +206,18 @@ pub fn judge<'a>(seen: &MachineObservation<'a>, copies: &CopiedConditions<'a>, n
     };
     let checked = check(&seen.gates, sight, in_service, now);
 
-    // All hold, and when the last of them has held for long enough.
+    // When all gates hold: the time when the last of them has held for long enough.
     let opens_at = checked.iter().try_fold(Timestamp::MIN, |latest, gate| gate.opens_at().map(|at| at.max(latest)));
     let closes_at = checked.iter().filter_map(CheckedGate::closes_at).min();
     let may_open = opens_at.is_some_and(|at| at <= now);
     let any = !seen.gates.is_empty();
     let adopting = in_service && !proven;
     let turn = match (node.closed, in_service) {
-        // That it is in service is written down before anything is done: once closed, it could not be told from one that never was.
+        // That the machine is in service is written first: once closed, it could not be distinguished from one that never was in service.
         _ if !any || adopting => None,
         (true, _) => may_open.then_some(NodeAction::Open),
         (false, true) => closes_at.is_some_and(|at| at <= now).then_some(NodeAction::Close),
-        // It joined open, but nothing was proven yet: nothing is tolerated, and what does not count either way changes nothing.
+        // The Node joined open, but no gate is proven yet: failures are not tolerated, and a gate that says nothing changes nothing.
         (false, false) => {
             let only_kept = !may_open && checked.iter().all(|gate| gate.state == GateState::Keep || !gate.blocks(now));
             (!may_open && !only_kept).then_some(NodeAction::Close)
@@ -237,7 +237,7 @@ pub fn judge<'a>(seen: &MachineObservation<'a>, copies: &CopiedConditions<'a>, n
 
     let schedulable = seen.conditions.iter().find(|fact| fact.type_ == fleetwright_api::names::SCHEDULABLE);
     let opened = schedulable.filter(|fact| fact.status == Status::True).map(|fact| fact.since);
-    // Gates that were changed, and machines that came under other gates, fail together although their conditions changed at different times.
+    // After a change of the gates or of their selectors, machines fail together although their conditions changed at different times.
     let due = [Some(seen.changed), seen.gates.iter().map(|gates| gates.changed).max(), opened, closes_at]
         .into_iter()
         .flatten()
@@ -261,14 +261,14 @@ pub fn judge<'a>(seen: &MachineObservation<'a>, copies: &CopiedConditions<'a>, n
     } else if ready || in_service {
         Some(Bootstrapped { at: now, node_uid: node.uid.to_owned() })
     } else {
-        // What was written of another Node of that name no longer holds.
+        // A record about another Node of that name no longer holds.
         None
     };
     let protected = standing == NetState::Failing;
     GateVerdict { checked, turn, due, standing, protected, bootstrapped, next }
 }
 
-/// A Node that was open before there were gates for its machine is in service already: to close it is to lose it.
+/// Whether the Node was open before the machine had gates. Such a Node is in service already: closing it loses capacity.
 fn adopt_open_node(seen: &MachineObservation<'_>, node: &Node<'_>) -> bool {
     if node.closed || seen.gates.is_empty() {
         return false;
@@ -279,12 +279,12 @@ fn adopt_open_node(seen: &MachineObservation<'_>, node: &Node<'_>) -> bool {
 }
 
 impl GateVerdict<'_> {
-    /// Whether the safety net is to be asked before the Node is closed.
+    /// Whether the safety net must be asked before the Node is closed.
     pub fn needs_net(&self, seen: &MachineObservation<'_>) -> bool {
         self.turn == Some(NodeAction::Close) && self.protected && !seen.paused
     }
 
-    /// What to do and to say, when the nets that hold the machine are known.
+    /// The final decision, once the nets that hold the machine are known.
     pub fn decide(&self, seen: &MachineObservation<'_>, full: &[FullNet], now: Timestamp) -> Decision {
         let held = self.needs_net(seen) && !full.is_empty();
         let turn = if seen.paused || held { None } else { self.turn };
@@ -344,7 +344,7 @@ impl GateVerdict<'_> {
             );
             return (Status::False, reason::CORDONED, message);
         }
-        // What Kubernetes put there goes by itself: what the gates say matters more, unless they have nothing to say.
+        // Kubernetes removes its own taints: the message of the gates matters more, unless the gates have nothing to say.
         if node.foreign.iter().any(|taint| open || !taint.is_kubernetes()) {
             return (Status::False, reason::TAINTED, format!("{}; {gates}", foreign_taint_message(node)));
         }
@@ -365,7 +365,7 @@ impl GateVerdict<'_> {
         }
     }
 
-    /// What the gates say, bounded, and the same until something changes.
+    /// A message about the gates, of bounded length, which stays the same until something changes.
     fn gates_message(&self, open: bool, now: Timestamp) -> String {
         let total = self.checked.len();
         let due = self.turn == Some(NodeAction::Close);
@@ -393,7 +393,7 @@ impl GateVerdict<'_> {
             parts.push(format!("state kept because of: {}", kept.join("; ")));
         }
         if parts.is_empty() {
-            // Only the last one is told of: that others have held for long enough meanwhile is no reason to write.
+            // Only the last gate is named: that others have held for long enough meanwhile is no reason for a write.
             let last = self.checked.iter().max_by_key(|gate| gate.opens_at());
             return match last.filter(|gate| gate.blocks(now)) {
                 Some(gate) => format!("waiting for: {} must hold for {}", gate.describe(), gate.gate.hold_for),
@@ -404,7 +404,7 @@ impl GateVerdict<'_> {
     }
 }
 
-/// A net, for people.
+/// A safety net, for messages.
 pub fn net_message(gates: &str, scope: &str) -> String {
     if scope.is_empty() {
         format!("ReadinessGates {gates}")
@@ -429,7 +429,7 @@ fn foreign_taint_message(node: &Node<'_>) -> String {
             taints.iter().take(MAX_LISTED_GATES).map(|taint| format!("{}:{:?}", taint.key, taint.effect)).collect();
         told.join(", ")
     };
-    // Nobody is told to lift what is lifted when the work is done.
+    // The message does not ask people to remove a taint that a window removes at its end.
     let (windows, theirs): (Vec<&ForeignTaint<'_>>, Vec<&ForeignTaint<'_>>) =
         theirs.into_iter().partition(|taint| taint.is_window());
     let mut parts = Vec::new();

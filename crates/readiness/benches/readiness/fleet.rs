@@ -18,16 +18,16 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-/// Where the machines are.
+/// The namespace of the machines.
 pub(crate) const NAMESPACE: &str = "fleet";
-/// Who reports on each machine, and of what.
+/// The reporters of each machine, and their condition types.
 pub(crate) const REPORTERS: [(&str, &str); 3] =
     [("log-agent", "LogAgentReady"), ("network", "NetworkReady"), ("storage", "StorageReady")];
 
 /// Requests at the same time while the fleet grows.
 const AT_ONCE: usize = 32;
 
-/// The machines and what is seen of their Nodes.
+/// The machines and the observed state of their Nodes.
 pub(crate) struct Fleet {
     pub(crate) client: Client,
     pub(crate) size: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Fleet {
     watching: JoinHandle<()>,
 }
 
-/// What was seen of a Node: whether it is open, and when it last opened and closed.
+/// The observed state of a Node: whether it is open, and when it last opened and closed.
 #[derive(Default)]
 struct NodeTimes {
     open: bool,
@@ -43,7 +43,7 @@ struct NodeTimes {
     closed: Option<Instant>,
 }
 
-/// What was seen of all Nodes.
+/// The observed state of all Nodes.
 #[derive(Default)]
 pub(crate) struct ObservedNodes {
     nodes: Mutex<HashMap<String, NodeTimes>>,
@@ -61,7 +61,7 @@ pub(crate) fn name(number: usize) -> String {
 }
 
 impl Fleet {
-    /// The kinds, a namespace, and gates that let close as many as may be.
+    /// A fleet with the CRDs, a namespace, and gates that may close any number of machines.
     pub(crate) async fn new(server: &MeasuredServer) -> Result<Self> {
         let client = server.client();
         define(&client, &fleetwright_api::crds()).await?;
@@ -83,7 +83,7 @@ impl Fleet {
         Ok(Self { client, size: 0, seen, watching })
     }
 
-    /// Adds machines, each with its Node, closed, and its reports, all well, until there are so many.
+    /// Adds machines up to that number, each with its closed Node and its reports, all healthy.
     pub(crate) async fn grow_to(&mut self, size: usize) -> Result<()> {
         let fleet = &*self;
         futures::stream::iter(self.size..size)
@@ -95,7 +95,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// One machine, its Node and its reports.
+    /// Adds one machine, its Node and its reports.
     pub(crate) async fn add(&self, number: usize) -> Result<()> {
         let name = name(number);
         let (machines, nodes) =
@@ -139,12 +139,12 @@ impl Fleet {
         Ok(())
     }
 
-    /// How many Nodes are open.
+    /// The number of open Nodes.
     pub(crate) fn open(&self) -> usize {
         self.seen.nodes.lock().unwrap().values().filter(|doors| doors.open).count()
     }
 
-    /// When the Node was seen to be open or closed, as wanted; waits for it.
+    /// Waits until the Node is open or closed, as wanted; returns when that was observed.
     pub(crate) async fn verdict(&self, number: usize, open: bool, after: Instant) -> Result<Instant> {
         let (name, deadline) = (name(number), Instant::now() + Duration::from_secs(120));
         loop {
@@ -182,7 +182,7 @@ fn report(machine: &str, which: usize, good: bool) -> serde_json::Value {
     })
 }
 
-/// Notes when Nodes open and close.
+/// Records when Nodes open and close.
 async fn watch(client: Client, seen: Arc<ObservedNodes>) {
     let mut events = std::pin::pin!(watcher(Api::<Node>::all(client), watcher::Config::default().streaming_lists()));
     while let Some(event) = events.next().await {

@@ -1,4 +1,4 @@
-//! The floor: a program that does nothing but watch the reports and set or lift the taint at once.
+//! The floor: a program that only watches the reports and sets or removes the taint at once.
 
 use std::path::Path;
 

@@ -6,15 +6,15 @@ use anyhow::Result;
 
 use crate::fleet::Fleet;
 
-/// A machine that falls ill recovers after so many seconds: long enough that a slow server does not show both at once.
+/// Seconds until a failed machine recovers: long enough that a slow server does not show both changes at once.
 const ILL: u64 = 2;
 
-/// Times, in milliseconds.
+/// Latencies, in milliseconds.
 #[derive(Default)]
 pub(crate) struct Latency(Vec<f64>);
 
 impl Latency {
-    /// So many of a hundred were no longer.
+    /// The latency that `percent` of them do not exceed.
     pub(crate) fn percentile(&self, percent: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -23,8 +23,8 @@ impl Latency {
     }
 }
 
-/// Reports that each change a verdict: machines fall ill one after the other and recover when their turn comes again.
-/// The time runs from just before the report is sent until the Node's change is seen. Returns also how many there were.
+/// Sends reports that each change a verdict: machines fail one after the other and recover when their turn comes again.
+/// The latency is from just before the report is sent until the Node's change is observed. Also returns the number of reports.
 pub(crate) async fn flips(fleet: &Fleet, rate: u64, seconds: u64) -> Result<(Latency, usize)> {
     let began = Instant::now();
     let mut latency = Latency::default();
@@ -35,7 +35,7 @@ pub(crate) async fn flips(fleet: &Fleet, rate: u64, seconds: u64) -> Result<(Lat
         let seen = fleet.verdict(number, good, start).await?;
         anyhow::Ok((seen - start).as_secs_f64() * 1000.0)
     };
-    // So many fall ill one after the other, and then recover in the same order.
+    // That many machines fail one after the other, and then recover in the same order.
     let group = rate * ILL;
     for step in 0..(rate * seconds).next_multiple_of(2 * group) {
         let (round, place) = (step / (2 * group), step % (2 * group));
@@ -49,7 +49,7 @@ pub(crate) async fn flips(fleet: &Fleet, rate: u64, seconds: u64) -> Result<(Lat
     Ok((latency, sent))
 }
 
-/// Takes what is finished, or waits for all of it.
+/// Collects the finished measurements, or waits for all of them.
 async fn drain<F: Future<Output = Result<f64>>>(
     running: &mut futures::stream::FuturesUnordered<F>,
     latency: &mut Latency,
@@ -65,7 +65,7 @@ async fn drain<F: Future<Output = Result<f64>>>(
     }
 }
 
-/// Reports that say what the ones before said, with a new heartbeat. Returns how many.
+/// Sends reports that repeat the ones before, with a new heartbeat. Returns their number.
 pub(crate) async fn heartbeats(fleet: &Fleet, rate: u64, seconds: u64) -> Result<usize> {
     let (began, total) = (Instant::now(), rate * seconds);
     let running = futures::stream::FuturesUnordered::new();
@@ -76,7 +76,7 @@ pub(crate) async fn heartbeats(fleet: &Fleet, rate: u64, seconds: u64) -> Result
     }
     use futures::TryStreamExt;
     running.try_collect::<()>().await?;
-    // What the operator makes of the last ones counts, too.
+    // The operator's work on the last reports counts, too.
     tokio::time::sleep(Duration::from_secs(1)).await;
     Ok(total as usize)
 }

@@ -1,8 +1,8 @@
-//! Readiness at ten thousand machines: from a report to the verdict on the Node, what the operator costs, and what one more
-//! machine costs. The operator is a process of its own, beside the API server's.
+//! Readiness at ten thousand machines: the latency from a report to the verdict on the Node, the cost of the operator, and the cost of one more
+//! machine. The operator is a process of its own, beside the API server's.
 //!
-//! The floor is a program that watches the reports and sets or lifts the taint at once, without gates, status or memory: what two
-//! trips to that API server cost on that machine in the same run. Ratios are against it.
+//! The floor is a program that watches the reports and sets or removes the taint at once, without gates, status or memory: it shows the cost of two
+//! round trips to that API server on that machine in the same run. Ratios are against it.
 
 mod fleet;
 mod floor;
@@ -42,7 +42,7 @@ fn main() -> Result<()> {
             println!("{USAGE}");
             Ok(())
         }
-        // The bench runs itself so, to have the floor as a process of its own.
+        // The bench starts itself with this argument, so that the floor is a process of its own.
         ["floor", kubeconfig] => runtime.block_on(floor::run(kubeconfig.as_ref())),
         _ => runtime.block_on(run(&options(&arguments)?)),
     }
@@ -79,7 +79,7 @@ async fn run(options: &Options) -> Result<()> {
     write(&options.json, &json!({ "machine": about, "machines": options.machines, "runs": all }))
 }
 
-/// Adds both numbers of a latency.
+/// Adds the two percentiles of a latency.
 fn add(rows: &mut Rows, name: &str, latency: &Latency) {
     rows.add(format!("{name}, median"), latency.percentile(50.0), "ms");
     rows.add(format!("{name}, 99th of a hundred"), latency.percentile(99.0), "ms");
@@ -148,8 +148,8 @@ async fn measure(kind: ServerKind, options: &Options) -> Result<Rows> {
     Ok(rows)
 }
 
-/// Reports in a second. Each new verdict is three writes, one of them the report's: more than kube-apiserver and etcd take on two cores that
-/// they share with the operator and the bench, where opening 10,000 Nodes shows some 300 writes in a second.
+/// Reports per second. Each new verdict is three writes, one of them the report's: more than kube-apiserver and etcd can handle on two cores that
+/// they share with the operator and the bench, where opening 10,000 Nodes has some 300 writes per second.
 fn rate(kind: ServerKind) -> u64 {
     match kind {
         ServerKind::Embedded => 200,
@@ -157,7 +157,7 @@ fn rate(kind: ServerKind) -> u64 {
     }
 }
 
-/// What one more machine costs.
+/// The cost of one more machine.
 struct OneMore {
     calls: f64,
     cpu_millis: f64,

@@ -1,4 +1,4 @@
-//! What is measured: the operator, or the floor, as a process.
+//! The measured process: the operator, or the floor.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -20,7 +20,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// The operator, which has the fleet to itself.
+    /// Starts the operator, which has the fleet to itself.
     pub(crate) async fn operator(server: &MeasuredServer) -> Result<Self> {
         let listen = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let address = listen.to_string();
@@ -38,10 +38,10 @@ impl Subject {
         Self::start(server, &binary, &arguments, "--kubeconfig", Some(listen))
     }
 
-    /// The floor.
+    /// Starts the floor.
     pub(crate) async fn floor(server: &MeasuredServer) -> Result<Self> {
         let floor = Self::start(server, &std::env::current_exe()?, &["floor"], "", None)?;
-        // It has no way to say that its watch stands.
+        // The floor cannot report that its watch is established.
         tokio::time::sleep(Duration::from_secs(5)).await;
         Ok(floor)
     }
@@ -63,7 +63,7 @@ impl Subject {
         Ok(Self { process, started, page: metrics.map(MetricsEndpoint::at), _folder: folder })
     }
 
-    /// Since its start.
+    /// Time since its start.
     pub(crate) fn age(&self) -> Duration {
         self.started.elapsed()
     }
@@ -78,7 +78,7 @@ impl Subject {
         self.process.cpu()
     }
 
-    /// Waits until it looked at every machine and every Node is open.
+    /// Waits until the operator has reconciled every machine and every Node is open.
     pub(crate) async fn steady(&self, fleet: &Fleet) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(600);
         while fleet.open() < fleet.size || self.passes().await.unwrap_or_default() < fleet.size as f64 {
@@ -88,7 +88,7 @@ impl Subject {
         Ok(())
     }
 
-    /// How many passes over machines there were.
+    /// The number of passes over machines.
     async fn passes(&self) -> Result<f64> {
         let ours = |labels: &str| labels.contains(r#"controller="readiness""#);
         self.page()?.sum("fleetwright_reconciles_total", ours).await

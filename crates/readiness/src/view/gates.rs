@@ -7,24 +7,24 @@ use serde::Deserialize;
 
 use super::thin::{Meta, thin};
 
-/// What is kept of ReadinessGates: there are few, so nearly all.
+/// The cached fields of ReadinessGates: nearly all, since there are few such objects.
 #[derive(Clone, Debug)]
 pub struct GatesView {
-    /// Its uid.
+    /// Uid of the object.
     pub uid: Box<str>,
     /// Its resourceVersion.
     pub version: Box<str>,
     /// Its generation.
     pub generation: i64,
-    /// When it was made.
+    /// Creation time.
     pub created: Timestamp,
-    /// When anything but its status was last changed.
+    /// When anything but its status last changed.
     pub changed: Timestamp,
-    /// Which machines are meant.
+    /// The parsed selector.
     pub selector: Result<Selector, InvalidSelector>,
-    /// What it says.
+    /// Its spec.
     pub spec: ReadinessGatesSpec,
-    /// What became of it.
+    /// Its status.
     pub status: ReadinessGatesStatus,
 }
 
@@ -56,12 +56,12 @@ impl GatesView {
         }
     }
 
-    /// Whether they mean a machine with these labels. Gates that are not understood mean nobody.
+    /// Whether the gates select a machine with these labels. Invalid gates select none.
     pub fn selects(&self, machine: &super::MachineView) -> bool {
         self.selector.as_ref().is_ok_and(|selector| selector.selects(|key| machine.label(key)))
     }
 
-    /// As the decision looks at them.
+    /// The gates in the form of the decision.
     pub fn gates<'a>(&'a self, name: &'a str) -> Gates<'a> {
         Gates { name, created: self.created, changed: self.changed, gates: &self.spec.conditions }
     }

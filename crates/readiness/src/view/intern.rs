@@ -1,19 +1,19 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Longer texts are hardly ever said twice.
+/// Longest interned text; longer ones are rarely repeated.
 const LONGEST: usize = 256;
 
 #[derive(Default)]
 struct InternedStrings {
     texts: HashSet<Arc<str>>,
-    /// Clean up when there are more than this many.
+    /// Number of texts from which unused ones are removed.
     enough: usize,
 }
 
 static KNOWN: Mutex<Option<InternedStrings>> = Mutex::new(None);
 
-/// The text, shared with all that say the same: ten thousand Nodes have the same conditions, reasons and messages.
+/// The text, shared by all equal ones: ten thousand Nodes have the same conditions, reasons and messages.
 pub fn intern(text: &str) -> Arc<str> {
     if text.len() > LONGEST {
         return text.into();
@@ -24,7 +24,7 @@ pub fn intern(text: &str) -> Arc<str> {
         return Arc::clone(text);
     }
     if known.texts.len() >= known.enough.max(1024) {
-        // What only this table still holds is no longer said by anybody.
+        // Texts that only this table still holds are unused.
         known.texts.retain(|text| Arc::strong_count(text) > 1);
         known.texts.shrink_to_fit();
         known.enough = known.texts.len() * 2;

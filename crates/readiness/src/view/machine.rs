@@ -9,18 +9,18 @@ use super::thin::{Meta, thin};
 use super::{ConditionView, intern};
 use crate::MANAGER;
 
-/// What is kept of a Machine.
+/// The cached fields of a Machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineView {
-    /// Its uid.
+    /// Uid of the Machine.
     pub uid: Box<str>,
     /// Its resourceVersion.
     pub version: Box<str>,
     /// Its generation.
     pub generation: i64,
-    /// When it was made.
+    /// Creation time.
     pub created: Timestamp,
-    /// When anything but its status was last changed.
+    /// When anything but its status last changed.
     pub changed: Timestamp,
     /// Its labels, sorted.
     pub labels: Box<[(Arc<str>, Arc<str>)]>,
@@ -28,11 +28,11 @@ pub struct MachineView {
     pub node: Arc<str>,
     /// The uid of the Node that is bound to it.
     pub bound: Option<Arc<str>>,
-    /// Whether nothing may be done to its Node.
+    /// Whether its Node must not be changed.
     pub paused: bool,
-    /// Taints that its Node is meant to have.
+    /// Declared taints of its Node.
     pub taints: Box<[(Arc<str>, TaintEffect)]>,
-    /// When it was first ready, and as which Node.
+    /// When it was first ready, and with which Node.
     pub bootstrapped: Option<Bootstrapped>,
     /// Its conditions.
     pub conditions: Box<[ConditionView]>,
@@ -82,7 +82,7 @@ impl MachineView {
         let bound = bound.map(intern);
         let node = status.node_ref.map(|node| node.name).or(spec.hostname).unwrap_or_else(|| metadata.name.clone());
         let mine = metadata.managed_fields.iter().flatten().find(|entry| {
-            // An answer without managedFields (a person can clear them) is judged by what only we write.
+            // For an answer without managedFields (a person can clear them), the fields that only we write decide.
             entry.manager == MANAGER && entry.subresource == "status"
         });
         let ours = |condition: &Condition| match mine {

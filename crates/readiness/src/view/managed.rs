@@ -1,4 +1,4 @@
-//! Who wrote what: read from managedFields, which are then dropped.
+//! The field managers of an object, from managedFields, which are then dropped.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 
 use super::thin::read_time;
 
-/// One manager's entry.
+/// The entry of one manager.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagedFieldsEntry {
@@ -22,7 +22,7 @@ pub struct ManagedFieldsEntry {
     fields_v1: Option<Fields>,
 }
 
-/// The fields of an entry, as far as anybody asks.
+/// The fields of an entry, as far as they are read.
 #[derive(Debug, Default, Deserialize)]
 struct Fields {
     #[serde(default, rename = "f:spec")]
@@ -50,17 +50,17 @@ impl ManagedFieldsEntry {
         self.fields_v1.as_ref()?.spec.as_ref()
     }
 
-    /// Whether it has `spec.unschedulable` of a Node.
+    /// Whether the entry has `spec.unschedulable` of a Node.
     pub fn cordons(&self) -> bool {
         self.spec().is_some_and(|spec| spec.unschedulable.is_some())
     }
 
-    /// Whether it has `spec.taints` of a Node.
+    /// Whether the entry has `spec.taints` of a Node.
     pub fn taints(&self) -> bool {
         self.spec().is_some_and(|spec| spec.taints.is_some())
     }
 
-    /// Whether it has the condition of that type in the status.
+    /// Whether the entry has the condition of that type in the status.
     pub fn has_condition(&self, type_: &str) -> bool {
         let status = self.fields_v1.as_ref().and_then(|fields| fields.status.as_ref());
         let conditions = status.and_then(|status| status.conditions.as_ref());

@@ -1,4 +1,4 @@
-//! What is kept of objects: little, since there are tens of thousands of them.
+//! The cached fields of objects: few, since there are tens of thousands of objects.
 
 mod gates;
 mod intern;
@@ -20,31 +20,31 @@ use fleetwright_api::Status;
 use fleetwright_plan::readiness::ObservedCondition;
 use jiff::Timestamp;
 
-/// A condition, as far as it is read.
+/// The cached fields of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionView {
-    /// What is spoken of.
+    /// Type of the condition.
     pub type_: Arc<str>,
-    /// Does it hold?
+    /// Status of the condition.
     pub status: Status,
-    /// One word why.
+    /// Reason of the condition.
     pub reason: Arc<str>,
-    /// Why, for people.
+    /// Message of the condition.
     pub message: Arc<str>,
-    /// Since when.
+    /// Last transition time.
     pub since: Timestamp,
-    /// When somebody last looked.
+    /// Last heartbeat.
     pub heartbeat: Option<Timestamp>,
-    /// The generation that was looked at.
+    /// The observed generation.
     pub observed_generation: Option<i64>,
-    /// Who reported it.
+    /// The reporter, for a copied condition.
     pub reporter: Option<Arc<str>>,
     /// Whether this operator wrote it.
     pub ours: bool,
 }
 
 impl ConditionView {
-    /// As gates look at it. What another operator wrote is nobody's report, whatever it says.
+    /// The condition in the form of the gates. A condition of another operator is never a report, whatever its fields say.
     pub fn fact(&self) -> ObservedCondition<'_> {
         ObservedCondition {
             type_: &self.type_,

@@ -11,44 +11,44 @@ use super::thin::{Meta, read_time, thin};
 use super::{ConditionView, intern, status};
 use crate::MANAGER;
 
-/// What is kept of a Node.
+/// The cached fields of a Node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeView {
-    /// Its uid.
+    /// Uid of the Node.
     pub uid: Box<str>,
     /// Its resourceVersion.
     pub version: Box<str>,
-    /// When it was made.
+    /// Creation time.
     pub created: Timestamp,
     /// Its taints, as the API server has them; none if it has none.
     pub taints: Option<Box<Value>>,
     /// Whether it is cordoned.
     pub cordoned: bool,
-    /// By whom.
+    /// Author of the cordon.
     pub cordoned_by: Option<LastWriter>,
-    /// Who last touched its taints, ourselves left aside.
+    /// Last writer of its taints other than this operator.
     pub tainted_by: Option<LastWriter>,
     /// Its conditions.
     pub conditions: Box<[ConditionView]>,
 }
 
-/// Who wrote something, and when.
+/// The writer of a field, and the time of the write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastWriter {
     /// The field manager.
     pub manager: Arc<str>,
-    /// When.
+    /// Time of the write.
     pub at: Option<Timestamp>,
 }
 
-/// A taint, as far as it is read.
+/// The cached fields of a taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaintView<'a> {
     /// Its key.
     pub key: &'a str,
-    /// What it does; none for an effect that nobody knows.
+    /// Its effect; none if the effect is unknown.
     pub effect: Option<TaintEffect>,
-    /// When it was added, if that was written down.
+    /// When it was added, if that was recorded.
     pub added: Option<Timestamp>,
 }
 

@@ -10,30 +10,30 @@ use serde::Deserialize;
 use super::thin::{Meta, thin};
 use super::{ConditionView, intern};
 
-/// What is kept of a report: what it says, not the text.
+/// The cached form of a report: its decoded content, not its text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReportView {
-    /// Its uid.
+    /// Uid of the ConfigMap.
     pub uid: Box<str>,
-    /// When it was made.
+    /// Creation time.
     pub created: Timestamp,
     /// The machine that its label names.
     pub machine: Arc<str>,
-    /// What it says.
+    /// The decoded content.
     pub said: ParsedReport,
 }
 
-/// What a report says.
+/// The decoded content of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ParsedReport {
-    /// It can be read.
+    /// A valid report.
     Valid {
-        /// Who reports.
+        /// Name of the reporter.
         reporter: Arc<str>,
-        /// What.
+        /// The reported conditions.
         conditions: Box<[ConditionView]>,
     },
-    /// It cannot, and why.
+    /// An invalid report, and why.
     Broken(Arc<str>),
 }
 
@@ -66,7 +66,7 @@ impl ReportView {
                         reason: intern(&condition.reason),
                         message: intern(&condition.message),
                         since: created,
-                        // Who writes a report looks; a report without heartbeats is as fresh as its last writing.
+                        // A write counts as a heartbeat: a report without heartbeats is as fresh as its last write.
                         heartbeat: Some(condition.heartbeat.unwrap_or(written)),
                         observed_generation: None,
                         reporter: None,
@@ -80,7 +80,7 @@ impl ReportView {
         Self { uid: metadata.uid.into(), created, machine, said }
     }
 
-    /// As it is copied from.
+    /// The report in the form of the decision.
     pub fn filed<'a>(&'a self, name: &'a str) -> FiledReport<'a> {
         let content = match &self.said {
             ParsedReport::Valid { reporter, conditions } => {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::managed::ManagedFieldsEntry;
 
-/// Metadata as it is decoded: only what is read.
+/// Object metadata with only the fields that are read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Meta {
@@ -29,19 +29,19 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// When it was made.
+    /// Creation time.
     pub fn created(&self) -> Timestamp {
         self.creation_timestamp.unwrap_or(Timestamp::UNIX_EPOCH)
     }
 
-    /// When anything but its status was last changed.
+    /// When anything but the object's status last changed.
     pub fn changed(&self) -> Timestamp {
         let entries = self.managed_fields.iter().flatten();
         let times = entries.filter(|entry| entry.subresource.is_empty()).filter_map(|entry| entry.time);
         times.fold(self.created(), Timestamp::max)
     }
 
-    /// As much of it as the kit asks for.
+    /// The fields of the metadata that the kit needs.
     pub fn object_meta(&self) -> ObjectMeta {
         ObjectMeta {
             name: Some(self.name.clone()),
@@ -54,15 +54,17 @@ impl Meta {
     }
 }
 
-/// Reads a time that others than the API server write: kubelets, and who sends managedFields. One that cannot be read, such as the last second of the year 9999,
-/// counts as long ago, so that the rest of the object is read. That is the safe side: such a heartbeat is stale, and what fails has failed for long enough to
-/// close a Node. What holds has held for long enough to open it, which a kubelet that lies says with a time that can be read as well.
+/// Parses a time that others than the API server write: kubelets, and writers of managedFields. One that cannot be
+/// parsed, such as the last second of the year 9999,
+/// counts as long ago, so that the rest of the object is decoded. That is the safe side: such a heartbeat is stale,
+/// and a failing condition has failed for long enough to
+/// close a Node. A holding condition has held for long enough to open it, which a lying kubelet can also report with a valid time.
 pub fn read_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?;
     Ok(text.map(|text| text.parse::<Timestamp>().unwrap_or(Timestamp::UNIX_EPOCH)))
 }
 
-/// Makes an object that decodes straight into a view and is otherwise of another kind.
+/// Defines an object that decodes directly into a view and otherwise behaves as another kind.
 macro_rules! thin {
     ($(#[$doc:meta])* $name:ident, $view:ty, $raw:ty, $of:ty, $scope:ty) => {
         $(#[$doc])*

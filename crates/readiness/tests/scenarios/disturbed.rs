@@ -1,4 +1,4 @@
-//! The same end, whatever happens on the way: crashes at every call, and trouble with the API server.
+//! The same result, whatever happens on the way: crashes at every call, and faults of the API server.
 
 use anyhow::Result;
 use fleetwright_api::{ReadinessGates, Status};
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::support::{Fleet, Story};
 
-/// A day in the life of three machines: they join, one fails and is closed, recovers and is opened; one is broken for good; a person cordons one.
+/// A day in the life of three machines: they join, one fails and is closed, recovers and is opened; one stays broken; a person cordons one.
 pub async fn a_day(harness: &Harness) -> Result<()> {
     let spec = json!({ "conditions": [
         { "type": "NodeReady", "from": { "nodeCondition": "Ready" }, "tolerateFor": "10s" },
@@ -78,7 +78,7 @@ pub async fn a_bad_day(harness: &Harness) -> Result<()> {
 const DAY: Story = Story(|harness| Box::pin(a_day(harness)));
 const BAD_DAY: Story = Story(|harness| Box::pin(a_bad_day(harness)));
 
-/// The seeds to run: those asked for by RIG_SEED, or so many.
+/// The seeds to run: those in RIG_SEED, or the default number of seeds.
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("RIG_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => vec![seed],
@@ -110,7 +110,7 @@ async fn a_crash_at_any_call_changes_nothing_in_the_end_on_real() {
 #[tokio::test(flavor = "multi_thread")]
 async fn trouble_with_the_api_server_changes_nothing_in_the_end_on_real() {
     let test_server = TestServer::start(fleetwright_lab::ServerKind::Real).await.unwrap();
-    // All runs share the server's Nodes: a watch that is late with every one of them would never come to its own.
+    // All runs share the server's Nodes: a watch that delays every one of them would never catch up.
     let rates = FaultRates { slow: 0.0, ..FaultRates::mixed() };
     under_faults(DAY, &test_server, &seeds(10), &rates).await.unwrap().unwrap();
 }

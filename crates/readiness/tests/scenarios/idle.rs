@@ -1,4 +1,4 @@
-//! A large fleet to which nothing happens costs nothing.
+//! A large idle fleet costs nothing.
 
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,7 @@ async fn an_hour(harness: &Harness) -> Result<()> {
     harness.run_for(Duration::from_secs(3600)).await?;
     let writes = harness.recorder().writes_since(calls);
     ensure!(writes.is_empty(), "idle machines were written: {writes:?}");
-    // What is left: watches that are opened anew, the lease, and two reads for each deep check.
+    // The remaining calls: reopened watches, the lease, and two reads for each deep check.
     let reads = harness.recorder().since(calls).iter().filter(|record| record.call.verb == "get").count();
     let lists = harness.recorder().since(calls).iter().filter(|record| record.call.verb == "list").count();
     let passes = harness.pass_counter().passes() - passes;

@@ -1,4 +1,4 @@
-//! What users see of the readiness operator, on the embedded server and on the real one.
+//! The outcomes of the readiness operator for users, on the embedded server and on the real one.
 
 mod disturbed;
 mod idle;

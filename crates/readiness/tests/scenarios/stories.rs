@@ -1,4 +1,4 @@
-//! What happens to machines, and what a person sees of it.
+//! Stories about machines, with the outcomes that a user sees.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn node_ready() -> Value {
     json!({ "conditions": [{ "type": "NodeReady", "from": { "nodeCondition": "Ready" } }] })
 }
 
-/// One gate: the log agent says so.
+/// One gate: the report of the log agent.
 fn log_agent(more: Value) -> Value {
     let mut gate = json!({ "type": "LogAgentReady", "from": { "reporter": "log-agent" } });
     for (key, value) in more.as_object().into_iter().flatten() {
@@ -30,7 +30,7 @@ fn says(status: &str) -> Value {
     json!([{ "type": "LogAgentReady", "status": status, "reason": "Seen" }])
 }
 
-/// How long after a moment the verdict changed, in seconds.
+/// Seconds between a moment and the change of the verdict.
 fn seconds_after(moment: Timestamp, condition: &fleetwright_api::Condition) -> i64 {
     condition.last_transition_time.duration_since(moment).as_secs()
 }
@@ -84,7 +84,7 @@ pub async fn a_fleet_that_was_there_before_its_gates_is_adopted_and_protected(ha
     for name in names {
         harness.verdict(name, Status::Unknown, "NoReadinessGates").await?;
     }
-    // Nobody reports: everything would be closed.
+    // No reporter reports: everything would be closed.
     harness.gates("workers", log_agent(json!({}))).await?;
     harness.holding("workers", Status::True).await?;
     let mut closed = 0;
@@ -190,7 +190,7 @@ pub async fn a_missing_report_means_what_the_gate_says(harness: &Harness) -> Res
         harness.verdict(name, Status::True, "Ready").await?;
         ensure(!harness.closed(name).await?, name)?;
     }
-    // What is closed and says nothing stays closed.
+    // A closed Node whose gate says nothing stays closed.
     harness
         .patch_node("keep", json!({ "spec": { "taints": [{ "key": names::UNREADY_TAINT, "effect": "NoSchedule" }] } }))
         .await?;
@@ -302,7 +302,7 @@ pub async fn nobody_can_speak_for_anothers_condition(harness: &Harness) -> Resul
     harness.report("a", "log-agent", says("True")).await?;
     harness.verdict("a", Status::True, "Ready").await?;
 
-    // Who reports a type first keeps it while it reports it.
+    // The first reporter of a type owns it while it reports it.
     harness.report("a", "late", json!([{ "type": "ThiefReady", "status": "False" }])).await?;
     harness.event("ReportInvalid", "a.late: ThiefReady").await?;
     harness.no_report("a", "thief").await?;
@@ -336,7 +336,7 @@ pub async fn a_persons_hand_on_a_node_wins(harness: &Harness) -> Result<()> {
     let told = harness.verdict("a", Status::False, "Cordoned").await?;
     ensure(told.message.contains("cordoned by kubectl-test"), &told.message)?;
     ensure(told.message.contains(&format!("kubectl uncordon {node}")), &told.message)?;
-    // The gates go on opening and closing, and the cordon stays.
+    // The gates continue to open and close the Node, and the cordon stays.
     harness.ready("a", "False").await?;
     harness.message("a", "1 of 1 gates").await?;
     ensure(harness.closed("a").await?, "a cordoned Node was not closed")?;
@@ -397,7 +397,7 @@ pub async fn all_gates_of_all_objects_must_hold(harness: &Harness) -> Result<()>
     harness.verdict("gpu", Status::False, "GatesPending").await?;
     harness.report("gpu", "log-agent", says("True")).await?;
     harness.verdict("gpu", Status::True, "Ready").await?;
-    // Another label, other gates.
+    // With another label, other gates select the machine.
     harness.patch_machine("plain", json!({ "metadata": { "labels": { "gpu": "yes" } } })).await?;
     harness.verdict("plain", Status::False, "GatesFailing").await?;
     harness.patch_machine("plain", json!({ "metadata": { "labels": { "gpu": null } } })).await?;
@@ -434,7 +434,7 @@ pub async fn readiness_gates_count_their_machines(harness: &Harness) -> Result<(
     harness.settle("another is gone", counted(1, 1, 0)).await
 }
 
-/// Six machines in service under a net that lets three go.
+/// Six machines in service under a net that allows three to be closed.
 async fn six(harness: &Harness) -> Result<[&'static str; 6]> {
     let names = ["a", "b", "c", "d", "e", "f"];
     harness
@@ -471,7 +471,7 @@ pub async fn the_safety_net_keeps_machines_open_that_fail_together(harness: &Har
     let told = harness.holding("workers", Status::True).await?;
     ensure(told.message.contains("4 of 6 machines"), &told.message)?;
     harness.event("SafetyNetActivated", "ReadinessGates workers").await?;
-    // The clock alone lets nothing go, nor does a new operator.
+    // Time alone releases no machine, nor does a restarted operator.
     harness.run_for(Duration::from_secs(900)).await?;
     ensure(how_many_closed(harness, &names).await? == 0, "the clock let go")?;
     harness.stop().await?;
@@ -510,7 +510,7 @@ pub async fn the_safety_net_stops_a_wave_that_comes_one_by_one(harness: &Harness
 
 pub async fn a_gate_that_nobody_can_pass_does_not_close_the_fleet(harness: &Harness) -> Result<()> {
     let names = six(harness).await?;
-    // A person asks for what nobody reports: the conditions of the machines are of different age, but fail together.
+    // A person requires a condition that no reporter reports: the conditions of the machines have different ages, but fail together.
     harness.gates("workers", json!({ "conditions": [{ "type": "Misspelled" }] })).await?;
     harness.holding("workers", Status::True).await?;
     harness.run_for(Duration::from_secs(600)).await?;
@@ -559,7 +559,7 @@ pub async fn of_two_machines_that_claim_a_node_the_older_has_it(harness: &Harnes
     harness.verdict("b", Status::True, "Ready").await.map(drop)
 }
 
-/// Who may write Machines, and ReadinessGates, does not close Nodes of others with them.
+/// A user with write access to Machines and ReadinessGates cannot close Nodes of others with them.
 pub async fn a_node_that_is_not_bound_is_neither_closed_nor_opened(harness: &Harness) -> Result<()> {
     harness.gates("workers", node_ready()).await?;
     harness.start().await?;
@@ -567,7 +567,7 @@ pub async fn a_node_that_is_not_bound_is_neither_closed_nor_opened(harness: &Har
     harness.node("a", false).await?;
     harness.ready("a", "True").await?;
     harness.verdict("a", Status::True, "Ready").await?;
-    // A Machine of the same Node that is bound to it no more.
+    // A Machine of the same Node that is no longer bound to it.
     harness.api::<Machine>().delete("a", &DeleteParams::default()).await?;
     harness.machine("b", json!({ "spec": { "hostname": harness.node_name("a") } })).await?;
     let told = harness.verdict("b", Status::False, "NodeNotBound").await?;
@@ -636,7 +636,7 @@ pub async fn what_another_operator_writes_is_not_taken_for_a_copy(harness: &Harn
     harness.gates("workers", node_ready()).await?;
     harness.start().await?;
     in_service(harness, &["a"]).await?;
-    // It calls itself a report, but we did not copy it.
+    // The condition claims to be a report, but we did not copy it.
     let patch = json!({
         "apiVersion": "fleetwright.io/v1alpha1",
         "kind": "Machine",
@@ -655,12 +655,12 @@ pub async fn what_another_operator_writes_is_not_taken_for_a_copy(harness: &Harn
     ensure(of(&harness.get("a").await?, "Strange").is_some(), "it was removed")
 }
 
-/// Waits for the server's next second: what is made now is younger than the object.
+/// Waits for the server's next second: objects created now are younger than the gates.
 async fn until_another_second(harness: &Harness, gates: &str) -> Result<()> {
     let made =
         harness.api::<ReadinessGates>().get(gates).await?.metadata.creation_timestamp.context("it has no time")?.0;
     loop {
-        // The server's own clock, asked by making something.
+        // The server's own clock, read by creating an object.
         let probe: ConfigMap = serde_json::from_value(json!({ "metadata": { "generateName": "second-" } }))?;
         let probe = harness.api::<ConfigMap>().create(&Default::default(), &probe).await?;
         if probe.metadata.creation_timestamp.is_some_and(|time| time.0 > made) {

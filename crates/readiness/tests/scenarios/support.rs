@@ -1,4 +1,4 @@
-//! A fleet in a namespace of its own, what may happen to it, and what a person would see.
+//! A fleet in a namespace of its own, events that may happen to it, and what a user would see.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,7 +21,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-/// What happens in a story.
+/// The steps of a story.
 pub type StoryFn = for<'a> fn(&'a Harness) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
 /// A scenario of the readiness operator.
@@ -78,12 +78,12 @@ impl Scenario for Story {
     }
 
     fn side_effects(&self, _: &Harness) -> Result<Vec<String>> {
-        // The API server is the only outside there is, and the end says what became of it.
+        // All side effects are in the API server, whose final state is compared.
         Ok(Vec::new())
     }
 }
 
-/// Without the times in messages and the uids of Nodes, which differ from run to run, and with conditions in order.
+/// The value without the times in messages and the uids of Nodes, which differ between runs, and with sorted conditions.
 fn timeless(value: Value) -> Value {
     match value {
         Value::String(text) => {
@@ -113,7 +113,7 @@ pub async fn tell(test_server: &TestServer, play: StoryFn) {
     harness.pass_counter().check_budgets(&fleetwright_readiness::budgets()).unwrap();
 }
 
-/// Runs each story on a server that all share.
+/// Runs all stories on one shared server.
 pub async fn tell_all_on(kind: ServerKind, stories: &[(&str, StoryFn)]) {
     let test_server = TestServer::start(kind).await.unwrap();
     for (name, play) in stories {
@@ -122,7 +122,7 @@ pub async fn tell_all_on(kind: ServerKind, stories: &[(&str, StoryFn)]) {
     }
 }
 
-/// The fleet of a story.
+/// The steps of a story about machines.
 pub trait Fleet {
     fn nodes(&self) -> Api<Node>;
     fn node_name(&self, machine: &str) -> String;
@@ -145,7 +145,7 @@ pub trait Fleet {
     async fn holding(&self, gates: &str, status: Status) -> Result<Condition>;
 }
 
-/// The condition, if there is one.
+/// The condition, if it exists.
 pub fn of(machine: &Machine, type_: &str) -> Option<Condition> {
     let conditions = &machine.status.as_ref()?.conditions;
     condition(conditions, type_).cloned()
@@ -160,7 +160,7 @@ impl Fleet for Harness {
         format!("{}-{machine}", self.namespace())
     }
 
-    /// A machine whose Node is of this run.
+    /// Creates a machine whose Node is of this run.
     async fn machine(&self, name: &str, more: Value) -> Result<()> {
         let mut machine = json!({
             "apiVersion": "fleetwright.io/v1alpha1",
@@ -173,7 +173,7 @@ impl Fleet for Harness {
         Ok(())
     }
 
-    /// Its Node joins, as a kubelet registers it.
+    /// Creates its Node, as a kubelet registers it.
     async fn node(&self, machine: &str, closed: bool) -> Result<()> {
         let taints =
             if closed { json!([{ "key": names::UNREADY_TAINT, "effect": "NoSchedule" }]) } else { Value::Null };
@@ -183,13 +183,13 @@ impl Fleet for Harness {
             "spec": { "taints": &taints },
         });
         self.nodes().create(&PostParams::default(), &serde_json::from_value(node)?).await?;
-        // The server adds not-ready; the controller that would take it away does not run here.
+        // The server adds not-ready; the controller that would remove it does not run here.
         let patch = json!({ "spec": { "taints": taints } });
         self.nodes().patch(&self.node_name(machine), &PatchParams::default(), &Patch::Merge(patch)).await?;
         self.bind(machine).await
     }
 
-    /// As the Machine-Operator writes it when the Node joins.
+    /// Binds the Node, as the Machine-Operator does when it joins.
     async fn bind(&self, machine: &str) -> Result<()> {
         let name = self.get(machine).await?.spec.hostname.context("it has no host name")?;
         let uid = self.nodes().get(&name).await?.uid();
@@ -202,7 +202,7 @@ impl Fleet for Harness {
         Ok(())
     }
 
-    /// The kubelet's word, at the scenario's time.
+    /// Sets the Node's condition Ready, at the scenario's time.
     async fn ready(&self, machine: &str, status: &str) -> Result<()> {
         let now = seconds(self.clock().now());
         let patch = json!({ "status": { "conditions": [{
@@ -214,7 +214,7 @@ impl Fleet for Harness {
         Ok(())
     }
 
-    /// What another operator writes into the machine's status.
+    /// Sets a condition in the machine's status as another operator.
     async fn own(&self, machine: &str, type_: &str, status: Status) -> Result<()> {
         let patch = json!({
             "apiVersion": "fleetwright.io/v1alpha1",
@@ -242,7 +242,7 @@ impl Fleet for Harness {
         Ok(())
     }
 
-    /// What another operator reports, at the scenario's time.
+    /// Writes a report as another operator, at the scenario's time.
     async fn report(&self, machine: &str, reporter: &str, conditions: Value) -> Result<()> {
         let labels = json!({ names::MACHINE: machine, names::REPORTER: reporter });
         let mut conditions = conditions;
@@ -305,7 +305,7 @@ impl Fleet for Harness {
         of(&self.get(machine).await?, names::SCHEDULABLE).context("it is gone")
     }
 
-    /// Waits until the verdict's message has that part.
+    /// Waits until the verdict's message contains a text.
     async fn message(&self, machine: &str, part: &str) -> Result<()> {
         let reached = || async {
             let seen = self.get(machine).await.map_err(|error| error.to_string())?;
@@ -315,7 +315,7 @@ impl Fleet for Harness {
         self.settle(&format!("the verdict on {machine} says {part:?}"), reached).await
     }
 
-    /// Waits for an event.
+    /// Waits for an Event.
     async fn event(&self, reason: &str, part: &str) -> Result<()> {
         let reached = || async {
             let events = self.api::<Event>().list(&ListParams::default()).await.map_err(|error| error.to_string())?;
@@ -344,7 +344,7 @@ impl Fleet for Harness {
     }
 }
 
-/// Kubernetes' own times have no fractions.
+/// A time without fractions, as Kubernetes writes it.
 pub fn seconds(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }
@@ -360,7 +360,7 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// Fails with words if it does not hold.
+/// Fails with a message if the condition does not hold.
 pub fn ensure(holds: bool, what: &str) -> Result<()> {
     if holds { Ok(()) } else { bail!("{what}") }
 }
@@ -378,7 +378,7 @@ pub async fn in_service(harness: &Harness, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Labels by name, as a message would list them.
+/// Statuses of the conditions by type, for messages.
 pub fn statuses(machine: &Machine) -> BTreeMap<String, String> {
     let conditions = machine.status.iter().flat_map(|status| &status.conditions);
     conditions.map(|condition| (condition.type_.clone(), condition.status.as_str().to_owned())).collect()

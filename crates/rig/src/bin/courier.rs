@@ -40,7 +40,7 @@ struct Arguments {
 async fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr).init();
-    // Whoever started us holds the other end, and the system closes it for one that was killed.
+    // The parent holds the other end of the pipe, and the kernel closes it when the parent is killed.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(3);

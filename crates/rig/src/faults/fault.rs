@@ -1,40 +1,40 @@
-//! Which trouble a call meets: a pure function of the seed, the call, and how often such a call was made.
+//! Decides the fault of a call: a pure function of the seed, the call, and the number of earlier calls like it.
 
 use std::time::Duration;
 
 use crate::Call;
 
-/// How often each trouble strikes, as shares of the calls that it can strike.
+/// The rate of each fault, as a share of the calls that it can apply to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultRates {
-    /// The request is lost on its way.
+    /// The request is lost before the server.
     pub request_lost: f64,
-    /// The server does it; its answer is lost.
+    /// The server carries out the call; its answer is lost.
     pub answer_lost: f64,
     /// The request or the answer is late.
     pub late: f64,
     /// 409 with the reason Conflict, for writes.
     pub conflict: f64,
-    /// 410, for watches and for lists that go on from a version.
+    /// 410, for watches and for lists that continue from a version.
     pub expired: f64,
     /// 429 with Retry-After.
     pub too_many: f64,
-    /// 500, 502, 503 or 504; the server may have done it all the same.
+    /// 500, 502, 503 or 504; the server may have carried out the call.
     pub server_error: f64,
     /// An older answer than the one before, for reads.
     pub stale: f64,
-    /// A watch ends soon, maybe in the middle of a line.
+    /// A watch ends early, possibly in the middle of a line.
     pub cut: f64,
     /// The events of a watch are late.
     pub slow: f64,
     /// The upper bound of all delays.
     pub max_delay: Duration,
-    /// Only the first so many calls of each kind to each object meet trouble, so that every run comes to an end.
+    /// The number of calls of each kind to each object that can meet a fault: it is limited, so that every run comes to an end.
     pub calls: u32,
 }
 
 impl FaultRates {
-    /// No trouble at all, to be changed in some of it.
+    /// No faults, as a base for struct updates.
     pub fn none() -> Self {
         Self {
             request_lost: 0.0,
@@ -52,7 +52,7 @@ impl FaultRates {
         }
     }
 
-    /// A bit of everything: a third of the calls meet trouble.
+    /// All kinds of faults: a third of the calls meet one.
     pub fn mixed() -> Self {
         Self {
             request_lost: 0.04,
@@ -70,62 +70,62 @@ impl FaultRates {
     }
 }
 
-/// What strikes one call.
+/// The fault of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Not sent. Without an answer for ever, or as a broken connection.
+    /// The request is not sent. The caller gets no answer, or a broken connection.
     RequestLost {
-        /// Nobody says so.
+        /// Without an error: the call hangs.
         silent: bool,
     },
-    /// Sent; its answer dropped.
+    /// The request is sent; its answer is dropped.
     AnswerLost {
-        /// Nobody says so.
+        /// Without an error: the call hangs.
         silent: bool,
     },
-    /// Sent that much later, even if the caller has given up by then.
+    /// The request is sent with this delay, even if the caller has given up by then.
     LateRequest(Duration),
-    /// Answered that much later.
+    /// The answer is delayed by this time.
     LateAnswer(Duration),
     /// 409.
     Conflict,
     /// 410, as the answer or as the first event of a watch.
     Expired {
-        /// As an event.
+        /// Whether the error is an event of the watch.
         event: bool,
     },
     /// 429.
     TooMany {
-        /// Retry-After.
+        /// The value of Retry-After.
         seconds: u64,
     },
     /// 5xx.
     ServerError {
         /// The status.
         code: u16,
-        /// The server has done it.
+        /// Whether the server has carried out the call.
         done: bool,
     },
-    /// The answer of so many reads ago.
+    /// The answer of an earlier read.
     Stale {
-        /// How many.
+        /// The number of reads back.
         back: usize,
     },
-    /// A watch that ends after so many events.
+    /// A watch that ends after a number of events.
     Cut {
-        /// How many.
+        /// The number of events before the end.
         events: usize,
-        /// In the middle of the next one's line.
+        /// Whether it ends in the middle of the next line.
         inside: bool,
-        /// With an error instead of in order.
+        /// Whether it ends with an error.
         broken: bool,
     },
-    /// A watch whose events each come that late.
+    /// A watch whose events are each delayed by this time.
     Slow(Duration),
 }
 
 impl Fault {
-    /// Its name in a summary.
+    /// The name of the fault in a summary.
     pub fn name(&self) -> &'static str {
         match self {
             Self::RequestLost { .. } => "request lost",
@@ -143,8 +143,8 @@ impl Fault {
     }
 }
 
-/// What strikes the `nth` call of this kind to this object, counted from 0. `from_version` says that a list or watch goes
-/// on from an older version or page.
+/// The fault of the `nth` call of this kind to this object, counted from 0. `from_version`: the list or watch continues from an older version
+/// or page.
 pub fn decide(seed: u64, rates: &FaultRates, call: &Call, from_version: bool, nth: u32) -> Option<Fault> {
     if nth >= rates.calls {
         return None;
@@ -152,7 +152,7 @@ pub fn decide(seed: u64, rates: &FaultRates, call: &Call, from_version: bool, nt
     let mut draw = Draw::new(seed, call, nth);
     let watch = call.verb == "watch";
     let read = matches!(call.verb, "get" | "list");
-    // Each with its rate and whether it can strike such a call.
+    // Each fault with its rate and whether it applies to this call.
     let troubles = [
         (rates.request_lost, true),
         (rates.answer_lost, true),
@@ -172,7 +172,7 @@ pub fn decide(seed: u64, rates: &FaultRates, call: &Call, from_version: bool, nt
         at -= rate;
         strikes
     })?;
-    // A watch that is never answered would be found out by nothing but TCP's keep-alive, which is not ours to test.
+    // Only TCP keep-alive would notice a watch that is never answered, and the rig does not test that.
     let silent = draw.coin() && !watch;
     let while_ = rates.max_delay.mul_f64(draw.share());
     Some(match struck {
@@ -193,7 +193,7 @@ pub fn decide(seed: u64, rates: &FaultRates, call: &Call, from_version: bool, nt
     })
 }
 
-/// A row of random numbers from a call.
+/// A sequence of random numbers that is derived from a call.
 struct Draw(u64);
 
 impl Draw {
@@ -219,7 +219,7 @@ impl Draw {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 up to, not including, 1.
+    /// A number in the range 0 (inclusive) to 1 (exclusive).
     fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

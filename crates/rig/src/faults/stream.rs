@@ -1,4 +1,4 @@
-//! The body of a watch, line by line, so that trouble can strike between the lines and inside of them.
+//! The body of a watch, line by line, so that faults can happen between lines and within them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use jiff::Timestamp;
 use super::{Initial, State};
 use crate::layer::{BoxError, Reply, broken};
 
-/// What happens to the lines of a watch.
+/// The faults of one watch.
 #[derive(Default)]
 pub(super) struct Plan {
-    /// Ends after so many, in the middle of the next one, with an error.
+    /// Ends after this number of lines, in the middle of the next one, with an error.
     pub(super) cut: Option<(usize, bool, bool)>,
-    /// Each comes that much later than the server sent it.
+    /// Delays each line by this time.
     pub(super) slow: Option<Duration>,
-    /// Lines from before that come first.
+    /// Recorded lines that are sent first.
     pub(super) first: VecDeque<Bytes>,
-    /// Keeps the initial events under this name.
+    /// Records the initial events under this name.
     pub(super) keep_as: Option<String>,
 }
 
@@ -33,12 +33,12 @@ struct Lines {
     state: Arc<State>,
     sent: usize,
     kept: Vec<Bytes>,
-    /// What a slow watch has in its hands, each until its time; the last one may be the end.
+    /// The lines that a slow watch delays, each with its time; the last entry may be the end.
     held: VecDeque<(Timestamp, Option<Result<Bytes, BoxError>>)>,
     over: bool,
 }
 
-/// The body, with that plan; an outage of the server cuts it.
+/// The body with this plan; an outage cuts it.
 pub(super) fn watched(inner: Reply, plan: Plan, state: Arc<State>) -> Reply {
     let lines = Lines {
         inner,
@@ -90,7 +90,7 @@ impl Lines {
         }
     }
 
-    /// The next line, when its time has come. Meanwhile the next ones are read: a slow watch is late, it does not fall behind.
+    /// The next line, after its delay. Further lines are read meanwhile: each event is late by the same time, and the delays do not add up.
     async fn late_line(&mut self, late: Duration) -> Option<Result<Bytes, BoxError>> {
         let state = self.state.clone();
         loop {
@@ -114,7 +114,7 @@ impl Lines {
         }
     }
 
-    /// The next whole line, with its end. What was read is kept if this is given up.
+    /// The next whole line, with its line end. Data that was read is kept when the future is dropped.
     async fn line(&mut self) -> Option<Result<Bytes, BoxError>> {
         if let Some(line) = self.plan.first.pop_front() {
             return Some(Ok(line));
@@ -133,14 +133,14 @@ impl Lines {
             match frame {
                 Some(Ok(frame)) => self.buffer.extend_from_slice(frame.data_ref().unwrap_or(&Bytes::new())),
                 Some(Err(error)) => return Some(Err(error)),
-                // A last line without an end is passed on as it is.
+                // A last line without a line end is passed on unchanged.
                 None if self.buffer.is_empty() => return None,
                 None => return Some(Ok(self.buffer.split().freeze())),
             }
         }
     }
 
-    /// Remembers the initial events once they are complete.
+    /// Records the initial events once they are complete.
     fn keep(&mut self, line: &Bytes) {
         if self.plan.keep_as.is_none() {
             return;
@@ -159,7 +159,7 @@ impl Lines {
 }
 
 impl State {
-    /// Returns when the server is gone.
+    /// Returns when an outage starts.
     pub(super) async fn outage(&self) {
         let mut outage = self.outage.subscribe();
         loop {
@@ -172,7 +172,7 @@ impl State {
                         _ = outage.changed() => {}
                     }
                 }
-                // The sender lives in ourselves: this ends with a change or not at all.
+                // `self` owns the sender: the wait ends by a change only.
                 _ => drop(outage.changed().await),
             }
         }

@@ -1,4 +1,4 @@
-//! Calls are counted, and what calls too much is found.
+//! Calls are counted, and controllers with too many calls are detected.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-/// Annotates a ConfigMap with how long its text is.
+/// Annotates a ConfigMap with the length of its text.
 struct Measurer {
     maps: Cache<FullObject<ConfigMap>>,
     flaw: Flaw,
@@ -28,9 +28,9 @@ struct Measurer {
 #[derive(Clone, Copy, PartialEq)]
 enum Flaw {
     None,
-    /// Writes the time of each look.
+    /// Writes the time of each pass.
     WritesEveryPass,
-    /// Reads what the cache holds.
+    /// Reads from the server what the cache holds.
     ReadsPastTheCache,
 }
 
@@ -156,7 +156,7 @@ async fn a_controller_that_writes_what_changed_costs_one_call_for_each_object_an
     harness.pass_counter().check_budgets(&budgets).unwrap();
     let sum = &harness.pass_counter().sums()["measurer"];
     assert_eq!((sum.writes, sum.reads, sum.most_of_an_object), (20, 0, 1));
-    // Its own writes come back by the watch and must not wake it to more than a look.
+    // The watch returns its own writes, and they must cause one further pass at most.
     assert_eq!(harness.recorder().writes_since(0).len(), 20);
 }
 

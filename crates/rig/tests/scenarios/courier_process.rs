@@ -1,4 +1,4 @@
-//! Couriers as real processes, each behind a door of its own.
+//! Couriers as real processes, each behind its own proxy.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub struct CourierEnv {
     pub policies: Api<OperationPolicy>,
 }
 
-/// A courier and what its door saw.
+/// A courier, and the record of its proxy.
 pub struct Courier {
     pub process: Process,
     pub recorder: Recorder,
@@ -45,7 +45,7 @@ impl CourierEnv {
         self.folder.as_ref().expect("taken only by drop").path().join(name)
     }
 
-    /// Starts a courier. Those with the same identity follow on each other.
+    /// Starts a courier. Processes with the same identity succeed each other in the lease.
     pub async fn courier(&self, identity: &str, lease: Duration, takes: Duration) -> Courier {
         let recorder = Recorder::default();
         let door = Proxy::start(recorder.wrap(self.env.client().await.unwrap())).await.unwrap();
@@ -73,7 +73,7 @@ impl CourierEnv {
         soon("every parcel is delivered", async || Deliveries::reached(&self.maps, &self.policies).await).await;
     }
 
-    /// Each operation was carried out at most once, and each parcel's contents exactly once.
+    /// Checks that each operation was carried out at most once, and each parcel's contents were delivered exactly once.
     pub fn assert_once(&self, parcels: usize) {
         let delivered = DeliveryLog::delivered(&self.path("delivered")).unwrap();
         let (mut operations, mut acts) = (HashMap::new(), HashMap::new());
@@ -105,7 +105,7 @@ impl Drop for CourierEnv {
     }
 }
 
-/// Waits until it holds.
+/// Waits until the condition holds.
 pub async fn soon(awaited: &str, mut holds: impl AsyncFnMut() -> Result<(), String>) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

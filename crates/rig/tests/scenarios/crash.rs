@@ -1,4 +1,4 @@
-//! The kit and its journal, stopped dead at every call.
+//! The kit and its journal, crashed at every call.
 
 use fleetwright_lab::ServerKind;
 use fleetwright_rig::{Deliveries, TestServer, crash_at_every_call};
@@ -6,7 +6,7 @@ use fleetwright_rig::{Deliveries, TestServer, crash_at_every_call};
 async fn every_call(test_server: &TestServer, parcels: &'static [&'static str]) {
     let report = crash_at_every_call(Deliveries { parcels }, test_server).await.unwrap();
     report.unwrap();
-    // An intent, a place, a grant, a claim, an outcome, a place given back and a receipt for each delivery, and the lease.
+    // For each delivery an intent, a place, a grant, a claim, an outcome, a place given back and a receipt; and the lease.
     assert!(report.disturbed >= 2 * 7 * (parcels.len() + 1), "{report}: crashes must really have happened");
     assert!(report.missed <= report.disturbed / 4, "{report}: most crashes must really have happened");
 }

@@ -1,7 +1,7 @@
-//! The rig detects what is wrong: operators with a flaw are caught, and the same operator without it is not.
+//! The rig detects flaws: a flawed operator fails, and the same operator without the flaw passes.
 //!
-//! The operator here is made by hand, without the kit, so that its flaws are its own: every ten seconds it lists the parcels and delivers those
-//! that are not delivered, by a line in a file.
+//! This operator does not use the kit, so that its flaws are its own: every ten seconds it lists the parcels and delivers the undelivered
+//! ones, by a line in a file.
 
 use std::collections::HashSet;
 use std::fs;
@@ -26,11 +26,11 @@ use serde_json::{Value, json};
 #[derive(Clone, Copy, PartialEq)]
 enum Flaw {
     None,
-    /// Delivers before it writes down that it will, and does not look whether it has.
+    /// Delivers before it records the intent, and does not check for an earlier delivery.
     ActsFirst,
-    /// Believes that a write that failed has happened.
+    /// Assumes that a failed write has happened.
     IgnoresConflicts,
-    /// Takes an error of a list for an empty list, and that for the end of its work.
+    /// Takes an error of a list for an empty list, and an empty list for the end of its work.
     GivesUp,
 }
 
@@ -125,7 +125,7 @@ impl FlawedOperator {
                 if !self.annotate(parcel, "intended").await {
                     return;
                 }
-                // The version is another one now: go on in the next round.
+                // Conflict: continue in the next round.
                 return;
             }
             if !lines(&self.file).contains(&name) {
@@ -168,7 +168,7 @@ async fn an_operator_without_a_flaw_survives_every_crash() {
 async fn an_operator_that_acts_before_it_writes_is_caught_by_a_crash() {
     let report = crash_at_every_call(Delivery { flaw: Flaw::ActsFirst }, &TestServer::InProcess).await.unwrap();
     assert!(!report.failures.is_empty(), "{report}");
-    // Before the patch it has delivered, and will again. After it, nothing is lost.
+    // A crash before the patch causes a second delivery. A crash after it loses nothing.
     for failure in &report.failures {
         assert!(failure.contains("crash before call") && failure.contains("(patch configmaps"), "{failure}");
         assert!(failure.contains("the acts were"), "{failure}");
@@ -192,7 +192,7 @@ async fn an_operator_that_ignores_conflicts_is_caught_by_trouble() {
     assert!(!report.failures.is_empty(), "{report}");
     assert!(report.failures[0].contains("is not delivered"), "{}", report.failures[0]);
     assert!(report.failures[0].contains("RIG_SEED="), "{}", report.failures[0]);
-    // Without the flaw the same trouble is harmless: it is the flaw that was found.
+    // Without the flaw the same faults are harmless: the rig detected the flaw, not the faults.
     let report = under_faults(Delivery { flaw: Flaw::None }, &TestServer::InProcess, &[1, 3, 5, 7], &rates);
     report.await.unwrap().unwrap();
 }
@@ -200,7 +200,7 @@ async fn an_operator_that_ignores_conflicts_is_caught_by_trouble() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_that_gives_up_when_the_server_is_gone_is_caught() {
     let calm = FaultRates::none();
-    // Even seeds take the server away for a minute.
+    // Even seeds have an outage of one minute.
     let report = under_faults(Delivery { flaw: Flaw::GivesUp }, &TestServer::InProcess, &[2, 4], &calm).await.unwrap();
     assert!(!report.failures.is_empty(), "{report}");
     let report = under_faults(Delivery { flaw: Flaw::None }, &TestServer::InProcess, &[2, 4], &calm).await.unwrap();

@@ -1,4 +1,4 @@
-//! A real process, killed with SIGKILL at random, again and again.
+//! A real process, killed with SIGKILL at random times, repeatedly.
 
 use std::time::{Duration, Instant};
 
@@ -6,19 +6,19 @@ use fleetwright_lab::ServerKind;
 
 use crate::courier_process::{CourierEnv, soon};
 
-/// Kills a courier so many times while parcels keep coming, at a moment of chance after its start.
+/// Kills a courier `times` times while parcels keep coming, at a random moment after its start.
 async fn killed(kind: ServerKind, times: u64) {
     let town = CourierEnv::new(kind).await;
     let seed = std::env::var("RIG_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(times);
     let mut random = fastrand::Rng::with_seed(seed);
-    // Nothing starts one again, should the machine stall for longer than a short lease lasts.
+    // A lease that outlasts any stall of the machine: a process that lost its lease would not be restarted.
     let (lease, takes) = (Duration::from_secs(600), Duration::from_millis(15));
-    // How far a life comes is chance: those that end before the first call show little, and must not be all.
+    // The progress of a life is chance: processes that end before their first call show little, and must not be the majority.
     let mut wrote = 0;
     for life in 0..times {
         let courier = town.courier("courier", lease, takes).await;
         town.bring(&format!("parcel-{life}"), "letters").await;
-        // Half of them are killed at any moment, the others while they write, which is where it hurts.
+        // Half of the kills happen at any moment, the others during writes, where they do the most harm.
         if life % 2 == 0 {
             tokio::time::sleep(Duration::from_millis(random.u64(0..250))).await;
         } else {
@@ -27,7 +27,7 @@ async fn killed(kind: ServerKind, times: u64) {
                 _ => Ok(()),
             })
             .await;
-            // With nothing left to do it comes to no more writes; then it is killed at rest.
+            // A process without work left makes no more writes; then it is killed while idle.
             let (writes, deadline) = (random.usize(1..8), Instant::now() + Duration::from_millis(700));
             while courier.recorder.writes_since(0).len() < writes && Instant::now() < deadline {
                 tokio::time::sleep(Duration::from_micros(500)).await;

@@ -1,4 +1,4 @@
-//! Each part does to calls what it says, and nothing else.
+//! Each layer changes calls as documented, and in no other way.
 
 use std::time::Duration;
 
@@ -46,14 +46,14 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.expect("it does not come")
 }
 
-/// Returns when the server has it.
+/// Returns when the server has the object.
 async fn there(server: &Handle, name: &str) {
     while maps(server.client()).get_opt(name).await.unwrap().is_none() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
-/// Returns when so many calls met trouble.
+/// Returns when this number of calls met faults.
 async fn struck(trouble: &FaultInjector, calls: usize) {
     while trouble.faults().len() < calls {
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -86,7 +86,7 @@ async fn a_process_behind_the_proxy_sees_events_at_once_and_is_seen_itself() {
     });
     let event = event.await;
     assert!(matches!(&event, WatchEvent::Added(map) if map.name_any() == "a"), "{event:?}");
-    // It goes both ways: the body of a write arrives, too.
+    // Both directions work: the body of a write arrives, too.
     write(client, "a", "2").await;
     assert_eq!(value(&maps(server.client()).get("a").await.unwrap()), "2");
     let calls: Vec<_> = recorder.calls().iter().map(ToString::to_string).collect();
@@ -98,14 +98,14 @@ async fn a_process_behind_the_proxy_sees_events_at_once_and_is_seen_itself() {
 async fn a_lost_answer_is_an_error_and_the_write_has_happened() {
     let server = server().await;
     let trouble = FaultInjector::new(1, FaultRates { answer_lost: 1.0, ..FaultRates::none() }, clock(), "default");
-    // Through the proxy a process must see it as well.
+    // A process behind the proxy must see the fault as well.
     let proxy = Proxy::start(trouble.wrap(server.client())).await.unwrap();
     for (number, client) in [trouble.wrap(server.client()), through(&proxy).await].into_iter().enumerate() {
         for attempt in 0..6 {
             let name = format!("map-{number}-{attempt}");
             let (made, params, maps) = (map(&name, "1"), PostParams::default(), maps(client.clone()));
             let mut create = std::pin::pin!(maps.create(&params, &made));
-            // Half of them are silent: nothing comes back at all.
+            // Half of the lost requests are silent: no answer arrives at all.
             let answer = tokio::select! {
                 answer = &mut create => Some(answer),
                 () = soon(there(&server, &name)) => None,
@@ -142,14 +142,14 @@ async fn a_lagging_server_answers_what_it_answered_before() {
     let client = calm_first.wrap(server.client());
     for number in ["1", "2", "3"] {
         write(server.client(), "a", number).await;
-        // Nothing is known at the first read: it is true.
+        // The first read has no recorded answer to repeat: it is current.
         let seen = maps(client.clone()).get("a").await.unwrap();
         assert_eq!(value(&seen), "1");
     }
     assert_eq!(calm_first.counts()["stale read"], 2);
 }
 
-/// The names that the initial events of a streamed list tell, and the first one after them.
+/// The names in the initial events of a streamed list, and the first name after them.
 async fn streamed(client: Client, server: &Handle, after: &str) -> (Vec<String>, Vec<String>) {
     let params = WatchParams::default().initial_events().labels("streamed=yes");
     let watch = maps(client).watch(&params, "").await.unwrap();
@@ -227,7 +227,7 @@ async fn a_server_that_is_gone_breaks_watches_and_comes_back_when_its_time_has_c
     trouble.start_outage(clock.now().checked_add(Duration::from_secs(5)).unwrap(), Duration::from_secs(60));
     assert!(maps(client.clone()).get("a").await.is_ok(), "it is not gone yet");
     clock.advance(Duration::from_secs(5));
-    // What was sent before may still come; then the error, and no more.
+    // Earlier events may still arrive; then the error, and nothing after it.
     let rest = soon(async {
         let mut events = Vec::new();
         while let Some(event) = watch.next().await {
@@ -248,14 +248,14 @@ async fn a_server_that_is_gone_breaks_watches_and_comes_back_when_its_time_has_c
 async fn a_late_request_arrives_after_its_sender_gave_up() {
     let server = server().await;
     let clock = clock();
-    // Half of what is late is late on its way there.
+    // Half of the delays apply to the request.
     let trouble = FaultInjector::new(1, FaultRates { late: 1.0, ..FaultRates::none() }, clock.clone(), "default");
     let client = trouble.wrap(server.client());
     let names: Vec<String> = (0..8).map(|number| format!("map-{number}")).collect();
     for (number, name) in names.iter().enumerate() {
         let (made, params) = (map(name, "1"), PostParams::default());
         let maps = maps(client.clone());
-        // The sender gives up once it is on its way; one whose answer is late has arrived.
+        // The caller gives up after the request was sent; a request whose answer is late has arrived.
         let on_its_way = async {
             struck(&trouble, number + 1).await;
             if trouble.faults()[number].1.name() == "late answer" {
@@ -323,7 +323,7 @@ async fn an_operator_is_stopped_once_at_each_call_and_goes_a_call_further_each_t
         let (mut lives, mut at) = (0, Vec::new());
         let ended = loop {
             lives += 1;
-            // Another one, which begins at the beginning.
+            // A second watch, which starts from the beginning.
             let life = async {
                 for name in ["a", "b"] {
                     write(crash.wrap(server.client()), name, "2").await;

@@ -1,5 +1,5 @@
-//! Two leaders as real processes: one that was paused past its lease writes nothing when it goes on, and one that stops in
-//! order hands over at once.
+//! Two leaders as real processes: one that was paused past its lease writes nothing after it resumes, and one that stops
+//! gracefully hands over at once.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ async fn paused(kind: ServerKind) {
     let mut first = town.courier("first", LEASE, Duration::ZERO).await;
     leads(&town, &first, "first").await;
     let second = town.courier("second", LEASE, Duration::ZERO).await;
-    // It is in the middle of work: as soon as it goes on it would have a lot to write.
+    // The process is paused in the middle of work: it has many writes left when it resumes.
     for number in 0..40 {
         town.bring(&format!("parcel-{number}"), "letters").await;
         if number == 20 {
@@ -49,20 +49,20 @@ async fn paused(kind: ServerKind) {
     }
     leads(&town, &second, "second").await;
     town.all_delivered().await;
-    // What it had sent before it was paused has arrived long ago: two leases have passed.
+    // Writes that were sent before the pause arrived long ago: two leases have passed.
     let mark = first.recorder.mark();
     for number in 40..60 {
         town.bring(&format!("parcel-{number}"), "letters").await;
     }
     first.process.resume().unwrap();
     town.all_delivered().await;
-    // It ends by itself, having lost its lease, or stands by. Either way it has had its time to do wrong.
+    // The process exits after the loss of its lease, or stands by. In both cases it had time for a wrong write.
     let deadline = Instant::now() + LEASE * 2;
     while first.process.ended().unwrap().is_none() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let since = first.recorder.since(mark);
-    // A renewal of the lease may have been under way when it was paused; the server says that it is another's.
+    // A renewal of the lease may have been under way at the pause; the server answers with a conflict.
     let asked = |record: &&Record| record.call.leases() && record.code == Some(409);
     let wrote: Vec<_> =
         since.iter().filter(|record| record.call.writes() && !asked(record)).map(ToString::to_string).collect();
@@ -75,7 +75,7 @@ async fn paused(kind: ServerKind) {
 
 async fn handed_over(kind: ServerKind) {
     let town = CourierEnv::new(kind).await;
-    // A lease so long that nobody could wait for its end.
+    // A lease so long that the test could not wait for its expiry.
     let lease = Duration::from_secs(600);
     let mut first = town.courier("first", lease, Duration::ZERO).await;
     leads(&town, &first, "first").await;

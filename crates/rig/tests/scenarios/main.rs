@@ -1,4 +1,4 @@
-//! What the rig does to operators, and what it flaw_detection. One program for all: each would be linked with both servers.
+//! The rig's disturbances and its detection of flaws. One test program: each program would be linked with both servers.
 
 mod counting;
 mod courier_process;

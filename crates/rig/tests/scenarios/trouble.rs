@@ -1,4 +1,4 @@
-//! The kit and its journal in trouble: one seed, one run. `RIG_SEED=n` runs one again.
+//! The kit and its journal under faults: one seed, one run. `RIG_SEED=n` repeats one.
 
 use fleetwright_lab::ServerKind;
 use fleetwright_rig::{Deliveries, FaultInjector, FaultRates, TestServer, under_faults};
@@ -11,7 +11,7 @@ async fn seeds(test_server: &TestServer, count: u64) {
     if seeds.len() < 20 {
         return;
     }
-    // Each kind of trouble must have struck, or the run shows nothing about it.
+    // Each kind of fault must have occurred; otherwise the run shows nothing about it.
     for name in [
         "request lost",
         "answer lost",

@@ -1,4 +1,4 @@
-//! That each keyword of a schema is supported and used where it makes sense.
+//! Checks that each keyword of a schema is supported and valid at its place.
 
 use crate::props::{Additional, Items, Props};
 use crate::{FieldError, field_path, text};
@@ -6,7 +6,7 @@ use crate::{FieldError, field_path, text};
 const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
 const REASONS: &[&str] = &["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
-/// What the surroundings of a node forbid.
+/// The keywords that the context of a node forbids.
 #[derive(Clone, Default)]
 struct Context {
     no_defaults: Option<String>,

@@ -6,7 +6,7 @@ use fleetwright_syntax::regexp;
 use crate::props::{Additional, Props};
 use crate::{FieldError, text};
 
-/// Where in the tree a node stands, which decides the words about a missing type.
+/// The position of a node in the tree, which decides the message about a missing type.
 #[derive(Clone, Copy, PartialEq)]
 enum Level {
     Root,
@@ -14,7 +14,7 @@ enum Level {
     Field,
 }
 
-/// What keeps the schema from being structural, sorted as the real server sorts it.
+/// The violations of structural schemas, sorted as in the real server.
 pub(super) fn check(props: &Props, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     invariants(props, Level::Root, path, &mut errors);
@@ -182,7 +182,7 @@ fn nested(p: &Props, skip_any: bool, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Whatever a quantifier speaks of must be described outside of it.
+/// Every field inside a quantifier must be described outside of it.
 fn complete(p: &Props, outside: Option<&Props>, s_path: &str, v_path: &str, errors: &mut Vec<FieldError>) {
     let at = |name: &str| text::child(v_path, name);
     if let Some(not) = &p.not {

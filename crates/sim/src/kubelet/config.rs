@@ -1,4 +1,4 @@
-//! What a kubelet was told, read from the files of its host as it would read them.
+//! The configuration of a kubelet, read from the files of its host as a real kubelet reads them.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,11 @@ use serde_json::Value;
 
 use crate::host::SimHost;
 
-/// The kubelet's unit.
 const UNIT: &str = "kubelet.service";
 
-/// A kubelet that runs.
+/// The configuration of a running kubelet.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Kubelet {
-    /// The name of its Node.
     pub(super) node: String,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) taints: Vec<Value>,
@@ -22,17 +20,17 @@ pub(super) struct Kubelet {
     pub(super) version: String,
     pub(super) boot_id: String,
     pub(super) kernel: String,
-    /// When it was started, by its host's clock.
+    /// The start time, by the host's clock.
     since: Option<i64>,
-    /// The credential that it begins with.
+    /// The bootstrap credential.
     pub(super) bootstrap: Option<String>,
-    /// Its own credential, which it writes once it has one.
+    /// The kubelet's own credential, which it writes after it got its certificate.
     pub(super) kubeconfig: Option<String>,
     pub(super) cert_dir: String,
 }
 
 impl Kubelet {
-    /// The kubelet of a host; none if none runs.
+    /// The kubelet of a host; none if no kubelet runs.
     pub(super) fn of(host: &SimHost) -> Option<Self> {
         let machine = host.machine();
         if !machine.on() {
@@ -80,7 +78,6 @@ impl Kubelet {
     }
 }
 
-/// The flags of the program that a unit starts.
 fn flags(unit: &str) -> Vec<(String, String)> {
     let unit = unit.replace("\\\n", " ");
     let start = unit.lines().filter_map(|line| line.trim().strip_prefix("ExecStart=")).next_back().unwrap_or_default();

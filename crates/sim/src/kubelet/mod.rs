@@ -1,6 +1,6 @@
-//! The kubelets of simulated hosts, and the little of a control plane that nodes and pods need.
+//! The kubelets of simulated hosts, and the parts of a control plane that nodes and pods need.
 //!
-//! One task for all of them: a host that did not change has neither a task nor a timer, unless leases are asked for.
+//! One task serves all hosts: a host that did not change has neither a task nor a timer, unless it renews a lease.
 
 mod config;
 mod node;
@@ -24,16 +24,16 @@ use tokio::sync::mpsc;
 use crate::fleet::Fleet;
 use crate::host::SimHost;
 
-/// How kubelets behave.
+/// The behavior of the kubelets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KubeletConfig {
-    /// How often each renews its lease; none to have no leases at all.
+    /// The interval of lease renewals; none to have no leases.
     pub lease: Option<Duration>,
-    /// How long after its kubelet's last word a Node counts as gone.
+    /// The time without a heartbeat after which a Node is NotReady.
     pub grace: Duration,
-    /// Each asks for a certificate with its bootstrap token first, as a real one does. Otherwise Nodes are made without.
+    /// Whether each kubelet first requests a certificate with its bootstrap token, as a real one does. Otherwise Nodes are created without.
     pub credentials: bool,
-    /// So many talk to the API server at the same time.
+    /// The number of concurrent syncs with the API server.
     pub at_once: usize,
 }
 
@@ -43,7 +43,7 @@ impl Default for KubeletConfig {
     }
 }
 
-/// The kubelets of a fleet. Cheap to clone; ends with the last clone.
+/// The kubelets of a fleet. Cheap to clone; they stop when the last clone is dropped.
 #[derive(Clone)]
 pub struct Kubelets {
     shared: Arc<Shared>,
@@ -51,7 +51,7 @@ pub struct Kubelets {
 
 struct Shared {
     looks: mpsc::UnboundedSender<Message>,
-    /// Asked and not yet done.
+    /// Requested syncs that are not finished.
     open: AtomicUsize,
     said: Mutex<Vec<String>>,
 }
@@ -67,7 +67,7 @@ impl fmt::Debug for Kubelets {
 }
 
 impl Kubelets {
-    /// Starts them: `client` may do anything, and everything that is done for a kubelet is done in its name where credentials are asked for.
+    /// Starts the kubelets. `client` has all rights; with credentials, calls of a kubelet impersonate its user.
     pub fn start(fleet: &Fleet, client: Client, config: KubeletConfig) -> Self {
         let (looks, asked) = mpsc::unbounded_channel();
         let kubelets = Self { shared: Arc::new(Shared { looks, open: AtomicUsize::new(0), said: Mutex::default() }) };
@@ -88,21 +88,21 @@ impl Kubelets {
         kubelets
     }
 
-    /// The host may have changed.
+    /// Queues a sync of the host's kubelet.
     pub(crate) fn host_changed(&self, host: &SimHost) {
         self.shared.open.fetch_add(1, Ordering::SeqCst);
-        // Gone with the runtime: nobody looks any more.
+        // The task ended with its runtime: nothing is synced any more.
         if self.shared.looks.send(Message::Look(host.clone())).is_err() {
             self.shared.open.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    /// Nothing is under way.
+    /// Whether no sync is queued or running.
     pub fn is_idle(&self) -> bool {
         self.shared.open.load(Ordering::SeqCst) == 0
     }
 
-    /// What went wrong, the newest last: for tests that fail.
+    /// The last errors, the newest last, for messages of tests that fail.
     pub fn said(&self) -> Vec<String> {
         self.shared.said().clone()
     }
@@ -114,33 +114,31 @@ impl Shared {
     }
 }
 
-/// What is known of a host's kubelet.
+/// The known state of a host's kubelet.
 #[derive(Clone, Debug, Default)]
 struct KubeletState {
-    /// The kubelet as it ran last.
+    /// The kubelet that ran last.
     ran: Option<Arc<config::Kubelet>>,
-    /// It runs now.
     runs: bool,
-    /// What its Node says.
+    /// The Ready condition of its Node.
     ready: bool,
-    /// Nothing was heard of it for too long.
+    /// The Node's heartbeat timed out.
     overdue: bool,
-    /// The request for its certificate, while that is not answered.
+    /// The pending certificate request.
     request: Option<node::PendingRequest>,
 }
 
-/// What falls due.
 #[derive(Clone)]
 enum Timer {
-    /// Is its kubelet still down?
+    /// Checks whether the kubelet is still down.
     Down(SimHost),
-    /// Its lease.
+    /// Renews the lease.
     Lease(SimHost),
-    /// Something failed: once more.
+    /// Retries a failed sync.
     Again(SimHost),
 }
 
-/// The task.
+/// The task that syncs all kubelets.
 struct KubeletManager {
     client: Client,
     config: KubeletConfig,
@@ -148,14 +146,14 @@ struct KubeletManager {
     shared: std::sync::Weak<Shared>,
     hosts: HashMap<Arc<str>, KubeletState>,
     busy: HashSet<Arc<str>>,
-    /// Synced again when the present look is over.
+    /// Hosts that are synced again after the running sync.
     again: HashMap<Arc<str>, SimHost>,
     timers: BTreeMap<(Duration, u64), Timer>,
     last_timer: u64,
     pods: pods::Pods,
 }
 
-/// What came of a look.
+/// The result of a sync.
 struct SyncResult {
     host: SimHost,
     known: KubeletState,
@@ -167,7 +165,7 @@ impl KubeletManager {
         let mut looks = FuturesUnordered::new();
         let mut waiting: std::collections::VecDeque<SimHost> = std::collections::VecDeque::new();
         let pods = kube::Api::<Pod>::all(self.client.clone());
-        // Paced: a server that is gone is no reason to spin.
+        // Backoff: without it, an API server that is gone would be called in a loop.
         let mut pods = Box::pin(watcher::watcher(pods, watcher::Config::default()).default_backoff());
         let mut acts = FuturesUnordered::new();
         loop {
@@ -196,7 +194,7 @@ impl KubeletManager {
                 Some(event) = pods.next() => match event {
                     Ok(Event::Apply(pod) | Event::InitApply(pod)) => self.pods.seen(&pod),
                     Ok(Event::Delete(pod)) => self.pods.gone(&pod),
-                    // The stream goes on by itself; whatever a pod waits for comes again with its next event.
+                    // The watcher reconnects by itself, and a pod that needs work comes again with its next event.
                     Ok(Event::Init | Event::InitDone) | Err(_) => {}
                 },
                 Some(failed) = acts.next() => if let Some(failed) = failed {
@@ -226,7 +224,7 @@ impl KubeletManager {
     fn asked(&mut self, host: SimHost, waiting: &mut std::collections::VecDeque<SimHost>) {
         let address: Arc<str> = host.address().into();
         if !self.busy.insert(address.clone()) {
-            // One look more covers all that were asked for meanwhile.
+            // One further sync covers all requests that came meanwhile.
             if self.again.insert(address, host).is_some() {
                 self.done();
             }
@@ -234,7 +232,7 @@ impl KubeletManager {
         }
         let known = self.hosts.get(&address).cloned().unwrap_or_default();
         let kubelet = config::Kubelet::of(&host);
-        // Nothing of it has to do with its kubelet: most looks end here.
+        // The change did not concern the kubelet; this is the most frequent case.
         let same = match &kubelet {
             Some(kubelet) => known.runs && known.ready && known.ran.as_deref() == Some(kubelet),
             None => !(known.runs || known.overdue && known.ready),
@@ -306,7 +304,7 @@ impl KubeletManager {
             match due {
                 Timer::Again(host) => self.asked(host, waiting),
                 Timer::Down(host) => {
-                    // As the node lifecycle controller does it: nothing was heard for too long.
+                    // As the node lifecycle controller does: the heartbeat timed out.
                     if let Some(known) = self.hosts.get_mut(host.address()) {
                         known.overdue = !known.runs;
                     }
@@ -318,7 +316,7 @@ impl KubeletManager {
                         let (client, now, node) = (self.client.clone(), self.clock.now(), ran.node.clone());
                         let shared = self.shared.clone();
                         tokio::spawn(async move {
-                            // The next one comes soon enough.
+                            // A failed renewal needs no retry: the next one comes soon enough.
                             let _ = node::renew(&client, &node, now).await;
                             if let Some(shared) = shared.upgrade() {
                                 shared.open.fetch_sub(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! A kubelet's Node: how it joins, and what it says of itself.
+//! The Node of a kubelet: how it joins the cluster, and its status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +18,13 @@ use super::config::Kubelet;
 use super::{KubeletConfig, KubeletState};
 use crate::host::SimHost;
 
-/// The taint that the API server gives a new Node, until its controllers have seen it ready.
+/// The taint that the API server sets on a new Node, until its controllers have seen the Node ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// Who signs for kubelets.
+/// The signer of kubelet client certificates.
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-/// A request that nobody answered for so long is made anew.
+/// A certificate request without an answer for this time is recreated.
 const REQUEST_LASTS: Duration = Duration::from_secs(120);
 
-/// A request for a certificate.
 #[derive(Clone, Debug)]
 pub(super) struct PendingRequest {
     name: String,
@@ -33,7 +32,7 @@ pub(super) struct PendingRequest {
     since: Duration,
 }
 
-/// Brings the Node to what the kubelet is, or to what its absence means.
+/// Writes the Node for the state of the kubelet, or for its absence.
 pub(super) async fn sync_node(
     client: &Client,
     clock: &Clock,
@@ -54,7 +53,7 @@ pub(super) async fn sync_node(
     let by = if config.credentials {
         match ensure_credential(client, clock, host, &kubelet, known).await? {
             Some(client) => client,
-            // It is asked for; the answer comes.
+            // The request is pending; its answer triggers a sync.
             None => return Ok(()),
         }
     } else {
@@ -99,7 +98,7 @@ fn said(clock: &Clock, kubelet: &Kubelet) -> Value {
     })
 }
 
-/// False if there is no such Node.
+/// Returns false if the Node does not exist.
 async fn status(client: &Client, clock: &Clock, kubelet: &Kubelet) -> Result<bool, String> {
     let nodes: Api<Node> = Api::all(client.clone());
     let patch = json!({ "status": said(clock, kubelet) });
@@ -133,7 +132,7 @@ async fn register(client: &Client, admin: &Client, clock: &Clock, kubelet: &Kube
         }
         Err(error) => return Err(format!("cannot register its Node: {error}")),
     };
-    // The node lifecycle controller's part: a Node that is ready loses the taint that it was born with.
+    // The part of the node lifecycle controller: a ready Node loses the taint that it was created with.
     let taints = made.spec.and_then(|spec| spec.taints).unwrap_or_default();
     let kept: Vec<_> = taints.iter().filter(|taint| taint.key != NOT_READY).collect();
     if kept.len() < taints.len() {
@@ -144,7 +143,7 @@ async fn register(client: &Client, admin: &Client, clock: &Clock, kubelet: &Kube
         let nodes: Api<Node> = Api::all(admin.clone());
         match nodes.patch(&kubelet.node, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(_) => {}
-            // Somebody was faster, and may have changed the taints: once more, from what is there.
+            // Conflict: the taints may have changed, so try again with the current ones.
             Err(kube::Error::Api(error)) if error.code == 409 => remove_not_ready_taint(&nodes, &kubelet.node).await?,
             Err(error) => return Err(format!("cannot mark its Node as ready: {error}")),
         }
@@ -170,7 +169,7 @@ async fn remove_not_ready_taint(nodes: &Api<Node>, name: &str) -> Result<(), Str
     Err("its Node is modified by others all the time".to_owned())
 }
 
-/// As the node lifecycle controller says it.
+/// Sets the conditions to Unknown, as the node lifecycle controller does.
 async fn unknown(client: &Client, clock: &Clock, node: &str) -> Result<(), String> {
     let nodes: Api<Node> = Api::all(client.clone());
     let silent = conditions(clock, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.");
@@ -182,7 +181,6 @@ async fn unknown(client: &Client, clock: &Clock, node: &str) -> Result<(), Strin
     }
 }
 
-/// Renews the lease of a Node.
 pub(super) async fn renew(client: &Client, node: &str, now: Timestamp) -> Result<(), String> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
     let lease = json!({
@@ -193,7 +191,7 @@ pub(super) async fn renew(client: &Client, node: &str, now: Timestamp) -> Result
     leases.patch(node, &manager, &Patch::Apply(lease)).await.map(drop).map_err(|error| error.to_string())
 }
 
-/// The API server as this kubelet sees it, once it has its certificate.
+/// A client with the kubelet's own certificate, once it has one.
 async fn ensure_credential(
     client: &Client,
     clock: &Clock,
@@ -225,8 +223,8 @@ async fn ensure_credential(
         return Err("its CertificateSigningRequest was denied".to_owned());
     }
     let Some(certificate) = status.certificate else {
-        // Asked again at once: a kubelet that only dropped its request would never be looked at again, and not join when an
-        // API server that was gone for long is back.
+        // Requested again at once: a kubelet that only dropped its request would not be synced again, and would not join when an API server
+        // comes back after a long outage.
         if clock.monotonic().saturating_sub(requested.since) > REQUEST_LASTS {
             known.request = Some(request(client, clock, host, kubelet, &user).await?);
         }
@@ -245,7 +243,7 @@ async fn ensure_credential(
     Ok(Some(as_node()))
 }
 
-/// Asks for a certificate with the credential that the host was given.
+/// Requests a certificate with the host's bootstrap credential.
 async fn request(
     client: &Client,
     clock: &Clock,
@@ -290,7 +288,7 @@ async fn request(
     Ok(PendingRequest { name, key: key.serialize_pem().into(), since: clock.monotonic() })
 }
 
-/// The same API server, as somebody else.
+/// A client of the same API server that impersonates this user.
 fn impersonate(client: &Client, user: &str, groups: &[String]) -> Client {
     let inner = client.clone();
     let user = http::HeaderValue::from_str(user).ok();

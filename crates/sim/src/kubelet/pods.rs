@@ -1,4 +1,4 @@
-//! Pods that are bound to simulated Nodes: they run, and go when they are told to.
+//! Pods that are bound to simulated Nodes: they run, and end when they are deleted.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-/// What a kubelet does about a pod.
+/// What a kubelet does with a pod.
 pub(super) struct PodTask {
     namespace: String,
     name: String,
@@ -30,7 +30,7 @@ struct Bound {
     what: Option<PodAction>,
 }
 
-/// All pods that are bound, and what is to be done about them.
+/// All bound pods, and the pending work on them.
 #[derive(Default)]
 pub(super) struct Pods {
     bound: HashMap<Id, Bound>,
@@ -40,7 +40,7 @@ pub(super) struct Pods {
 }
 
 impl Pods {
-    /// A pod was made or changed.
+    /// Takes note of a created or changed pod.
     pub(super) fn seen(&mut self, pod: &Pod) {
         let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) else { return };
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
@@ -61,7 +61,7 @@ impl Pods {
         }
     }
 
-    /// A pod is gone.
+    /// Takes note of a deleted pod.
     pub(super) fn gone(&mut self, pod: &Pod) {
         let id = (pod.namespace().unwrap_or_default(), pod.name_any());
         if let Some(bound) = self.bound.remove(&id)
@@ -71,7 +71,7 @@ impl Pods {
         }
     }
 
-    /// Whether the kubelet of a Node does anything.
+    /// Sets whether the kubelet of a Node works.
     pub(super) fn alive(&mut self, node: &str, alive: bool) {
         if !alive {
             self.alive.remove(node);
@@ -88,13 +88,13 @@ impl Pods {
         }
     }
 
-    /// What is to be done now.
+    /// The work that is due now.
     pub(super) fn due(&mut self) -> Vec<PodTask> {
         std::mem::take(&mut self.due)
     }
 }
 
-/// Does it; says what went wrong.
+/// Carries out one task; returns the error message if it failed.
 pub(super) async fn act(client: Client, act: PodTask) -> Option<String> {
     let PodTask { namespace, name, uid, what } = act;
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
@@ -120,7 +120,7 @@ pub(super) async fn act(client: Client, act: PodTask) -> Option<String> {
     };
     match done {
         Ok(()) => None,
-        // Gone, or another of the same name.
+        // The pod was deleted, or replaced by another one of the same name.
         Err(kube::Error::Api(error)) if matches!(error.code, 404 | 409) => None,
         Err(error) => Some(format!("pod {namespace}/{name}: {error}")),
     }

@@ -1,4 +1,4 @@
-//! PodDisruptionBudgets are told how many pods they may lose, which the API server asks before it evicts one.
+//! Reconciles the status of PodDisruptionBudgets, which the API server checks before it evicts a pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::reconciler::{ReconcileError, Reconciler};
 use super::view::{NAMESPACE, PodView, SerializedObject};
 use super::workloads::part;
 
-/// Keeps PodDisruptionBudgets.
+/// The controller of PodDisruptionBudgets.
 pub(super) struct Budgets {
     pub(super) budgets: Cache<SerializedObject<PodDisruptionBudget>>,
     pub(super) pods: Cache<PodView>,
@@ -35,7 +35,7 @@ impl Reconciler for Budgets {
         let Some(view) = self.budgets.get(pass.key()) else { return Ok(Next::AwaitChange) };
         let budget = view.read();
         let spec = budget.spec.clone().unwrap_or_default();
-        // One without a selector selects nothing.
+        // A budget without a selector selects nothing.
         let selector = spec.selector.clone().and_then(|selector| Selector::try_from(selector).ok());
         let mut pods = self.pods.by(NAMESPACE, &pass.key().namespace);
         pods.retain(|(_, pod)| pod.active() && selector.as_ref().is_some_and(|selector| selector.matches(&pod.labels)));
@@ -64,7 +64,7 @@ impl Reconciler for Budgets {
 }
 
 impl Budgets {
-    /// How many pods there should be, by those who make them.
+    /// The number of pods that the controllers of these pods declare.
     fn expected(&self, pods: &[(Key, Arc<PodView>)]) -> i32 {
         let mut wanted: BTreeMap<Box<str>, i32> = BTreeMap::new();
         for (key, pod) in pods {
@@ -91,7 +91,7 @@ fn number(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// How many pods must be healthy.
+/// The number of pods that must be healthy.
 fn desired(spec: &PodDisruptionBudgetSpec, expected: i32) -> i32 {
     let share = |value: &IntOrString| match value {
         IntOrString::Int(number) => *number,

@@ -1,4 +1,4 @@
-//! Delays that a test injects into what the meta cluster and etcd do by themselves.
+//! Delays that a test injects into steps of the meta cluster and of etcd.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,50 +6,50 @@ use std::time::Duration;
 
 use fleetwright_kit::Key;
 
-/// A step that can be delayed. Steps of pods and containers are those of members of etcd.
+/// A step that can be delayed. Steps of pods and containers apply to members of etcd only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
-    /// etcd answers which members it has.
+    /// etcd lists its members.
     MemberList,
-    /// etcd was asked to remove a member, and has not done it yet.
+    /// etcd got a request to remove a member, and has not removed it.
     MemberRemove,
-    /// etcd removed a member, and has not answered yet.
+    /// etcd removed a member, and has not answered.
     MemberRemoved,
-    /// etcd was asked to add a member, and has not done it yet.
+    /// etcd got a request to add a member, and has not added it.
     MemberAdd,
-    /// etcd added a member, and has not answered yet.
+    /// etcd added a member, and has not answered.
     MemberAdded,
-    /// etcd was asked to promote a learner, and has not done it yet.
+    /// etcd got a request to promote a learner, and has not promoted it.
     MemberPromote,
-    /// etcd promoted a learner, and has not answered yet.
+    /// etcd promoted a learner, and has not answered.
     MemberPromoted,
     /// The StatefulSet controller creates a volume claim.
     ClaimCreate,
     /// The StatefulSet controller creates a pod.
     PodCreate,
-    /// A pod that is deleted ends.
+    /// A deleted pod stops.
     PodStop,
     /// A container of a new pod starts.
     ContainerStart,
-    /// A container that ended starts again.
+    /// A container that ended restarts.
     ContainerRestart,
-    /// A container that runs becomes ready.
+    /// A running container becomes ready.
     ContainerReady,
     /// The kubelet reports the status of a pod.
     PodStatus,
 }
 
-/// The delays that are wanted. Cheap to clone.
+/// The requested delays. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Delays(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// How long each step is delayed, and how many more times.
+    /// The delay of each step, and how many more times it applies.
     wanted: BTreeMap<Step, (Duration, usize)>,
-    /// How often each step was delayed.
+    /// The number of delays of each step so far.
     happened: BTreeMap<Step, usize>,
-    /// Until when a step of an object is delayed.
+    /// The end of the current delay of a step of an object.
     held: HashMap<(Step, Key), Duration>,
 }
 
@@ -58,27 +58,27 @@ impl Delays {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next `times` of that step are delayed.
+    /// Delays the next `times` of this step.
     pub(super) fn set(&self, step: Step, time: Duration, times: usize) {
         self.state().wanted.insert(step, (time, times));
     }
 
-    /// Nothing is delayed any more, and nothing has been.
+    /// Removes all delays and resets the counts.
     pub(super) fn clear(&self) {
         *self.state() = State::default();
     }
 
-    /// How often a step was delayed.
+    /// The number of times that a step was delayed.
     pub(super) fn happened(&self, step: Step) -> usize {
         self.state().happened.get(&step).copied().unwrap_or_default()
     }
 
-    /// How long this step is delayed, if it is.
+    /// Consumes one delay of this step; none if the step is not delayed.
     pub(super) fn take(&self, step: Step) -> Option<Duration> {
         self.state().take(step)
     }
 
-    /// How long a step of an object is still delayed, if it is: asked again and again until it is not.
+    /// The remaining delay of a step of an object; callers poll it until it is none.
     pub(super) fn wait(&self, step: Step, key: &Key, now: Duration) -> Option<Duration> {
         let mut state = self.state();
         let object = (step, key.clone());

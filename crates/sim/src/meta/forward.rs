@@ -1,4 +1,4 @@
-//! Forwards connections, as kube-proxy does: each new one goes to one of those that are ready at that moment.
+//! Forwards connections as kube-proxy does: each new one goes to a backend that is ready at that moment.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// One address that is listened on; ends, with its connections, when it is dropped.
+/// One listening address. Dropping it closes the listener and its connections.
 pub(super) struct Forward {
     to: Arc<RwLock<Arc<[SocketAddr]>>>,
     task: AbortHandle,
@@ -21,7 +21,7 @@ impl Drop for Forward {
 }
 
 impl Forward {
-    /// Begins to listen.
+    /// Starts to listen.
     pub(super) async fn start(at: SocketAddr, to: &[SocketAddr]) -> std::io::Result<Self> {
         let listener = listen(at)?;
         let to = Arc::new(RwLock::new(Arc::from(to)));
@@ -29,7 +29,7 @@ impl Forward {
         Ok(Self { to, task })
     }
 
-    /// New connections go there from now on.
+    /// Sets the backends of new connections.
     pub(super) fn to(&self, to: &[SocketAddr]) {
         let mut known = self.to.write().unwrap_or_else(PoisonError::into_inner);
         if **known != *to {
@@ -38,7 +38,7 @@ impl Forward {
     }
 }
 
-/// Listens on an address that somebody may have listened on a moment ago.
+/// Listens on an address that another listener may have used a moment ago.
 pub(super) fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
@@ -56,7 +56,7 @@ async fn accept(listener: TcpListener, to: Arc<RwLock<Arc<[SocketAddr]>>>) {
                     let to = to.read().unwrap_or_else(PoisonError::into_inner).clone();
                     connections.spawn(forward_connection(stream, to, turn.clone()));
                 }
-                // Out of file descriptors, most likely: give others the time to close theirs.
+                // Most likely out of file descriptors: wait until other connections are closed.
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -70,7 +70,7 @@ async fn accept(listener: TcpListener, to: Arc<RwLock<Arc<[SocketAddr]>>>) {
 async fn forward_connection(mut from: TcpStream, to: Arc<[SocketAddr]>, turn: Arc<AtomicUsize>) {
     let first = turn.fetch_add(1, Ordering::Relaxed);
     for step in 0..to.len() {
-        // One that just went is passed over: that it is gone is told a moment later.
+        // Skip a backend that just stopped: the list of ready backends is updated a moment later.
         let Ok(mut there) = TcpStream::connect(to[(first + step) % to.len()]).await else { continue };
         let _ = (from.set_nodelay(true), there.set_nodelay(true));
         let _ = tokio::io::copy_bidirectional(&mut from, &mut there).await;

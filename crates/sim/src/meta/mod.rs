@@ -1,12 +1,15 @@
-//! A simulated meta cluster: what Deployments, StatefulSets and Services need to become control planes that answer.
+//! A simulated meta cluster: the parts that Deployments, StatefulSets and Services need to become control planes that answer.
 //!
-//! [`Meta`] runs next to any API server what a real cluster would: the controllers of workloads and Services, a scheduler, and the kubelets of a few nodes. What a container does is known by
-//! the name of its image. Pods and Services have addresses of the loopback network and really listen there, so that nobody who talks to them can tell.
+//! [`Meta`] runs next to any API server the parts of a real cluster: the controllers of workloads and Services, a scheduler, and the kubelets of
+//! a few
+//! nodes. The name of its image decides what a container does. Pods and Services have addresses of the loopback network and really listen there, so
+//! that clients see no difference.
 //!
 //! Everything follows watches. A pod that runs has neither a thread nor a timer.
 //!
-//! Caveats: there is one [`Meta`] for an API server, and no other controller of workloads beside it. Garbage, namespaces and service accounts are the API server's: the embedded
-//! one looks after them itself. Volumes are in memory, and nothing but the claim is made for them. Network policies, resources and priorities are passed over.
+//! Caveats: one [`Meta`] per API server, and no other controller of workloads beside it. The API server itself is responsible for garbage collection,
+//! namespaces and service accounts; the embedded one does all of that. Volumes are in memory, and only the claim is created for them. Network
+//! policies, resources and priorities are ignored.
 
 mod budgets;
 mod delays;
@@ -60,30 +63,32 @@ use workloads::deployment::Deployments;
 use workloads::replica_set::ReplicaSets;
 use workloads::stateful_set::StatefulSets;
 
-/// How the meta cluster behaves.
+/// The configuration of the meta cluster.
 #[derive(Clone, Debug)]
 pub struct MetaConfig {
-    /// How many nodes there are.
+    /// The number of nodes.
     pub nodes: usize,
-    /// The version that their kubelets tell.
+    /// The version that their kubelets report.
     pub version: String,
-    /// How long it takes from a pod's node to its containers.
+    /// The time from the binding of a pod until its containers start.
     pub start: Duration,
-    /// How long a pod that is to go still answers.
+    /// The time for which a terminating pod still answers.
     pub stop: Duration,
-    /// How long it takes until a changed Secret or ConfigMap is seen in a pod. A minute, with real kubelets.
+    /// The time until a pod sees a changed Secret or ConfigMap. A minute, with real kubelets.
     pub refresh: Duration,
-    /// The first wait before a container that ended again is started again; doubles up to `longest_backoff`.
+    /// The first backoff before a container is restarted again; doubles up to `longest_backoff`.
     pub backoff: Duration,
-    /// The longest such wait.
+    /// The longest backoff.
     pub longest_backoff: Duration,
-    /// How long after its last word a node counts as gone.
+    /// The time without a heartbeat after which a node counts as lost.
     pub node_grace: Duration,
-    /// How often controller-managers and schedulers renew their leases. Two seconds, with real ones; for thousands of clusters more, so that they leave room for others.
+    /// The interval of lease renewals of controller-managers and schedulers. Two seconds in real ones;
+    /// thousands of clusters need a longer one to leave CPU for the rest.
     pub lease: Duration,
-    /// Controller-managers and schedulers call their API servers within the process. Thousands of clusters would need more sockets for that than a process may have.
+    /// Whether controller-managers and schedulers call their API servers within the process.
+    /// Thousands of clusters would need more sockets than a process may open.
     pub near: bool,
-    /// How much of the past the objects of each business cluster keep, for watches and lists.
+    /// The limits of the watch history in the store of each business cluster.
     pub history: HistoryLimits,
 }
 
@@ -100,7 +105,7 @@ impl Default for MetaConfig {
             node_grace: Duration::from_secs(40),
             lease: Duration::from_secs(2),
             near: false,
-            // A lease that is renewed every two seconds would otherwise fill thousands of servers with its past.
+            // Leases that are renewed every two seconds would otherwise fill the histories of thousands of servers.
             history: HistoryLimits {
                 history_events: 1000,
                 history_age: Duration::from_secs(60),
@@ -110,14 +115,14 @@ impl Default for MetaConfig {
     }
 }
 
-/// What runs.
+/// The numbers of running things.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Pods that have an address.
     pub pods: usize,
-    /// Containers that run.
+    /// Running containers.
     pub containers: usize,
-    /// Sockets that Services listen on.
+    /// Listening sockets of Services.
     pub sockets: usize,
     /// API servers among the containers.
     pub api_servers: usize,
@@ -130,7 +135,7 @@ pub struct Counts {
 #[error("cannot start the simulated meta cluster: {0}")]
 pub struct StartError(String);
 
-/// A simulated meta cluster; ends when it is dropped.
+/// A simulated meta cluster; dropping it stops it.
 pub struct Meta {
     clock: Clock,
     nodes: Nodes,
@@ -158,10 +163,10 @@ impl fmt::Debug for Meta {
 }
 
 impl Meta {
-    /// Starts it in the present runtime. `client` may do anything.
+    /// Starts a meta cluster in the current runtime. `client` has all rights.
     ///
     /// # Errors
-    /// The API server does not take the nodes, or no address is free.
+    /// The API server refuses the nodes, or no address is free.
     pub async fn start(client: Client, clock: Clock, config: MetaConfig) -> Result<Self, StartError> {
         let failed = |error: reconciler::ReconcileError| StartError(error.to_string());
         let nodes = Nodes::start(&client, config.nodes, &config.version).await.map_err(failed)?;
@@ -244,7 +249,7 @@ impl Meta {
         let (stop, mut stopping) = watch::channel(false);
         let task = tokio::spawn(async move {
             let stop = async move {
-                // A sender that is gone is a stop as well.
+                // A dropped sender means stop as well.
                 let _ = stopping.wait_for(|stop| *stop).await;
             };
             if let Err(error) = operator.run(stop).await {
@@ -273,7 +278,7 @@ impl Meta {
         })
     }
 
-    /// What runs.
+    /// The numbers of running pods, containers and sockets.
     pub fn counts(&self) -> Counts {
         let (pods, containers) = self.sandboxes.count();
         Counts {
@@ -285,12 +290,12 @@ impl Meta {
         }
     }
 
-    /// Nothing is under way but what waits for the clock or is on its way through a socket.
+    /// Whether all work waits for the clock or for data on a socket.
     pub fn is_idle(&self) -> bool {
         self.idle.is_idle()
     }
 
-    /// The address of a Service within the cluster, where it listens.
+    /// The cluster IP on which a Service listens.
     pub fn service_address(&self, namespace: &str, name: &str) -> Option<Ipv4Addr> {
         self.listeners.address(&Key::new(namespace, name))
     }
@@ -301,7 +306,7 @@ impl Meta {
         self.apis.client(ip, administrator())
     }
 
-    /// A client of the API servers of a namespace, within the process and as an administrator: each request goes to one that is ready then.
+    /// A client of the API servers of a namespace, within the process and as an administrator: each request goes to one that is ready at that time.
     pub fn administrator(&self, namespace: &str) -> Client {
         let (pods, sandboxes, apis) = (self.pods.clone(), self.sandboxes.clone(), self.apis.clone());
         let namespace = namespace.to_owned();
@@ -317,7 +322,7 @@ impl Meta {
         Client::new(service, "default")
     }
 
-    /// Ends a container at once, or all of a pod's; says whether one ran.
+    /// Kills a container, or all containers of a pod; returns whether one ran.
     pub fn kill(&self, namespace: &str, pod: &str, container: Option<&str>) -> bool {
         let key = Key::new(namespace, pod);
         let killed = self.sandboxes.kill(&key, container);
@@ -330,7 +335,7 @@ impl Meta {
         self.nodes.names().iter().map(ToString::to_string).collect()
     }
 
-    /// Nothing is heard of a node from now on, and nothing runs there; false if there is no such node.
+    /// Stops the heartbeats of a node and everything on it; returns false if the node does not exist.
     pub fn lose_node(&self, node: &str) -> bool {
         let known = self.nodes.set_lost(node, Some(self.clock.now()));
         for key in self.sandboxes.on(node) {
@@ -340,7 +345,7 @@ impl Meta {
         known
     }
 
-    /// The node is back, with the pods that it had.
+    /// Brings a lost node back, with the pods that it had.
     pub fn return_node(&self, node: &str) -> bool {
         let known = self.nodes.set_lost(node, None);
         self.wake_node(node);
@@ -354,12 +359,12 @@ impl Meta {
         }
     }
 
-    /// Takes everything from the volume of a claim, and ends the pods that use it, as a disk that fails does; false if there is no such claim.
+    /// Empties the volume of a claim and ends the pods that use it, as a disk failure does; returns false if the claim does not exist.
     pub fn wipe(&self, namespace: &str, claim: &str) -> bool {
         let key = Key::new(namespace, claim);
         let Some(volume) = self.volumes.of(&key) else { return false };
         let users = self.pods.by(MOUNTED, &mounted(CLAIM, &key));
-        // First: what is ended may begin again at once.
+        // Wipe first: a container that ends may restart at once.
         volume.wipe();
         for (pod, _) in &users {
             self.sandboxes.kill(pod, None);
@@ -368,56 +373,56 @@ impl Meta {
         true
     }
 
-    /// What a pod of a snapshot left under that name on the volume of a claim.
+    /// The file of this name that a snapshot pod wrote to the volume of a claim.
     pub fn snapshot_file(&self, namespace: &str, claim: &str, file: &str) -> Option<Vec<u8>> {
         kept_file(&self.volumes.of(&Key::new(namespace, claim))?, file)
     }
 
-    /// Declares a version of a component bad, for containers that are started from now on; or good again.
+    /// Declares a version of a component defective, or good again, for containers that are started from now on.
     pub fn declare(&self, component: &str, version: &str, bad: Option<VersionDefect>) {
         self.defects.set(component, version, bad);
     }
 
-    /// Declares what containers of a component do, of those that are started from now on and of which nothing else is known.
+    /// Sets the program of containers of a component without a built-in one, for containers that are started from now on.
     pub fn program(&self, component: &str, program: Program) {
         self.programs.set(component, program);
     }
 
-    /// The next `times` of that step are delayed for that long.
+    /// Delays the next `times` of this step.
     pub fn delay(&self, step: Step, time: Duration, times: usize) {
         self.delays.set(step, time, times);
     }
 
-    /// How often that step was delayed since the last [`end_delays`](Self::end_delays).
+    /// The number of times that this step was delayed since the last [`end_delays`](Self::end_delays).
     pub fn delayed(&self, step: Step) -> usize {
         self.delays.happened(step)
     }
 
-    /// Nothing is delayed any more.
+    /// Removes all delays.
     pub fn end_delays(&self) {
         self.delays.clear();
     }
 
-    /// Starts of members of etcd on empty volumes, where the volume was [`wipe`](Self::wipe)d or the member had started before. Each is told once.
+    /// Starts of etcd members on empty volumes, where the volume was [`wipe`](Self::wipe)d or the member had started before. Each is returned once.
     pub fn empty_starts(&self) -> Vec<EmptyStart> {
         self.etcds.empty_starts()
     }
 
-    /// Starts of members of etcd with a minor that is older than their data, which no etcd does. Each is told once.
+    /// Starts of etcd members with an older minor than their data, which etcd does not support. Each is returned once.
     pub fn older_starts(&self) -> Vec<OlderStart> {
         self.etcds.older_starts()
     }
 
-    /// Declares that a release of Kubernetes removes an API: API servers tell who asked for it since they began.
+    /// Declares that a release of Kubernetes removes an API: API servers report its use since their start.
     pub fn declare_removal(&self, removal: Removal) {
         self.removals.add(removal);
     }
 
-    /// Stops it: what runs ends at once, and nothing is done any more when this returns. The API server's objects stay as they are.
+    /// Stops the meta cluster: all containers end at once, and no work is left when this returns. The API server's objects stay.
     pub async fn stop(mut self) {
         let _ = self.stop.send(true);
         if let Some(task) = self.task.take() {
-            // Ended by a panic, at worst, which was told.
+            // At worst the task panicked, and the panic was reported.
             let _ = task.await;
         }
     }
@@ -437,7 +442,7 @@ fn administrator() -> User {
     User::new("fleetwright-admin", ["system:masters", "system:authenticated"])
 }
 
-/// What is watched.
+/// The watched objects.
 struct Caches {
     deployments: Cache<SerializedObject<Deployment>>,
     replica_sets: Cache<SerializedObject<ReplicaSet>>,
@@ -484,7 +489,7 @@ impl Caches {
     }
 }
 
-/// Nothing is looked at again without a reason.
+/// Controllers without periodic resync.
 fn options() -> Options {
     Options {
         workers: 8,
@@ -509,7 +514,7 @@ fn add_workloads(operator: &mut Operator, caches: &Caches, random: &Random, dela
             let owners = [change.old, change.new].into_iter().flatten().filter_map(|set| set.owner.as_ref());
             owners.filter_map(|owner| owner.key::<Deployment>(change.key)).collect()
         })
-        // Where all old pods must be gone before the first new one.
+        // With strategy Recreate, all old pods must be deleted before the first new one is created.
         .on(&caches.pods, move |change| {
             let gone = change.old.filter(|_| change.new.is_none());
             let set = gone.and_then(|pod| sets.get(&pod.owner.as_ref()?.key::<ReplicaSet>(change.key)?));
@@ -568,7 +573,7 @@ fn add_kubelet(operator: &mut Operator, caches: &Caches, kubelet: Kubelet, waker
     let _ = operator
         .controller(ReconcilerController(kubelet), options())
         .on(&caches.pods, move |change| {
-            // Where a pod goes, one that found no place may find one.
+            // A deleted pod makes room: requeue the pods without a node.
             let waiting = change.new.is_none().then(|| for_pods.by(NODE, "")).into_iter().flatten();
             let waiting = waiting.filter(|(_, pod)| pod.unplaced.is_some()).map(|(key, _)| key);
             waiting.chain([change.key.clone()]).collect()

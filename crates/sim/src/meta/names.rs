@@ -1,9 +1,9 @@
-//! Names that controllers make up.
+//! Generated names of controllers.
 
 use fleetwright_kit::Random;
 use serde::Serialize;
 
-/// No vowels, so that no words come of it, and nothing that is read as something else: Kubernetes' own alphabet.
+/// The alphabet of Kubernetes: no vowels, so that no words result, and no characters that look alike.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 fn spell(mut number: u64, length: usize) -> String {
@@ -15,12 +15,11 @@ fn spell(mut number: u64, length: usize) -> String {
     letters
 }
 
-/// The end of a generated name.
 pub(super) fn suffix(random: &Random) -> String {
     spell(random.below(u64::MAX), 5)
 }
 
-/// A word that stands for a value, the same for the same value in every process (FNV-1a).
+/// A hash of a value that is the same in every process (FNV-1a).
 pub(super) fn digest(value: &impl Serialize) -> String {
     let text = serde_json::to_string(value).unwrap_or_default();
     let hash = text

@@ -1,21 +1,20 @@
-//! Addresses of pods, nodes and services: of the loopback network, so that each can really be listened on, by anybody, without a
-//! device or a route being made.
+//! Addresses of pods, nodes and services. They are of the loopback network, so that any process can listen on them without a device or a route.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Pods, nodes and services get theirs from here, 4096 at a time.
+/// The address range of pods, nodes and services, in blocks of 4096.
 const PODS: AddressRange = AddressRange { first: Ipv4Addr::new(127, 64, 0, 0), bits: 11, block: 20 };
-/// Networks from which an API server gives cluster IPs.
+/// The address range of the cluster IPs of API servers.
 const SERVICES: AddressRange = AddressRange { first: Ipv4Addr::new(127, 96, 0, 0), bits: 11, block: 18 };
 
-/// Who listens here, on the first address of a block, has the block. Nobody else would: it is no port of anything, and outside of the range from
-/// which Linux takes ports for connections.
+/// The process that listens on this port of a block's first address owns the block. The port is outside of the range from which Linux takes ports
+/// for connections, and no component uses it.
 const CLAIM: u16 = 64_640;
 
-/// A part of the loopback network that is given away in blocks. Processes that run at the same time (tests, most of all) must not take each
-/// other's addresses, so that a block is claimed before it is used.
+/// A part of the loopback network that is allocated in blocks. Processes that run at the same time (tests, most of all) must not use each
+/// other's addresses, so that a process claims a block before it uses it.
 #[derive(Clone, Copy)]
 struct AddressRange {
     first: Ipv4Addr,
@@ -23,7 +22,7 @@ struct AddressRange {
     block: u32,
 }
 
-/// A block that is ours for as long as this lives.
+/// A block that this process owns while the value exists.
 struct AddressBlock {
     first: Ipv4Addr,
     _claim: TcpListener,
@@ -33,7 +32,7 @@ impl AddressRange {
     fn claim(self, before: usize) -> Option<AddressBlock> {
         let blocks = 1_u32 << (self.block - self.bits);
         let size = 1_u32 << (32 - self.block);
-        // Where a process begins to look: most find a free one at once.
+        // Where a process starts to search: most processes find a free block at once.
         let start =
             std::process::id().wrapping_mul(0x9E37_79B1).wrapping_add(u32::try_from(before).unwrap_or_default());
         (0..blocks).find_map(|step| {
@@ -51,20 +50,19 @@ static POOL: Mutex<AddressPool> =
 struct AddressPool {
     blocks: Vec<AddressBlock>,
     networks: Vec<AddressBlock>,
-    /// The next address of the last block.
     next: u32,
-    /// Given back, the longest ago first: an address should not come back while somebody still knows its last owner.
+    /// Freed addresses, the oldest first: an address should not be reused while a client still knows its last owner.
     free: VecDeque<Ipv4Addr>,
 }
 
-/// So many addresses rest before one is used again.
+/// The number of freed addresses that stay unused before the oldest is reused.
 const QUARANTINE: usize = 512;
 
 fn pool() -> MutexGuard<'static, AddressPool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An address that nobody else in this process has; given back when the last clone is dropped.
+/// An address that is unique in this process; freed when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Address(Arc<LeasedAddress>);
 
@@ -78,7 +76,7 @@ impl Drop for LeasedAddress {
 }
 
 impl Address {
-    /// Takes one; none if other processes have all of them.
+    /// Allocates an address; none if other processes have all of them.
     pub(super) fn take() -> Option<Self> {
         let mut pool = pool();
         if pool.free.len() > QUARANTINE
@@ -91,7 +89,7 @@ impl Address {
             let before = pool.blocks.len();
             match PODS.claim(before) {
                 Some(block) => pool.blocks.push(block),
-                // Rather an address that did not rest than none.
+                // An address that was freed just now is better than none.
                 None => return pool.free.pop_front().map(|free| Self(Arc::new(LeasedAddress(free)))),
             }
             pool.next = 1;
@@ -102,14 +100,14 @@ impl Address {
         Some(Self(Arc::new(LeasedAddress(address))))
     }
 
-    /// The address.
     pub(super) fn ip(&self) -> Ipv4Addr {
         self.0.0
     }
 }
 
-/// A network for the cluster IPs of a simulated meta cluster (`service_cidr` of an embedded API server): one that can be listened on and that no other process has. It stays ours
-/// until the process ends.
+/// A network for the cluster IPs of a simulated meta cluster (`service_cidr` of an embedded API server): one on which this process can listen
+/// and that
+/// no other process has. The process owns it until it ends.
 pub fn service_network() -> Option<String> {
     let mut pool = pool();
     let before = pool.networks.len();

@@ -1,4 +1,4 @@
-//! The nodes of the simulated meta cluster: machines without anything but a name, an address and a kubelet, which can be lost.
+//! The nodes of the simulated meta cluster: a name, an address and a kubelet each. A test can lose them.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -17,19 +17,17 @@ use super::reconciler::{ReconcileError, Reconciler};
 use super::view::SerializedObject;
 use super::workloads::at_version;
 
-/// Taints of a node that is not ready yet, and of one that nothing is heard from.
+/// The taints of a node that is not ready yet, and of an unreachable one.
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 pub(super) const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-/// The nodes. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Nodes(Arc<Mutex<BTreeMap<Arc<str>, NodeState>>>);
 
-/// A node.
 #[derive(Clone, Debug)]
 pub(super) struct NodeState {
     address: Address,
-    /// Since when nothing is heard of it.
+    /// The time since when the node sends no heartbeats.
     pub(super) lost: Option<Timestamp>,
 }
 
@@ -40,10 +38,10 @@ impl NodeState {
 }
 
 impl Nodes {
-    /// So many nodes, which are in the API server when this returns.
+    /// Creates this number of nodes; the API server has them when this returns.
     ///
     /// # Errors
-    /// No address is free, or the API server does not take them.
+    /// No address is free, or the API server refuses them.
     pub(super) async fn start(client: &Client, number: usize, version: &str) -> Result<Self, ReconcileError> {
         let nodes = Self::default();
         let api: Api<Node> = Api::all(client.clone());
@@ -79,22 +77,22 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// A node, if it is one of ours.
+    /// The state of a node of the simulated cluster.
     pub(super) fn node_state(&self, name: &str) -> Option<NodeState> {
         self.all().get(name).cloned()
     }
 
-    /// Their addresses.
+    /// The addresses of all nodes.
     pub(super) fn addresses(&self) -> Vec<Ipv4Addr> {
         self.all().values().map(NodeState::ip).collect()
     }
 
-    /// Their names.
+    /// The names of all nodes.
     pub(super) fn names(&self) -> Vec<Arc<str>> {
         self.all().keys().cloned().collect()
     }
 
-    /// Nothing is heard of it from now on, or something again. False if there is no such node.
+    /// Marks a node as lost or as back. Returns false if the node does not exist.
     pub(super) fn set_lost(&self, name: &str, lost: Option<Timestamp>) -> bool {
         match self.all().get_mut(name) {
             Some(node_state) => {
@@ -110,11 +108,11 @@ impl Nodes {
     }
 }
 
-/// Keeps what the nodes say of themselves, and what is said of those that do not.
+/// Writes the status of the nodes, and the conditions of lost ones.
 pub(super) struct NodeReconciler {
     pub(super) cache: Cache<SerializedObject<Node>>,
     pub(super) nodes: Nodes,
-    /// How long after its last word a node counts as gone.
+    /// The time without a heartbeat after which a node counts as lost.
     pub(super) grace: Duration,
 }
 
@@ -177,7 +175,7 @@ impl NodeReconciler {
     }
 }
 
-/// When a node of which nothing was heard since then counts as gone.
+/// The time at which a node without heartbeats since `lost` counts as unreachable.
 pub(super) fn unreachable_at(lost: Timestamp, grace: Duration) -> Timestamp {
     lost + SignedDuration::try_from(grace).unwrap_or_default()
 }
@@ -194,12 +192,13 @@ fn ready(heard: bool, now: Timestamp) -> Value {
     })
 }
 
-/// Whether pods may be put on a node.
+/// Whether a node is schedulable.
 pub(super) fn takes_pods(node: &Node) -> bool {
     let spec = node.spec.as_ref();
     let cordoned = spec.and_then(|spec| spec.unschedulable) == Some(true);
     let mut taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
-    // Of taints that are not ours nothing is known about who tolerates them; those of a node that has just come are taken away in a moment.
+    // Any taint of another origin excludes the node, since tolerations are not evaluated here; the not-ready taint of a new node is removed in a
+    // moment.
     let tainted = taints.any(|taint| taint.key != NOT_READY && taint.effect != "PreferNoSchedule");
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ready = conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True");

@@ -1,4 +1,4 @@
-//! A controller whose pass is one function: those of a simulated cluster decide nothing that a person would want to see as a plan.
+//! A controller with a single function per pass: simulated controllers make no decisions that need a plan.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -9,30 +9,30 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 
-/// Brings one object to what it declares.
+/// Reconciles objects of one kind.
 pub(super) trait Reconciler: Send + Sync + 'static {
-    /// In lower case, for logs and field managers.
+    /// The name for logs and field managers, in lower case.
     const NAME: &'static str;
-    /// The kind of its objects.
+    /// The kind of the objects.
     type Kind: Resource<DynamicType = ()>;
 
-    /// Whether there is such an object. If there is none, what was kept for it is let go.
+    /// Whether the object exists. If it does not, the state that was kept for it is dropped.
     fn exists(&self, key: &Key) -> bool;
 
-    /// One look at one object.
+    /// Reconciles one object once.
     fn reconcile(&self, pass: &Pass) -> impl Future<Output = Result<Next, ReconcileError>> + Send;
 }
 
-/// Why a look came to nothing.
+/// The reason why a pass failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReconcileError {
-    /// A write.
+    /// A failed write.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// A read, or a write of another kind.
+    /// A failed read, or a write that does not use the writer.
     #[error(transparent)]
     Call(#[from] kube::Error),
-    /// Something of the machine that all of this runs on.
+    /// An error of the system that runs the simulation.
     #[error("{0}")]
     Machine(String),
 }
@@ -48,7 +48,7 @@ impl StepError for ReconcileError {
 
     fn remedy(&self) -> Remedy {
         match self {
-            // Of a namespace that is just being made or taken down: neither is told by an event of the object.
+            // The namespace was just created or is terminating; the object gets no event about either.
             Self::Write(WriteError::Refused { code: 403 | 404, .. }) => Remedy::Retry,
             Self::Write(error) => error.remedy(),
             Self::Call(kube::Error::Api(status)) if status.is_conflict() => Remedy::DecideAgain,
@@ -57,12 +57,12 @@ impl StepError for ReconcileError {
     }
 }
 
-/// The controller of a reconciler.
+/// The controller that runs a reconciler.
 pub(super) struct ReconcilerController<K>(pub(super) K);
 
 impl<K: Reconciler> Controller for ReconcilerController<K> {
     const NAME: &'static str = K::NAME;
-    /// Simulated, so that nobody counts.
+    /// Without a limit in practice: call counts of the simulation do not matter.
     const BUDGET: Budget = Budget { reads: 10_000, writes: 10_000 };
 
     type Found = ();

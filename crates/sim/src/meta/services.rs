@@ -1,4 +1,4 @@
-//! Services: an address that really listens, and the EndpointSlice that tells who answers there.
+//! Services: an address that really listens, and the EndpointSlice with its backends.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,7 +18,7 @@ use super::reconciler::{ReconcileError, Reconciler};
 use super::view::{NAMESPACE, PodView, SerializedObject};
 use super::workloads::{at_version, owned_by};
 
-/// Keeps Services.
+/// The controller of Services.
 pub(super) struct Services {
     pub(super) services: Cache<SerializedObject<Service>>,
     pub(super) slices: Cache<SerializedObject<EndpointSlice>>,
@@ -27,28 +27,28 @@ pub(super) struct Services {
     pub(super) listeners: ServiceListeners,
 }
 
-/// Where Services listen. Cheap to clone.
+/// The listeners of Services. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct ServiceListeners(Arc<Mutex<HashMap<Key, ServiceListener>>>);
 
 #[derive(Default)]
 struct ServiceListener {
     uid: Box<str>,
-    /// The address under which the Service is known within the cluster.
+    /// The cluster IP.
     cluster: Option<Ipv4Addr>,
-    /// Addresses that are ours to give back: the one above unless the API server gave it, and that of a load balancer.
+    /// Addresses that this controller must free: the one above unless the API server allocated it, and that of a load balancer.
     own: Option<Address>,
     balancer: Option<Address>,
     listening: HashMap<SocketAddr, Forward>,
 }
 
 impl ServiceListeners {
-    /// The address of a Service within the cluster.
+    /// The cluster IP on which a Service listens.
     pub(super) fn address(&self, key: &Key) -> Option<Ipv4Addr> {
         self.all().get(key)?.cluster
     }
 
-    /// How many sockets listen.
+    /// The number of listening sockets.
     pub(super) fn listening(&self) -> usize {
         self.all().values().map(|listener| listener.listening.len()).sum()
     }
@@ -62,7 +62,7 @@ impl ServiceListeners {
     }
 }
 
-/// The Services that a change of a pod matters to.
+/// Requeues the Services that select a changed pod.
 pub(super) fn wake(services: &Cache<SerializedObject<Service>>, change: &Change<'_, PodView>) -> Vec<Key> {
     let told = |pod: &PodView| (pod.ip, pod.ready.is_some(), pod.deleting.is_some(), pod.over, pod.node.clone());
     let (old, new) = (change.old, change.new);
@@ -104,7 +104,7 @@ impl Reconciler for Services {
         let service = view.read();
         let spec = service.spec.clone().unwrap_or_default();
         let selector = spec.selector.clone().unwrap_or_default();
-        // Who answers for one without a selector is known to others.
+        // A Service without a selector gets its endpoints from elsewhere.
         if spec.type_.as_deref() == Some("ExternalName") || selector.is_empty() {
             self.listeners.all().remove(pass.key());
             return Ok(Next::AwaitChange);
@@ -159,7 +159,7 @@ impl Services {
                     },
                     "ownerReferences": [owned_by::<Service>(service, &view.uid)],
                 },
-                // The API takes no endpoint of the loopback network as an address, but for a name it passes.
+                // The API rejects loopback addresses as endpoints, but accepts them as names.
                 "addressType": "FQDN", "endpoints": endpoints, "ports": ports,
             });
             let slice: EndpointSlice = serde_json::from_value(slice).map_err(kube::Error::SerdeError)?;
@@ -180,7 +180,7 @@ impl Services {
         Ok(())
     }
 
-    /// Listens where the Service should, and forwards to the pods that are ready; says where its load balancer is.
+    /// Listens on the addresses of the Service, and forwards to the ready pods; returns the address of its load balancer.
     async fn listen(
         &self,
         key: &Key,
@@ -203,7 +203,7 @@ impl Services {
             let given = spec.cluster_ip.as_ref().and_then(|ip| ip.parse::<Ipv4Addr>().ok());
             let cluster = match given.filter(Ipv4Addr::is_loopback) {
                 Some(given) => given,
-                // Of another network: it cannot be listened on, so that the Service has another address within the simulation.
+                // A cluster IP outside of the simulated network: this process cannot listen on it, so the Service gets another one.
                 None => {
                     if listener.own.is_none() {
                         listener.own = Some(Address::take().ok_or_else(none)?);
@@ -267,7 +267,7 @@ fn endpoint(service: &Key, key: &Key, pod: &PodView, anyway: bool) -> Value {
     })
 }
 
-/// The port of a pod that a port of a Service leads to.
+/// The port of a pod behind a port of a Service.
 fn number(port: &ServicePort, pod: Option<&PodView>) -> Option<u16> {
     let named = match &port.target_port {
         None => return u16::try_from(port.port).ok(),

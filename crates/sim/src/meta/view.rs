@@ -1,4 +1,4 @@
-//! What is kept of the meta cluster's objects. Thousands of control planes are in one process, so that little is: most objects as text, which is read when it is needed.
+//! Compact views of the meta cluster's objects. Thousands of control planes share one process, so most objects are kept as text and parsed on demand.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -14,13 +14,13 @@ use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Objects by the uid of their controller.
+/// The index of objects by the uid of their controller.
 pub(super) const OWNER: &str = "owner";
-/// Pods by their node; those that have none by the empty name.
+/// The index of pods by their node; pods without one have the empty name.
 pub(super) const NODE: &str = "node";
-/// Objects by their namespace.
+/// The index of objects by namespace.
 pub(super) const NAMESPACE: &str = "namespace";
-/// Pods by the Secrets, ConfigMaps and claims that they mount, see [`mounted`].
+/// The index of pods by the Secrets, ConfigMaps and claims that they mount, see [`mounted`].
 pub(super) const MOUNTED: &str = "mounted";
 
 /// A whole object, as text.
@@ -60,14 +60,14 @@ where
 }
 
 impl<K: DeserializeOwned> SerializedObject<K> {
-    /// The object.
+    /// Parses the object.
     pub(super) fn read(&self) -> K {
-        // Written by ourselves from the same type.
+        // The text was serialized here from the same type.
         serde_json::from_str(&self.text).unwrap_or_else(|error| unreachable!("{error}: {}", self.text))
     }
 }
 
-/// A pod.
+/// The cached fields of a pod.
 #[derive(Debug)]
 pub(super) struct PodView {
     pub(super) uid: Box<str>,
@@ -75,17 +75,17 @@ pub(super) struct PodView {
     pub(super) owner: Option<Owner>,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) created: Timestamp,
-    /// When it has to be gone, and the grace that it was given.
+    /// The deletion deadline and its grace period in seconds.
     pub(super) deleting: Option<(Timestamp, i64)>,
     pub(super) node: Option<Box<str>>,
     pub(super) ip: Option<Ipv4Addr>,
-    /// `Succeeded` or `Failed`: nothing happens to it any more.
+    /// `Succeeded` or `Failed`: the phase is final.
     pub(super) over: bool,
-    /// Its containers were started.
+    /// Whether its containers were started.
     pub(super) running: bool,
-    /// Since when it is ready.
+    /// The time since when it is ready.
     pub(super) ready: Option<Timestamp>,
-    /// Why it has no node, as far as that was told.
+    /// The reported reason why it has no node.
     pub(super) unplaced: Option<Box<str>>,
     pub(super) hostname: Option<Box<str>>,
     pub(super) subdomain: Option<Box<str>>,
@@ -131,35 +131,35 @@ impl View for PodView {
 }
 
 impl PodView {
-    /// What it declares.
+    /// Parses the spec.
     pub(super) fn spec(&self) -> PodSpec {
         serde_json::from_str(&self.spec).unwrap_or_else(|error| unreachable!("{error}: {}", self.spec))
     }
 
-    /// It counts: it is neither over nor on its way out.
+    /// Whether the pod is neither finished nor terminating.
     pub(super) fn active(&self) -> bool {
         !self.over && self.deleting.is_none()
     }
 
-    /// Whether it has been ready for that long; else when it will have been, if nothing happens to it.
+    /// Whether it has been ready for this time; otherwise the time when it will have been.
     pub(super) fn available(&self, seconds: i32, now: Timestamp) -> Result<(), Option<Timestamp>> {
         let Some(since) = self.ready else { return Err(None) };
         let due = since + jiff::SignedDuration::from_secs(seconds.into());
         if seconds == 0 || due <= now { Ok(()) } else { Err(Some(due)) }
     }
 
-    /// The values of its indexes.
+    /// The values of the index [`MOUNTED`] for a pod.
     pub(super) fn mounted(key: &Key, pod: &Self) -> Vec<String> {
         pod.mounts.iter().map(|mount| format!("{}/{mount}", key.namespace)).collect()
     }
 }
 
-/// The value of the index [`MOUNTED`] for an object of that kind.
+/// The value of the index [`MOUNTED`] for an object of this kind.
 pub(super) fn mounted(kind: &str, key: &Key) -> String {
     format!("{}/{kind}/{}", key.namespace, key.name)
 }
 
-/// What a pod mounts, as kind and name.
+/// The mounted objects of a pod, as kind and name.
 fn mounts(spec: &PodSpec) -> Vec<Box<str>> {
     let mut found = Vec::new();
     let mut add = |kind: &str, name: Option<&str>| {
@@ -183,7 +183,7 @@ pub(super) const SECRET: &str = "secret";
 pub(super) const MAP: &str = "configmap";
 pub(super) const CLAIM: &str = "claim";
 
-/// That an object is there, and at which version: its content is read when a pod needs it.
+/// The version of an object without its content, which is read when a pod needs it.
 #[derive(Debug)]
 pub(super) struct VersionOnly<K> {
     pub(super) version: Box<str>,
@@ -204,14 +204,14 @@ where
 pub(super) type SecretVersion = VersionOnly<Secret>;
 pub(super) type ConfigMapVersion = VersionOnly<ConfigMap>;
 
-/// A volume claim.
+/// The cached fields of a volume claim.
 #[derive(Debug)]
 pub(super) struct ClaimView {
     pub(super) uid: Box<str>,
     pub(super) version: Box<str>,
     pub(super) bound: bool,
     pub(super) deleting: bool,
-    /// What it asks for.
+    /// The requested size.
     pub(super) size: Option<Box<str>>,
     pub(super) modes: Vec<String>,
 }
@@ -237,7 +237,7 @@ fn uid(meta: &ObjectMeta) -> Box<str> {
     meta.uid.clone().unwrap_or_default().into()
 }
 
-/// The controller of an object.
+/// The controller reference of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     kind: Box<str>,
@@ -246,7 +246,7 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// The key of the controller, if it is of that kind.
+    /// The key of the controller, if it has this kind.
     pub(super) fn key<K: Resource<DynamicType = ()>>(&self, of: &Key) -> Option<Key> {
         (*self.kind == *K::kind(&())).then(|| Key::new(&of.namespace, &self.name))
     }

@@ -1,4 +1,4 @@
-//! Volumes of claims, which live as long as their claims, whatever happens to the pods that use them.
+//! Volumes of claims. They exist as long as their claims, independent of the pods that use them.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -12,13 +12,13 @@ use serde_json::json;
 use super::reconciler::{ReconcileError, Reconciler};
 use super::view::ClaimView;
 
-/// What containers have left on a volume: one thing of each kind. Cheap to clone.
+/// The data that containers stored on a volume: one value of each type. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Volume(Arc<Mutex<HashMap<TypeId, AnyContent>>>);
 
 type AnyContent = Arc<dyn Any + Send + Sync>;
 
-/// Everything was taken from this volume.
+/// A mark: the volume was wiped.
 struct Wiped;
 
 impl fmt::Debug for Volume {
@@ -32,17 +32,17 @@ impl Volume {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is on it of this kind.
+    /// The value of this type on the volume.
     pub(super) fn read<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.contents().get(&TypeId::of::<T>())?.clone().downcast().ok()
     }
 
-    /// Puts something on it.
+    /// Stores a value on the volume.
     pub(super) fn write<T: Send + Sync + 'static>(&self, content: Arc<T>) {
         self.contents().insert(TypeId::of::<T>(), content);
     }
 
-    /// What is on it of this kind; put there if there is nothing.
+    /// The value of this type on the volume; created if it does not exist.
     pub(super) fn ensure<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         if let Some(known) = self.read() {
             return known;
@@ -52,13 +52,13 @@ impl Volume {
         new
     }
 
-    /// Takes everything from it, and remembers that.
+    /// Removes all data, and marks the volume as wiped.
     pub(super) fn wipe(&self) {
         self.contents().clear();
         self.write(Arc::new(Wiped));
     }
 
-    /// Whether what was on it was lost.
+    /// Whether the volume was wiped.
     pub(super) fn wiped(&self) -> bool {
         self.read::<Wiped>().is_some()
     }
@@ -89,7 +89,7 @@ impl Volumes {
     }
 }
 
-/// Gives claims their volumes.
+/// The controller that provides volumes for claims.
 pub(super) struct Claims {
     pub(super) claims: Cache<ClaimView>,
     pub(super) volumes: Volumes,

@@ -61,14 +61,14 @@ async fn a_control_plane_comes_up_and_keeps_what_is_written_at_each_of_its_repli
     }
     let counts = world.meta.counts();
     assert_eq!((counts.api_servers, counts.etcd_members), (2, 3));
-    // Its own authority is trusted, and no other.
+    // The server's own authority is trusted, and no other.
     let ip = pods[0].status.as_ref().unwrap().pod_ip.clone().unwrap();
     let stranger = Authority::new("kubernetes").unwrap();
     let denied = plane.client_at(&stranger, ip.clone(), "operator", &["system:masters"]).await;
     assert!(maps(&denied).list(&Default::default()).await.is_err());
     let nobody = plane.client_at(&plane.ca, ip, "amy", &[]).await;
     assert!(matches!(write(&nobody, "x").await, Err(kube::Error::Api(status)) if status.code == 403));
-    // Also by the port of a node.
+    // The server also answers on the node port.
     let service = world.api::<Service>().get("kube-apiserver").await.unwrap();
     let port = service.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(world.client.clone());
@@ -95,7 +95,7 @@ async fn a_rolling_update_with_surge_keeps_the_service_answering_all_along() {
             let mut failed = Vec::new();
             while !stop.load(Ordering::SeqCst) {
                 let number = done.fetch_add(1, Ordering::SeqCst);
-                // What a closing connection did not take is sent once more, as every client of Kubernetes does.
+                // A request on a connection that is closing is repeated once, as every client of Kubernetes does.
                 let mut wrote = write(&client, &format!("m-{number}")).await.map(drop);
                 if wrote.as_ref().is_err_and(|error| error.to_string().contains("SendRequest")) {
                     wrote = match write(&client, &format!("m-{number}")).await {
@@ -151,7 +151,7 @@ async fn objects_survive_every_api_server_and_every_member_of_etcd_being_killed(
         .await;
     let client = plane.client(&world).await;
     world.until("the object is there", async |_| maps(&client).get("kept").await.ok()).await;
-    // And the pod itself.
+    // The same for a deleted pod.
     world.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default()).await.unwrap();
     world.until("it is gone", async |world| world.pod(&pod.name_any()).await.is_none().then_some(())).await;
     all_ready(&world, 1).await;
@@ -159,7 +159,7 @@ async fn objects_survive_every_api_server_and_every_member_of_etcd_being_killed(
     world.until("the object is there", async |_| maps(&client).get("kept").await.ok()).await;
 }
 
-/// Asks a member of etcd.
+/// Calls a member of etcd.
 async fn ask(plane: &Plane, pod: &Pod, path: &str, body: Value) -> (u16, Value) {
     let ip = pod.status.as_ref().unwrap().pod_ip.clone().unwrap();
     let pair = plane.etcd_client();
@@ -415,7 +415,7 @@ async fn managers_hold_their_leases_and_do_their_work_while_they_run() {
     prove(&world, &client, "first").await;
     sign(&world, &client).await;
 
-    // Its lease goes to the next one; it is given back, so that nobody waits.
+    // The lease moves to the next process; it is released, so that the next one need not wait for its expiry.
     let [deployment, _] = managers(NEW);
     world.apply::<Deployment>(deployment).await;
     world
@@ -451,7 +451,7 @@ async fn managers_hold_their_leases_and_do_their_work_while_they_run() {
     assert!(quotas(&client).get("third").await.unwrap().status.and_then(|status| status.hard).is_none());
 }
 
-/// A certificate request that is approved is signed by the authority that the controller-manager was given.
+/// Checks that an approved certificate request is signed by the controller-manager's authority.
 async fn sign(world: &MetaEnv, client: &Client) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::default();

@@ -1,4 +1,4 @@
-//! The simulated meta cluster does with pods what a real one does.
+//! The simulated meta cluster runs pods as a real one does.
 
 mod control_planes;
 mod plane;

@@ -1,4 +1,4 @@
-//! The objects of one control plane, as the Cluster-Operator writes them, in as few words as possible.
+//! The objects of one control plane, as the Cluster-Operator writes them, in their shortest form.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ pub const OLD: &str = "v1.36.4";
 pub const NEW: &str = "v1.37.1";
 pub const ETCD: &str = "v3.6.16";
 
-/// The name by which the API server is known.
+/// The DNS name of the API server.
 pub fn api_name() -> String {
     format!("kube-apiserver.{NAMESPACE}.svc")
 }
@@ -85,7 +85,7 @@ impl Plane {
         }
     }
 
-    /// Everything, with so many members of etcd and API servers.
+    /// Creates the whole control plane, with these numbers of etcd members and API servers.
     pub async fn build(&self, world: &MetaEnv, members: usize, servers: usize) {
         self.secrets(world).await;
         world.apply::<Service>(etcd_service()).await;
@@ -94,7 +94,7 @@ impl Plane {
         world.apply::<Deployment>(api_servers(servers, OLD)).await;
     }
 
-    /// A client that goes through the Service, which leads to an API server a moment after that is ready.
+    /// A client through the Service, which forwards to an API server a moment after it is ready.
     pub async fn client(&self, world: &MetaEnv) -> kube::Client {
         let ip = world
             .until("the Service has an address", async |world| world.meta.service_address(NAMESPACE, "kube-apiserver"));

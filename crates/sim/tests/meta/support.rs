@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// How long something may take before a test gives up.
+/// The time after which a wait fails the test.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub const NAMESPACE: &str = "fleet-pay-01";
@@ -25,7 +25,7 @@ pub struct MetaEnv {
     _server: Handle,
 }
 
-/// Fast, so that tests are.
+/// A configuration with short delays, so that tests are fast.
 pub fn config() -> MetaConfig {
     MetaConfig {
         start: Duration::from_millis(10),
@@ -84,7 +84,7 @@ impl MetaEnv {
         self.api::<Pod>().get_opt(name).await.unwrap()
     }
 
-    /// Waits until what is asked for is there.
+    /// Waits until `ask` returns a value.
     pub async fn until<T>(&self, what: &str, ask: impl AsyncFn(&Self) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -114,7 +114,7 @@ pub fn tell(pod: &Pod) -> String {
     format!("{} {} {}", pod.name_any(), status["phase"], status["containerStatuses"])
 }
 
-/// What the first container of a pod says of itself.
+/// The status of the first container of a pod.
 pub fn container(pod: &Pod) -> Value {
     let status = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref()?.first());
     serde_json::to_value(status).unwrap_or_default()

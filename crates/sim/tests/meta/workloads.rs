@@ -98,7 +98,7 @@ async fn with_a_surge_of_one_there_are_never_fewer_ready_pods_than_asked_for() {
     let (least, most) = (least.into_inner(), most.into_inner());
     assert!(least >= 2 && most <= 3, "{least} {most}");
     rolled_out(&world, "web:2").await;
-    // And back: the ReplicaSet of the first version is used again.
+    // Roll back: the ReplicaSet of the first version is used again.
     world.apply::<Deployment>(deployment(2, "web:1", json!({}))).await;
     rolled_out(&world, "web:1").await;
     assert_eq!(world.api::<ReplicaSet>().list(&Default::default()).await.unwrap().items.len(), 2);

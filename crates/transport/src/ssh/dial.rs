@@ -1,4 +1,4 @@
-//! From an address to an authenticated connection, hop by hop.
+//! Opens an authenticated connection to an address, hop by hop.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,11 +16,11 @@ use super::stream::{StreamOwner, owned};
 use crate::text::last_line;
 use crate::{Hop, ReachError, Route, TransportLimits};
 
-/// Messages that wait to be read, of one channel. A helper's lines come in few of them.
+/// Unread messages per channel. The lines of a helper come in few messages.
 const CHANNEL_BUFFER: usize = 16;
-/// A host that says nothing is asked whether it lives after this long, at most.
+/// Longest silence of a host before a keepalive is sent.
 const KEEPALIVE: Duration = Duration::from_secs(15);
-/// So many of these questions may go without an answer.
+/// Number of keepalives that may stay without an answer.
 const KEEPALIVES: usize = 3;
 
 /// An authenticated connection to a host. Dropping it ends it at once.
@@ -31,12 +31,12 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// The host key that it showed.
+    /// The host key of the connection.
     pub(crate) fn host_key(&self) -> String {
         lock(&self.seen).key.as_ref().map(keys::line).unwrap_or_default()
     }
 
-    /// Why it ended, if it did.
+    /// Why the connection ended, if it did.
     pub(crate) fn lost(&self) -> Option<String> {
         if !self.handle.is_closed() {
             return None;
@@ -45,7 +45,7 @@ impl Connection {
     }
 }
 
-/// What a connection saw.
+/// Events of a connection.
 #[derive(Default)]
 struct ConnectionEvents {
     key: Option<PublicKey>,
@@ -57,13 +57,13 @@ fn lock(seen: &Mutex<ConnectionEvents>) -> std::sync::MutexGuard<'_, ConnectionE
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is called for what a server does.
+/// The handler of a server's messages.
 pub(crate) struct Client {
     trusted: Option<Vec<KeyData>>,
     seen: Arc<Mutex<ConnectionEvents>>,
 }
 
-/// Servers open no channels to us: dropping the reply refuses.
+/// Servers must not open channels to us: dropping the reply refuses.
 macro_rules! refused {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {
         $(async fn $name(
@@ -124,9 +124,9 @@ impl client::Handler for Client {
     }
 }
 
-/// Connects to the host of a route. The second part is the connections on the way: they live as long as the first.
+/// Connects to the host of a route. The second part is the connections to jump hosts: they must live as long as the first.
 ///
-/// Hosts behind the same jump host do not share a connection to it: within one, whoever does not read what came for it stops all others.
+/// Hosts behind the same jump host do not share a connection to it: within one connection, a channel whose data is not read blocks all others.
 pub(crate) async fn dial(route: &Route, identities: &Identities) -> Result<(Connection, Vec<Connection>), ReachError> {
     let limits = &route.limits;
     let mut hops = route.jumps.iter().chain([&route.host]);
@@ -175,7 +175,7 @@ async fn tcp(hop: &Hop, limits: &TransportLimits) -> Result<TcpStream, ReachErro
         Ok(Err(error)) => return Err(unreachable(format!("{}: {error}", place(hop)))),
         Ok(Ok(socket)) => socket,
     };
-    // Requests are small, and each is waited for.
+    // Requests are small, and each waits for its answer.
     let _ = socket.set_nodelay(true);
     Ok(socket)
 }
@@ -229,7 +229,7 @@ async fn login(handle: &mut Handle<Client>, hop: &Hop, identity: &Identity) -> R
                     place(hop)
                 )));
             }
-            // It does not say. All servers of the last ten years know it.
+            // The server does not name its algorithms. All servers of the last ten years support this one.
             Ok(None) => Some(HashAlg::Sha512),
             Err(error) => return Err(lost(last_line(error.to_string().as_bytes()))),
         },
@@ -257,7 +257,7 @@ async fn login(handle: &mut Handle<Client>, hop: &Hop, identity: &Identity) -> R
     match result {
         Ok(AuthResult::Success) => Ok(()),
         Ok(AuthResult::Failure { remaining_methods, partial_success }) => {
-            // A connection that died looks like a refusal that leaves no way.
+            // A lost connection looks like a rejection without remaining methods.
             if remaining_methods.is_empty() && handle.is_closed() && !partial_success {
                 return Err(lost(
                     "closed by the host, for example after too many login attempts or because it blocks the client address".into(),
@@ -313,7 +313,7 @@ fn config(trusted: Option<&[KeyData]>, limits: &TransportLimits) -> Arc<Config> 
         channel_buffer_size: CHANNEL_BUFFER,
         preferred: Preferred {
             key: keys::algorithms(trusted).into(),
-            // Processors of servers do AES; the other is for those that do not.
+            // Server CPUs accelerate AES; ChaCha20 is for those that do not.
             cipher: (&[cipher::AES_128_GCM, cipher::AES_256_GCM, cipher::CHACHA20_POLY1305, cipher::AES_256_CTR][..])
                 .into(),
             compression: (&[compression::NONE][..]).into(),
@@ -321,7 +321,7 @@ fn config(trusted: Option<&[KeyData]>, limits: &TransportLimits) -> Arc<Config> 
         },
         keepalive_interval: Some(keepalive),
         keepalive_max: KEEPALIVES,
-        // Answers to the above count: this is for a host that does not even take what is sent.
+        // Answers to keepalives count as activity: this is for a host that does not even accept data.
         inactivity_timeout: Some(keepalive * (KEEPALIVES as u32 + 2)),
         ..Config::default()
     })

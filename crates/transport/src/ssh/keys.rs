@@ -11,10 +11,10 @@ use russh::keys::{agent::AgentIdentity, decode_secret_key, ssh_encoding, ssh_enc
 
 use crate::{Login, ReachError, Trust};
 
-/// No more logins are remembered: a fleet has a handful.
+/// Most parsed logins in the cache: a fleet has a handful.
 const MOST_LOGINS: usize = 256;
 
-/// A login that was understood.
+/// A parsed login.
 pub(crate) struct Identity {
     pub(crate) key: Arc<PrivateKey>,
     pub(crate) certificate: Option<Certificate>,
@@ -22,7 +22,7 @@ pub(crate) struct Identity {
     pub(crate) name: String,
 }
 
-/// Logins that were understood, so that a key is parsed once and not for each connection.
+/// Parsed logins, so that a key is parsed once and not for each connection.
 #[derive(Default)]
 pub(crate) struct Identities(Mutex<HashMap<Login, Arc<Identity>>>);
 
@@ -48,7 +48,7 @@ fn parse(login: &Login) -> Result<Identity, ReachError> {
         russh::keys::Error::KeyIsEncrypted => {
             bad("the private key has a passphrase: use a key without one".into())
         }
-        // `ssh-key` takes no number below 32 bytes, and ssh-keygen leaves leading zeros out: so one of 512 such keys ends here.
+        // `ssh-key` accepts no scalar below 32 bytes, and ssh-keygen omits leading zeros: so one of 512 such keys fails here.
         russh::keys::Error::SshKey(ssh_key::Error::Encoding(ssh_encoding::Error::Length)) => bad(
             "cannot parse the private key: invalid length. If ssh-keygen can read it, it is an ECDSA key with leading zeros removed: convert it \
              with ssh-keygen -p -m PKCS8 -f FILE, or create another key"
@@ -81,10 +81,10 @@ fn parse(login: &Login) -> Result<Identity, ReachError> {
     Ok(Identity { key: Arc::new(key), certificate, name })
 }
 
-/// Signs with an RSA key for its certificate. russh's own way says `ssh-rsa-cert-v01`, which stands for SHA-1 and is refused nowadays.
+/// Signs with an RSA key for its certificate. russh itself uses `ssh-rsa-cert-v01`, which stands for SHA-1 and is refused nowadays.
 pub(crate) struct RsaSigner<'a>(pub(crate) &'a PrivateKey);
 
-/// Why it did not sign.
+/// Why signing failed.
 #[derive(Debug)]
 pub(crate) struct SigningError(pub(crate) String);
 
@@ -118,7 +118,7 @@ impl russh::Signer for RsaSigner<'_> {
     }
 }
 
-/// The keys by which a host may prove itself; none to take any.
+/// The trusted host keys; none to accept any.
 pub(crate) fn trusted(trust: &Trust, address: &str) -> Result<Option<Vec<KeyData>>, ReachError> {
     let Trust::Keys(keys) = trust else {
         return Ok(None);
@@ -135,8 +135,8 @@ pub(crate) fn trusted(trust: &Trust, address: &str) -> Result<Option<Vec<KeyData
     Ok(Some(trusted))
 }
 
-/// The host key algorithms that are asked for: those of the trusted keys first, so that a host that has several keys shows the pinned one;
-/// then the others, so that one that has none of them is found to have changed. SHA-1 is not among them.
+/// The requested host key algorithms: those of the trusted keys first, so that a host with several keys uses the pinned one;
+/// then the others, so that a host without any of them is reported as changed. SHA-1 is not among them.
 pub(crate) fn algorithms(trusted: Option<&[KeyData]>) -> Vec<Algorithm> {
     let mut all = vec![
         Algorithm::Ed25519,
@@ -154,12 +154,12 @@ pub(crate) fn algorithms(trusted: Option<&[KeyData]>) -> Vec<Algorithm> {
             })
         })
     };
-    // Stable: the order among equals stays.
+    // A stable sort: the order among equals stays.
     all.sort_by_key(|algorithm| !pinned(algorithm));
     all
 }
 
-/// As in a `known_hosts` file, without the host.
+/// A host key as in a `known_hosts` file, without the host.
 pub(crate) fn line(key: &PublicKey) -> String {
     let plain = PublicKey::new(key.key_data().clone(), "");
     plain.to_openssh().map(|line| line.trim().to_owned()).unwrap_or_else(|_| key.algorithm().as_str().to_owned())
@@ -198,7 +198,7 @@ mod tests {
         assert!(!error.contains("c2VjcmV0"), "{error}");
     }
 
-    /// Of `ssh-keygen -t ecdsa`, with a number of 31 bytes; and what `ssh-keygen -p -m PKCS8` makes of it. No host knows it.
+    /// A key of `ssh-keygen -t ecdsa` with a scalar of 31 bytes, and the same key after `ssh-keygen -p -m PKCS8`. No host trusts it.
     const SHORT: &str = "-----BEGIN OPENSSH PRIVATE KEY-----
 b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAaAAAABNlY2RzYS
 1zaGEyLW5pc3RwMjU2AAAACG5pc3RwMjU2AAAAQQSiBXm61rI2aUyAjuwHllGQpVjBWdm6

@@ -1,10 +1,10 @@
-//! What is run on a host to start the helper there, and to put it there first if it is not.
+//! The script that starts the helper on a host, and delivers it first if it is missing.
 //!
 //! One line without single quotes and backslashes: it is an argument that any login shell can pass on to `sh`.
 
 use crate::Helpers;
 
-/// Words between the script and us. They are unlike anything that a profile or a banner prints.
+/// Markers between the script and us. They are unlike anything that a profile or a banner prints.
 pub(crate) struct Markers {
     first: String,
     second: String,
@@ -16,28 +16,28 @@ impl Markers {
         Self { first: format!("fw{}", word()), second: word() }
     }
 
-    /// What each of the script's own lines begins with. The script puts it together from two halves: a shell that prints the command
+    /// The prefix of each line of the script. The script joins it from two halves: a shell that prints the command
     /// does not print this.
     pub(crate) fn mark(&self) -> String {
         format!("{}{}", self.first, self.second)
     }
 }
 
-/// What the script says.
+/// A line of the script.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ScriptOutput {
     /// The helper is started.
     Ready,
-    /// There is none. The kernel's name, the machine, and what `/etc/os-release` says.
+    /// The helper is missing. The kernel's name, the machine, and the content of `/etc/os-release`.
     Missing { kernel: String, machine: String, os: String },
-    /// It was delivered and is started; what it says of its version.
+    /// The helper was delivered and is started; its version.
     Delivered { version: String },
-    /// It was not delivered: at which point.
+    /// The delivery failed, and where.
     Failed { at: String },
 }
 
 impl ScriptOutput {
-    /// From a line without its mark.
+    /// Parses a line without its mark.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let line = line.trim();
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -57,10 +57,10 @@ impl ScriptOutput {
 
 /// The command. With `verify` the helper's content is compared with its digest even if it was before.
 ///
-/// The fast path runs no program but the helper: its name is its digest, and the file `DIGEST.ok` beside it is younger than it if its content
-/// was compared since it was last written to. All that is in a folder that only root can write to. Whoever is root there can make every
-/// program on the host lie, so that nothing that is asked of the host could tell; the check is for accidents: torn writes, a hand that
-/// slipped, a disk that rots.
+/// The fast path runs no program but the helper: its name is its digest, and the file `DIGEST.ok` beside it is younger than the helper if its content
+/// was compared since it was last written. Both are in a directory that only root can write. A hostile root there can make every
+/// program on the host lie, so that no check on the host could detect it; this check is for accidents: torn writes, a mistaken
+/// command, a failing disk.
 pub(crate) fn start(words: &Markers, helpers: &Helpers, home: &str, verify: bool, root: bool) -> String {
     let digests = helpers.iter().map(|helper| helper.digest()).collect::<Vec<_>>().join(" ");
     let Markers { first, second } = words;
@@ -78,12 +78,12 @@ pub(crate) fn start(words: &Markers, helpers: &Helpers, home: &str, verify: bool
         r#"fail(){ rm -f $t;echo "$m$n failed $1";exit 1;};"#.into(),
         "mkdir -p $H||fail folder;head -c $z|gzip -dc >$t||fail write;good $t||fail digest;".into(),
         "chmod 700 $t&&mv -f $t $h||fail write;w=$($h version)||fail run;touch $h.ok;".into(),
-        // Helpers of other versions stay for as long as somebody may use them: another operator looks at this host as well, before the owner
-        // mark tells it to do no more than that, and each would deliver its own at every look. One that was not compared for 30 days is
+        // Helpers of other versions stay for as long as they may be used: another operator observes this host as well, until the owner
+        // mark limits it to that, and each would deliver its own at every observation. A helper that was not compared for 30 days is
         // deleted; each start of an operator compares its own.
         "find $H -type f -mmin +43200|while read -r o;do b=${o%.ok};".into(),
         "[ $b = $h ]||{ [ $o = $b ]&&[ -e $b.ok ];}||rm -f $b $b.ok;done;".into(),
-        // What is left of deliveries that were cut long ago; those of others may be under way.
+        // Leftovers of deliveries that were interrupted long ago; deliveries of others may be running.
         r#"find $H -name ".*" -type f -mmin +60 -exec rm -f {} +;"#.into(),
         r#"echo "$m$n delivered $w";exec $h serve"#.into(),
     ]

@@ -14,58 +14,58 @@ use tokio::time::{Instant, timeout_at};
 use crate::LinkError;
 use crate::text::{last_line, sanitized};
 
-/// So much of what goes to standard error is kept, for messages.
+/// Bytes of standard error that are kept for messages.
 const KEPT_ERRORS: usize = 2 << 10;
-/// More than this beside what was asked for, and a host is not listened to any more: before the helper's first word, and on
+/// Bytes of unexpected output after which the channel is closed: before the helper's first line, and on
 /// standard error during one request.
 const MOST_NOISE: usize = 64 << 20;
-/// A line of progress counts as so many bytes of it: 65,536 lines are allowed.
+/// Bytes that a line of progress counts for at least: 65,536 lines are allowed.
 const LEAST_NOISE: usize = 1 << 10;
-/// No line of the script is longer.
+/// Longest line of the script.
 const LONGEST_WORD: usize = 16 << 10;
-/// Larger requests are sent in pieces; each that goes out is a sign of life.
+/// Size of the pieces in which requests are sent; each sent piece is a sign of life.
 const PIECE: usize = 256 << 10;
-/// No name, version or line of progress that a host tells is longer…
+/// Longest name, version or line of progress from a host…
 const LONGEST_NAME: usize = 256;
-/// …and no message.
+/// …and longest message.
 const LONGEST_MESSAGE: usize = 1 << 10;
-/// Buffers above this are given back after use.
+/// Buffers above this size are freed after use.
 const KEPT_BUFFER: usize = 64 << 10;
 
 /// A process at the other end of a channel. Dropping it closes the channel.
 pub(crate) struct Session {
     read: ChannelReadHalf,
     write: Option<ChannelWriteHalf<Msg>>,
-    /// What came on standard output and was not used.
+    /// Unread bytes of standard output.
     out: Vec<u8>,
-    /// So much of it was searched for the end of a line.
+    /// Bytes of `out` that were searched for the end of a line.
     searched: usize,
     /// The end of standard error.
     errors: Vec<u8>,
     /// Bytes on standard error since the last request.
     noise: usize,
-    /// How the process ended.
+    /// Exit status of the process.
     status: Option<String>,
 }
 
-/// What came.
+/// An event of the channel.
 enum SessionEvent {
-    /// More on standard output.
+    /// More standard output.
     Stdout,
-    /// Something else.
+    /// Any other event.
     Other,
-    /// Nothing more will.
+    /// The channel has ended.
     Ended,
 }
 
-/// How a request went wrong.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum RequestError {
     /// The channel ended.
     Ended,
-    /// Too late, after that long.
+    /// The timeout of that length is over.
     TimedOut(Duration),
-    /// Not understood.
+    /// The answer is invalid.
     InvalidAnswer(String),
 }
 
@@ -83,7 +83,7 @@ impl Session {
         }
     }
 
-    /// The end of what came on standard error, for people.
+    /// The end of standard error, for people.
     pub(crate) fn errors(&self) -> String {
         last_line(&self.errors)
     }
@@ -93,7 +93,7 @@ impl Session {
         self.status.as_deref().unwrap_or("the channel was closed")
     }
 
-    /// Whether it can be asked: the process is there, and said nothing that nobody asked for.
+    /// Whether the session can be used: the process runs, and has written nothing unexpected.
     pub(crate) fn fit(&mut self) -> bool {
         loop {
             match self.read.wait().now_or_never() {
@@ -129,13 +129,13 @@ impl Session {
                 return SessionEvent::Ended;
             }
             Some(ChannelMsg::Close) => return SessionEvent::Ended,
-            // After the end of the output comes the exit status.
+            // The exit status follows the end of the output.
             Some(_) => {}
         }
         SessionEvent::Other
     }
 
-    /// The next line of the script that started us, without its mark. Whatever else is printed before it is passed over.
+    /// The next line of the script that starts the helper, without its mark. Other output before it is skipped.
     pub(crate) async fn word(&mut self, mark: &str, until: Instant) -> Result<String, RequestError> {
         let mark = mark.as_bytes();
         let mut passed = 0_usize;
@@ -151,7 +151,7 @@ impl Session {
                     return Err(RequestError::InvalidAnswer("an unterminated line".into()));
                 }
             } else {
-                // The mark may have come in part.
+                // The mark may have arrived in part.
                 let useless = self.out.len().saturating_sub(mark.len() - 1);
                 passed += useless;
                 self.out.drain(..useless);
@@ -173,7 +173,7 @@ impl Session {
         }
     }
 
-    /// Listens until the process ended, for its last words: standard error takes another way than standard output and may come later.
+    /// Reads until the process has ended, for its last messages: standard error is a separate stream and may arrive after standard output.
     pub(crate) async fn end(&mut self, until: Instant) {
         while self.noise <= MOST_NOISE && self.out.len() <= LONGEST_WORD {
             let Ok(message) = timeout_at(until, self.read.wait()).await else { return };
@@ -183,8 +183,8 @@ impl Session {
         }
     }
 
-    /// Sends bytes to the process' standard input, and keeps listening meanwhile. Ends early if the process says something on its
-    /// standard output: it does not want more.
+    /// Sends bytes to the process' standard input, and keeps reading meanwhile. Ends early if the process writes to its
+    /// standard output: it accepts no more input.
     pub(crate) async fn pour(&mut self, bytes: Bytes, until: Instant) -> Result<(), RequestError> {
         let Some(write) = &self.write else {
             return Err(RequestError::Ended);
@@ -204,7 +204,7 @@ impl Session {
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     pub(crate) async fn ask(
         &mut self,
         request: &Request,
@@ -230,7 +230,7 @@ impl Session {
                 timeout_at(end, self.read.wait()).await.map_err(|_| RequestError::TimedOut(late))?
             } else {
                 tokio::select! {
-                    // What was sent of a piece is cut from it, so that nothing is sent twice when something is read in between.
+                    // Sent bytes are cut from the piece, so that none is sent twice when output is read in between.
                     sent = tokio::io::AsyncWriteExt::write(&mut writer, &piece) => {
                         let sent = sent.map_err(|_| RequestError::Ended)?;
                         let _ = piece.split_to(sent);
@@ -257,7 +257,7 @@ impl Session {
             while let Some(line) = self.line(longest)? {
                 match parse_answer(request, &line)? {
                     Answer::Progress(progress) => {
-                        // Each costs time, however short it is: a helper sends one in five seconds.
+                        // Each line costs time, however short it is: a helper sends one in five seconds.
                         self.noise = self.noise.saturating_add(line.len().max(LEAST_NOISE));
                         tell(progress);
                     }
@@ -272,7 +272,7 @@ impl Session {
         }
     }
 
-    /// A line that came whole.
+    /// The next complete line.
     fn line(&mut self, longest: usize) -> Result<Option<Vec<u8>>, RequestError> {
         match self.out[self.searched..].iter().position(|byte| *byte == b'\n') {
             Some(found) => {
@@ -299,7 +299,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Without this a step that hangs would keep its channel, and a host that never ends to speak would be heard for as long as the
+        // Without this a step that hangs would keep its channel, and output of a host that never ends would be read for as long as the
         // connection lives.
         if let Some(write) = self.write.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -315,7 +315,7 @@ async fn send(mut writer: impl tokio::io::AsyncWrite + Unpin, bytes: Bytes) -> s
     tokio::io::AsyncWriteExt::write_all(&mut writer, &bytes).await
 }
 
-/// How long the answer's lines may be. A host that is not ours any more must not make us hold megabytes for a yes or no.
+/// Longest line of the answer. A compromised host must not make us hold megabytes for a yes or no.
 fn longest(request: &Request) -> usize {
     match request {
         Request::Observe(_) => 8 << 20,
@@ -328,7 +328,7 @@ fn longest(request: &Request) -> usize {
     .min(LONGEST_LINE)
 }
 
-/// The answer in a line, if it is one to that request. Texts in it are bounded: what is shown to people is not for hosts to decide.
+/// The answer in a line, if it is one to that request. Its texts are bounded: a host must not decide how much is shown to people.
 fn parse_answer(request: &Request, line: &[u8]) -> Result<Answer, RequestError> {
     let answer = serde_json::from_slice(line).map_err(|error| {
         RequestError::InvalidAnswer(format!("{}: {}", last_line(&line[..line.len().min(200)]), error))
@@ -438,7 +438,7 @@ fn bounded_record(mut record: StepRecord) -> StepRecord {
 }
 
 impl RequestError {
-    /// For who asked.
+    /// The error for the caller.
     pub(crate) fn into_link_error(self, session: &Session, lost: Option<String>) -> LinkError {
         match self {
             Self::TimedOut(after) => LinkError::TimedOut(after),

@@ -1,4 +1,4 @@
-//! A stream that ends when its owner is gone.
+//! A stream that ends when its owner is dropped.
 
 use std::io;
 use std::pin::Pin;
@@ -8,10 +8,10 @@ use futures::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
-/// Dropping it ends the stream that was made with it.
+/// Dropping it ends the stream that was created with it.
 ///
-/// russh runs a connection in a task of its own. One whose server stops in the middle of the key exchange listens to nobody but the server:
-/// dropping what waits for it would leave the task and its socket there for ever. Its stream is what we hold in our hands.
+/// russh runs a connection in a task of its own. If its server stops in the middle of the key exchange, that task waits for the server alone:
+/// dropping the future that waits for it would leave the task and its socket for ever. The stream is the only part that we control.
 pub(crate) struct StreamOwner(#[allow(dead_code, reason = "its drop is what is waited for")] oneshot::Sender<()>);
 
 /// The stream. Both halves of it are polled by one task.

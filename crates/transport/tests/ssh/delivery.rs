@@ -1,4 +1,4 @@
-//! How the helper gets onto a host, and what is in its way.
+//! Delivery of the helper to a host, and what can prevent it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -51,20 +51,20 @@ async fn a_helper_that_was_tampered_with_is_served_again() {
     drop(ssh.connect(route(sshd.hop())).await.unwrap());
     let path = sshd.home().join("helper").join(&digest);
 
-    // By somebody who does not care, seen at the next connection.
+    // A careless overwrite, noticed at the next connection.
     script(&path, "#!/bin/sh\necho no\n");
     let link = ssh.connect(route(sshd.hop())).await.unwrap();
     assert!(ask(&*link, "plain", LONG).await.1.is_ok());
     assert_eq!(fs::read_to_string(&path).unwrap(), HELPER);
 
-    // In a way that only its content tells, seen by the next process.
+    // An overwrite that only the content shows, noticed by the next process.
     script(&path, "#!/bin/sh\necho no\n");
     fs::write(path.with_extension("ok"), "").unwrap();
     let link = sshd.ssh_of(all).connect(route(sshd.hop())).await.unwrap();
     assert!(ask(&*link, "plain", LONG).await.1.is_ok());
     assert_eq!(fs::read_to_string(&path).unwrap(), HELPER);
 
-    // Torn, and not executable.
+    // Truncated, and not executable.
     fs::write(&path, &HELPER[..100]).unwrap();
     assert!(ssh.connect(route(sshd.hop())).await.is_ok());
     assert_eq!(fs::read_to_string(&path).unwrap(), HELPER);
@@ -87,7 +87,7 @@ async fn operators_of_two_versions_leave_each_other_s_helpers_alone() {
     let mut expected: Vec<String> = digests.iter().flat_map(|digest| both(digest)).collect();
     expected.sort();
     assert_eq!(delivered(&sshd), expected);
-    // Neither delivers again, however often they take turns.
+    // Neither delivers again, however often they alternate.
     connect(HELPER).await;
     connect(&newer).await;
     assert_eq!((when(&digests[0]), when(&digests[1])), (first, second), "a helper was delivered again");
@@ -128,7 +128,7 @@ async fn a_helper_that_does_not_run_says_why() {
 #[tokio::test]
 async fn an_unknown_architecture_or_system_is_unsupported() {
     let sshd = Setup::new().start();
-    // Only a helper for another architecture is at hand.
+    // Only a helper for another architecture is available.
     let folder = sshd.folder.path().join("foreign");
     fs::create_dir(&folder).unwrap();
     script(&folder.join("fleetwright-host-s390x"), HELPER);
@@ -144,7 +144,7 @@ async fn an_unknown_architecture_or_system_is_unsupported() {
 
 #[tokio::test]
 async fn what_profiles_print_is_passed_over() {
-    // The login shell prints first what its user wants it to.
+    // The login shell first prints text of its user.
     let sshd = Setup::new().configured("ForceCommand echo Welcome; printf 'no end of line'; yes noise | head -c 3M; eval \"$SSH_ORIGINAL_COMMAND\"").start();
     let link = sshd.ssh(HELPER).connect(route(sshd.hop())).await.unwrap();
     assert!(ask(&*link, "plain", LONG).await.1.is_ok());
@@ -171,7 +171,7 @@ async fn a_user_without_commands_is_refused() {
     }
 }
 
-/// A host, and the way to it as a user who is not root. If we are root, it is one of a passwd of its own, in a mount namespace.
+/// A host, and a hop to it as a user who is not root. If the test runs as root, the user is in a passwd of its own, in a mount namespace.
 fn as_somebody() -> (Sshd, Hop) {
     if !is_root() {
         let sshd = Setup::new().start();
@@ -179,7 +179,7 @@ fn as_somebody() -> (Sshd, Hop) {
         return (sshd, hop);
     }
     let sshd = Setup::new().after(&with_user()).start();
-    // What is there would be written by root: here the one who plays it must be able to.
+    // Root would write these files: in this test the simulated root must be able to.
     fs::create_dir_all(sshd.home()).unwrap();
     std::os::unix::fs::chown(sshd.home(), Some(65534), None).unwrap();
     let hop = Hop { user: "steward".into(), ..sshd.hop() };
@@ -189,7 +189,7 @@ fn as_somebody() -> (Sshd, Hop) {
 #[tokio::test]
 async fn a_user_who_is_not_root_becomes_it_by_sudo() {
     let (sshd, hop) = as_somebody();
-    // It stands for the real one, and says that it was used.
+    // It stands for the real sudo, and records its use.
     let used = sshd.home().join("used");
     fs::create_dir_all(sshd.home()).unwrap();
     script(
@@ -211,7 +211,7 @@ async fn a_user_who_may_not_become_root_is_told_what_to_allow() {
         Some(ReachError::SudoRefused(text)) => assert!(text.contains(&format!("{user} ALL=(root) NOPASSWD")), "{text}"),
         other => panic!("{other:?}"),
     }
-    // And where there is none. The folder before it would have one if the machine has it.
+    // The same without sudo. A machine that has sudo would find it in the directory before.
     script(&sudo, "#!/bin/sh\necho 'sh: 1: sudo: not found' >&2\nexit 127\n");
     match sshd.ssh(HELPER).connect(route(hop)).await.err() {
         Some(ReachError::SudoRefused(text)) => assert!(text.contains("not found"), "{text}"),
@@ -227,14 +227,14 @@ fn with_user() -> String {
     format!("chmod 644 {0}; mount --bind {0} /etc/passwd; rm -f {0}", path.display())
 }
 
-/// In a mount namespace of its own, with a small file system for what is put there.
+/// In a mount namespace of its own, with a small file system for the helper.
 #[tokio::test]
 async fn disks_that_take_no_helper_are_told_apart() {
     if !is_root() {
         eprintln!("not shown: only root can mount a small disk");
         return;
     }
-    // Larger than the file system, and not to be compressed.
+    // Larger than the file system, and not compressible.
     let noise: String = (0..400_000).map(|_| char::from(fastrand::u8(b'!'..=b'~'))).collect();
     let large = format!("{HELPER}: '{}'\n", noise.replace('\'', ""));
     for (options, why) in [("size=64k", "disk space"), ("ro", "read-only"), ("noexec", "noexec")] {

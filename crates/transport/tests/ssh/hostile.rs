@@ -1,4 +1,4 @@
-//! Servers that speak SSH well and mean harm.
+//! Hostile servers that speak SSH correctly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,26 +12,26 @@ use russh::{Channel, ChannelId, Disconnect};
 use crate::sshd::{folder, helpers, key, limits};
 use crate::{HELPER, ask};
 
-/// What it does.
+/// The behavior of a hostile server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Attack {
-    /// Says nothing to a login.
+    /// No answer to a login.
     NoLogin,
-    /// Says nothing to the opening of a channel.
+    /// No answer to the opening of a channel.
     NoChannel,
-    /// Takes the command, and says nothing.
+    /// Accepts the command, and sends nothing.
     NoWord,
-    /// Ends the connection with words for a terminal.
+    /// Ends the connection with control characters for a terminal.
     Farewell,
     /// Opens channels to us, of every kind.
     Visits,
-    /// Says that the helper is missing, and takes nothing of it.
+    /// Reports that the helper is missing, and accepts no byte of it.
     NoRoom,
-    /// Says that the helper is there, and then bytes without end.
+    /// Reports that the helper is started, and then sends bytes without end.
     Endless,
-    /// Says that the helper is there, and then to each request what is no answer.
+    /// Reports that the helper is started, and then answers each request with an invalid answer.
     Nested,
-    /// Says another thing than the script does.
+    /// Sends another line than the script does.
     OtherWords,
 }
 
@@ -45,7 +45,7 @@ async fn for_ever() -> ! {
     unreachable!()
 }
 
-/// The mark of the script in a command: whoever runs it knows it.
+/// The mark of the script in a command: a server that runs the command knows it.
 fn mark(command: &str) -> String {
     let part = |name: &str| {
         let at = command.find(name).unwrap() + name.len();
@@ -138,7 +138,7 @@ async fn harmful(harm: Attack, handle: Handle, channel: ChannelId, mark: String,
     }
 }
 
-/// What comes of a connection to such a server, and how many channels it could open to us.
+/// The result of a connection to such a server, and the number of channels that it could open to us.
 async fn meet(harm: Attack) -> (Result<Box<dyn fleetwright_transport::Link>, ReachError>, Arc<AtomicUsize>) {
     let folder = folder();
     let (login, _) = key(folder.path(), "ed25519");
@@ -163,7 +163,7 @@ async fn meet(harm: Attack) -> (Result<Box<dyn fleetwright_transport::Link>, Rea
         matches!(harm, Attack::Visits | Attack::Farewell | Attack::OtherWords | Attack::Endless | Attack::Nested);
     let deliver = if patient { limits().deliver } else { short };
     let limits = TransportLimits { login: login_limit, deliver, silence, ..limits() };
-    // Larger than what the server takes.
+    // Larger than what the server accepts.
     let noise: String = (0..200_000).map(|_| char::from(fastrand::u8(b'a'..=b'z'))).collect();
     let ssh = Ssh::new(helpers(folder.path(), &format!("{HELPER}# {noise}\n")));
     let link = ssh.connect(Arc::new(Route { machine: "m1".into(), host, jumps: vec![], limits })).await;
@@ -205,7 +205,7 @@ async fn helpers_without_end_are_left() {
         let link = meet(harm).await.0.unwrap_or_else(|error| panic!("{harm:?}: {error}"));
         let (_, answer) = ask(&*link, "plain", Duration::from_secs(5)).await;
         assert!(answer.is_err(), "{harm:?}");
-        // Whatever it goes on to say, nobody waits for it longer than he said.
+        // Whatever the server continues to send, the caller waits no longer than its timeout.
         let within = Duration::from_secs(2);
         let (_, answer) = ask(&*link, "plain", within).await;
         assert!(

@@ -1,4 +1,4 @@
-//! Who we are, who the host is.
+//! Authentication of both sides.
 
 use std::fs;
 
@@ -59,9 +59,9 @@ async fn a_host_that_shows_another_key_is_not_logged_in_to() {
         }
         other => panic!("{other:?}"),
     }
-    // Nothing about the user was said to it.
+    // The user name was not sent to the host.
     assert!(!anew.log().contains("user"), "{}", anew.log());
-    // One of another type is another key, too.
+    // A key of another type counts as another key, too.
     drop(anew);
     let other_type = Setup::new().host_keys(&["ecdsa"]).start_at(port, Arc::new(folder()));
     let error = ssh.connect(route(hop)).await.err().unwrap();
@@ -102,7 +102,7 @@ async fn certificates_of_an_authority_are_let_in() {
         };
         let good = ssh.connect(route(sshd.hop_with(&signed(&user(), "always:forever")))).await;
         assert!(good.is_ok(), "{kind}: {}", good.err().unwrap());
-        // Without it, for somebody else, or out of date: not.
+        // Without the certificate, with one for another user, or an expired one, the login fails.
         for (login, why) in [
             (plain.clone(), "authorized_keys"),
             (signed("somebody", "always:forever"), "TrustedUserCAKeys"),
@@ -152,7 +152,7 @@ async fn hosts_behind_jump_hosts_are_reached_and_each_hop_is_pinned() {
     assert!(ask(&*link, "plain", LONG).await.1.is_ok());
     assert_eq!(link.host_key(), host.host_key("ed25519"));
 
-    // Whoever sits on the way cannot pass for another.
+    // A man in the middle cannot pass for another host.
     let mut forged = way.clone();
     forged.jumps[1].trust = Trust::Keys(vec![first.host_key("ed25519")]);
     match ssh.connect(Arc::new(forged)).await.err() {
@@ -162,7 +162,7 @@ async fn hosts_behind_jump_hosts_are_reached_and_each_hop_is_pinned() {
         other => panic!("{other:?}"),
     }
 
-    // A jump host that goes away takes the link with it.
+    // The loss of a jump host ends the link.
     first.cut();
     let (_, answer) = ask(&*link, "plain", LONG).await;
     assert!(matches!(answer, Err(LinkError::Lost(_))), "{answer:?}");

@@ -1,4 +1,4 @@
-//! Against real SSH servers on loopback.
+//! Tests against real SSH servers on loopback.
 
 mod delivery;
 mod hostile;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use fleetwright_transport::{Link, LinkError};
 use fleetwright_wire::{Answer, Request};
 
-/// A helper that does what the id of a recall says.
+/// A helper whose behavior depends on the id of a recall.
 const HELPER: &str = r#"#!/bin/sh
 case $1 in version) echo "fleetwright-host 0.1.0 protocol 2"; exit;; esac
 here=$(dirname "$0")
@@ -44,7 +44,7 @@ fn recall(id: &str) -> Request {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// What it told, and the answer.
+/// The reported progress, and the answer.
 async fn ask(link: &dyn Link, id: &str, within: Duration) -> (Vec<String>, Result<Answer, LinkError>) {
     let told = std::sync::Mutex::new(Vec::new());
     let tell = |progress: fleetwright_wire::Progress| told.lock().unwrap().push(progress.doing);
@@ -52,7 +52,7 @@ async fn ask(link: &dyn Link, id: &str, within: Duration) -> (Vec<String>, Resul
     (told.into_inner().unwrap(), answer)
 }
 
-/// Waits until something holds.
+/// Waits until the condition holds.
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + LONG;
     while !holds() {

@@ -1,4 +1,4 @@
-//! Requests, and helpers that behave badly.
+//! Requests, and faulty helpers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +69,7 @@ async fn a_host_that_is_silent_for_too_long_is_late() {
         ask(&*link, "hang", Duration::from_millis(300)).await.1,
         Err(LinkError::TimedOut(Duration::from_millis(300)))
     );
-    // The link is as good as before.
+    // The link can still be used.
     assert!(ask(&*link, "plain", LONG).await.1.is_ok());
 }
 
@@ -81,7 +81,7 @@ async fn what_is_no_answer_is_nonsense_and_the_link_goes_on() {
         assert!(matches!(answer, Err(LinkError::InvalidAnswer(_))), "{id}: {answer:?}");
         assert!(ask(&*link, "plain", LONG).await.1.is_ok(), "after {id}");
     }
-    // What comes after an answer is not taken for the next one.
+    // Output after an answer is not read as the next answer.
     assert!(ask(&*link, "late-words", LONG).await.1.is_ok());
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(ask(&*link, "plain", LONG).await.1.is_ok());

@@ -1,4 +1,4 @@
-//! Servers that hang, lie or are none.
+//! Servers that hang, send wrong data or do not speak SSH.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::sshd::{Setup, folder, helpers, key, limits};
 use crate::{HELPER, until};
 use fleetwright_transport::Ssh;
 
-/// A server that says these bytes and then nothing, and how many it serves.
+/// A server that sends these bytes and then nothing, and the number of its connections.
 async fn saying(bytes: Vec<u8>) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -47,7 +47,7 @@ fn way(port: u16, limits: TransportLimits) -> (tempfile::TempDir, Ssh, Arc<Route
 #[tokio::test]
 async fn servers_that_hang_cost_the_login_limit_and_nothing_after_it() {
     let mut kex = b"SSH-2.0-OpenSSH_9.9\r\n".to_vec();
-    // A key exchange that begins and never goes on: the length of a packet, and a part of it.
+    // A key exchange that starts and never continues: the length of a packet, and a part of it.
     kex.extend_from_slice(&[0, 0, 4, 0, 8, 20]);
     for bytes in [b"".to_vec(), b"SSH-2.0-OpenSSH_9.9\r\n".to_vec(), b"SSH-2.0-Open".to_vec(), kex] {
         let (port, served) = saying(bytes).await;
@@ -91,7 +91,7 @@ async fn nobody_there_and_no_such_name_are_unreachable() {
 #[tokio::test]
 async fn a_host_that_stops_answering_closes_its_link() {
     let sshd = Setup::new().start();
-    // A cable that can be pulled: nothing goes through it any more, and nobody is told.
+    // A cable that can be pulled: no byte passes any more, and neither side is notified.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let pulled = Arc::new(tokio::sync::Notify::new());

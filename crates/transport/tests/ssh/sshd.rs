@@ -1,4 +1,4 @@
-//! A real sshd on loopback, with keys, users and folders of its own.
+//! A real sshd on loopback, with keys, users and directories of its own.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 
 use fleetwright_transport::{Helpers, Hop, Login, Route, Ssh, TransportLimits, Trust};
 
-/// A running sshd. Ended with it.
+/// A running sshd. Dropping it ends the process.
 pub struct Sshd {
     pub port: u16,
     pub folder: Arc<tempfile::TempDir>,
     child: Child,
 }
 
-/// How an sshd is started.
+/// The options of an sshd.
 pub struct Setup {
     host_keys: Vec<&'static str>,
     extra: String,
-    /// Run before it, in the same mount namespace of its own.
+    /// Commands to run before it, in the same mount namespace of its own.
     first: Option<String>,
 }
 
@@ -31,20 +31,20 @@ impl Setup {
         Self { host_keys: vec!["ed25519"], extra: String::new(), first: None }
     }
 
-    /// Host keys of these types.
+    /// Sets the types of its host keys.
     pub fn host_keys(mut self, types: &[&'static str]) -> Self {
         self.host_keys = types.to_vec();
         self
     }
 
-    /// Lines for its configuration.
+    /// Adds lines to its configuration.
     pub fn configured(mut self, lines: &str) -> Self {
         self.extra.push_str(lines);
         self.extra.push('\n');
         self
     }
 
-    /// In a mount namespace of its own, after these commands. Needs root.
+    /// Runs it in a mount namespace of its own, after these commands. Needs root.
     pub fn after(mut self, commands: &str) -> Self {
         self.first = Some(commands.to_owned());
         self
@@ -52,16 +52,16 @@ impl Setup {
 
     pub fn start(self) -> Sshd {
         let folder = Arc::new(folder());
-        // Another process may take a port between its being found free and sshd's listening on it.
+        // Another process may take a port between the search for a free one and sshd's listening on it.
         (0..5).find_map(|_| self.try_start(free_port(), folder.clone())).expect("a port stays free for sshd")
     }
 
-    /// On that port, with what is in that folder: a host installed anew, if the folder is another.
+    /// Starts it on that port, with the files in that directory: a reinstalled host, if the directory is another.
     pub fn start_at(self, port: u16, folder: Arc<tempfile::TempDir>) -> Sshd {
         self.try_start(port, folder).expect("the port is free")
     }
 
-    /// Nothing if the port is not free.
+    /// None if the port is not free.
     fn try_start(&self, port: u16, folder: Arc<tempfile::TempDir>) -> Option<Sshd> {
         let at = folder.path();
         if is_root() {
@@ -80,7 +80,7 @@ impl Setup {
             config.push_str(&format!("HostKey {}\n", key.display()));
         }
         config.push_str(&self.extra);
-        // What the real one does for who may, for tests that do not run as root.
+        // Does what the real program does for authorized users, for tests that do not run as root.
         fs::create_dir_all(at.join("bin")).unwrap();
         script(&at.join("bin/sudo"), "#!/bin/sh\n[ \"$1\" = -n ] || exit 1\nshift\nexec \"$@\"\n");
         fs::write(at.join("config"), config).unwrap();
@@ -124,7 +124,7 @@ impl Setup {
 }
 
 impl Sshd {
-    /// As a client sees it: a new key that it accepts, and the host key pinned.
+    /// The hop for a client: a new key that the server accepts, and the pinned host key.
     pub fn hop(&self) -> Hop {
         self.hop_with(&self.new_key("ed25519"))
     }
@@ -139,7 +139,7 @@ impl Sshd {
         }
     }
 
-    /// A key of that type that is let in.
+    /// A new key of that type that the server accepts.
     pub fn new_key(&self, kind: &str) -> Login {
         let (login, public) = key(self.folder.path(), kind);
         let mut file =
@@ -148,7 +148,7 @@ impl Sshd {
         login
     }
 
-    /// As it is pinned.
+    /// The host key as a pinned line.
     pub fn host_key(&self, kind: &str) -> String {
         let line = fs::read_to_string(self.folder.path().join(format!("host_{kind}.pub"))).unwrap();
         line.split(' ').take(2).collect::<Vec<_>>().join(" ").trim().to_owned()
@@ -158,7 +158,7 @@ impl Sshd {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// A transport whose helper is this script, with a home in this host's folder.
+    /// A transport whose helper is this script, with its home in this host's directory.
     pub fn ssh(&self, helper: &str) -> Ssh {
         self.ssh_of(helpers(self.folder.path(), helper))
     }
@@ -167,7 +167,7 @@ impl Sshd {
         Ssh::with_home(helpers, self.home().to_str().unwrap())
     }
 
-    /// Where things are put on this host.
+    /// The home directory of the helper on this host.
     pub fn home(&self) -> PathBuf {
         self.folder.path().join("home")
     }
@@ -177,10 +177,10 @@ impl Sshd {
         children(self.child.id())
     }
 
-    /// Ends all connections, as a cable that is pulled: nothing is said.
+    /// Ends all connections like a pulled cable: without any message.
     pub fn cut(&self) {
         for child in self.children() {
-            // With the privileges dropped there are two for each.
+            // With privilege separation each connection has two processes.
             for process in children(child) {
                 if command(process).starts_with("sshd") {
                     kill(process);
@@ -199,7 +199,7 @@ impl Drop for Sshd {
     }
 }
 
-/// A folder that every user can look into.
+/// A directory that every user can read.
 pub fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -215,7 +215,7 @@ pub fn helpers(folder: &Path, content: &str) -> Helpers {
         other => other,
     };
     script(&at.path().join(format!("fleetwright-host-{arch}")), content);
-    // It stays until the whole folder goes: it is read again when it is delivered.
+    // The file stays until the whole directory is removed: it is read again at delivery.
     Helpers::find(&at.keep()).unwrap()
 }
 
@@ -277,7 +277,7 @@ fn children(parent: u32) -> Vec<u32> {
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // The name in brackets may hold anything: the parent is the second after it.
+        // The name in parentheses may contain anything: the parent pid is the second field after it.
         let of = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
         if of == Some(parent) {
             children.push(id);

@@ -1,4 +1,4 @@
-//! What an idle server costs when one process holds many, and what a call within the process costs.
+//! Measures the cost of an idle server when one process runs many, and of a call within the process.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -15,12 +15,12 @@ use crate::report::{Report, Unit};
 /// Calls within the process that are timed.
 const CALLS: usize = 2_000;
 
-/// The row for the memory of one idle server. A real one is beside it as it is, in processes of its own.
+/// The row for the memory of one idle server. A real one is measured beside it, in its own processes.
 pub(crate) fn memory_row(count: usize) -> String {
     format!("one idle server of {count} in a process: memory")
 }
 
-/// Runs `bench idle COUNT` and notes what it tells.
+/// Runs `bench idle COUNT` and records its output.
 pub(crate) async fn measure(report: &mut Report, count: usize) -> Result<()> {
     eprintln!("bench:          starting {count} servers in one process");
     let output = tokio::process::Command::new(std::env::current_exe()?)
@@ -48,11 +48,11 @@ pub(crate) async fn measure(report: &mut Report, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Holds many servers and tells what one of them costs.
+/// Runs many servers and prints the cost of one.
 pub(crate) async fn child(arguments: &[String]) -> Result<()> {
     let count: usize = arguments.first().context("how many?")?.parse()?;
     let own = std::process::id();
-    // What all servers share is made by the first.
+    // The first server creates the shared state.
     let first = Server::start(Config::default()).await?;
     settle().await;
     let before = process::resident(own)?;

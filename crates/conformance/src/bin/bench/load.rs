@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::idle;
 use crate::report::{Report, Unit};
 
-/// How much of everything.
+/// The sizes of the workloads.
 pub(crate) struct Sizes {
     creates: usize,
     updates: usize,
@@ -64,9 +64,9 @@ impl Sizes {
 
 /// Requests in flight at a time.
 const WORKERS: usize = 16;
-/// No workload goes on for longer; what was done by then is what counts.
+/// The time limit of a workload; the work done by then counts.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long to wait for memory to settle before it is read.
+/// The wait for memory to settle before it is read.
 const SETTLE: Duration = Duration::from_secs(3);
 const PACE: Duration = Duration::from_millis(10);
 const LISTS: usize = 5;
@@ -125,7 +125,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// A crowd of requests: how many in a second, how long one takes, what it costs the server.
+    /// Concurrent requests: throughput, latency, and the cost for the server.
     async fn storm(
         &mut self,
         name: &str,
@@ -146,7 +146,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// One writer, many watchers: first at a pace that leaves everybody time, then as fast as it goes.
+    /// One writer, many watchers: first at a moderate pace, then as fast as possible.
     async fn fan_out(&mut self, sizes: &Sizes) -> Result<()> {
         let watchers = sizes.watchers;
         call(self.client, post(WATCHED, &config_map(0, 0))?).await?;
@@ -195,7 +195,7 @@ impl Bench<'_> {
                     let frame = watch.frame().await.context("a watch ended")??;
                     let Ok(data) = frame.into_data() else { continue };
                     let now = started.elapsed();
-                    // One line is one event, and they come in the order of the writes.
+                    // One line is one event, in the order of the writes.
                     seen.extend(data.iter().filter(|byte| **byte == b'\n').map(|_| now));
                 }
                 anyhow::Ok((watch, seen))
@@ -269,7 +269,7 @@ fn continue_token(list: &[u8]) -> Result<String> {
     Ok(token.replace('+', "%2B").replace('=', "%3D"))
 }
 
-/// Where the requests of an earlier storm are to go again.
+/// The targets of a second storm of requests.
 fn on_one_of(
     count: usize,
     make: impl Fn(usize) -> Result<Request<Vec<u8>>> + Send + Sync + 'static,
@@ -283,7 +283,7 @@ async fn prepare(client: &Client) -> Result<()> {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         call(client, post("/api/v1/namespaces", &namespace)?).await?;
     }
-    // Pods need it, and no controller makes it for the real server here. The embedded one may have been quicker.
+    // Pods need the account, and no controller creates it for the real server here. The embedded one may have been quicker.
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
     let request = post(&format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts"), &account)?;
     let answer = client.send(request.map(Body::from)).await?;
@@ -303,7 +303,7 @@ async fn fill(client: &Client, from: usize, to: usize) -> Result<()> {
     Ok(())
 }
 
-/// Sends requests, some at a time, and tells how long each took.
+/// Sends requests with limited concurrency, and returns the latency of each.
 async fn storm(
     client: &Client,
     numbers: std::ops::Range<usize>,

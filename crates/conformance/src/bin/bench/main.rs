@@ -54,7 +54,7 @@ fn main() -> Result<()> {
             println!("{USAGE}");
             Ok(())
         }
-        // The bench runs itself so, to have a process whose memory is nothing but servers.
+        // The bench runs itself with this argument, to have a process that contains only servers.
         Some("idle") => runtime.block_on(idle::child(&arguments[1..])),
         _ => runtime.block_on(run(&options(&arguments)?)),
     }

@@ -6,7 +6,7 @@ use fleetwright_conformance::ServerKind;
 use fleetwright_lab::measure::{format_number, machine};
 use serde_json::{Value, json};
 
-/// What a number counts, and so which way is better.
+/// The quantity of a number, and whether less or more is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Operations in a second.
@@ -41,7 +41,7 @@ struct Row {
 }
 
 impl Row {
-    /// How many times as much the real server needs, whatever the unit: more than one is in favour of the embedded one.
+    /// The ratio between the real server and the embedded one, in any unit: more than one is in favour of the embedded one.
     fn ratio(&self) -> Option<f64> {
         let (embedded, real) = (self.embedded?, self.real?);
         let (cost, base) = if self.unit == Unit::PerSecond { (embedded, real) } else { (real, embedded) };
@@ -61,7 +61,7 @@ impl Report {
         Self { machine, kind: ServerKind::Embedded, rows: Vec::new() }
     }
 
-    /// What comes next is of this server.
+    /// Sets the server of the following rows.
     pub(crate) fn begin(&mut self, kind: ServerKind) {
         self.kind = kind;
     }

@@ -103,7 +103,7 @@ async fn the_name_of_a_namespace_is_a_label(ctx: Ctx) -> Result<()> {
     let path = "/api/v1/namespaces";
     let mistakes = ["metadata.name: Invalid value: \"a.b\": must not contain dots"];
     invalid(ctx.post(path, &json!({"metadata": {"name": "a.b"}})).await?, "Namespace \"a.b\"", &mistakes)?;
-    // The label that names it cannot be taken away.
+    // The name label cannot be removed.
     let patch = json!({"metadata": {"labels": {"kubernetes.io/metadata.name": "other"}}});
     let space = merge(&ctx, format!("{path}/{}", ctx.ns), &patch).await?.code(200)?;
     assert_eq!(space["metadata"]["labels"]["kubernetes.io/metadata.name"], ctx.ns.as_str());
@@ -325,7 +325,7 @@ async fn a_certificate_request_knows_who_asked(ctx: Ctx) -> Result<()> {
     assert_eq!(made["spec"]["username"], "somebody");
     assert_eq!(made["spec"]["groups"], json!(["example", "system:masters", "system:authenticated"]));
     assert_eq!(made["status"], json!({}));
-    // What was asked for stays as it is.
+    // The requested spec stays unchanged.
     let changed = merge(&ctx, format!("{REQUESTS}/{name}"), &json!({"spec": {"signerName": "example.com/b"}})).await?;
     assert_eq!(changed.code(200)?["spec"]["signerName"], "example.com/signer");
     Ok(())

@@ -30,7 +30,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The default account and the certificate come a moment after the namespace.
+/// The default account and the certificate are created a moment after the namespace.
 pub(super) async fn create(ctx: &Ctx, body: &Value) -> Result<Value> {
     eventually("the namespace has its account", async || ctx.get(ctx.core("serviceaccounts/default")).await?.ok())
         .await?;

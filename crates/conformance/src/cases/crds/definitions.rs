@@ -396,7 +396,7 @@ async fn a_conversion_webhook_is_refused(ctx: Ctx) -> Result<()> {
     let mut crd = Crd::open(&ctx);
     crd.body["spec"]["conversion"] = json!({"strategy": "Webhook"});
     let wanted = match ctx.kind() {
-        // The real one takes webhooks; this one is refused because it is not whole.
+        // The real server accepts webhooks; this one is refused because it is incomplete.
         ServerKind::Real => vec![
             cause(
                 "Required",

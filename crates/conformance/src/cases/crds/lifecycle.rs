@@ -161,7 +161,7 @@ async fn a_changed_schema_is_served(ctx: Ctx) -> Result<()> {
     .await
 }
 
-/// Waits until the definition is gone and nothing of it is served.
+/// Waits until the definition is deleted and its resource is no longer served.
 async fn gone(ctx: &Ctx, crd: &Crd) -> Result<()> {
     eventually("the definition is gone", async || {
         let message = format!("customresourcedefinitions.apiextensions.k8s.io \"widgets.{}\" not found", crd.group);

@@ -1,4 +1,4 @@
-//! Nodes: how they come in, and what they may do.
+//! Nodes: how they join, and their rights.
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine;
@@ -274,7 +274,7 @@ async fn a_node_makes_mirror_pods_only(ctx: Ctx) -> Result<()> {
     );
     let plain = pod(&ctx, "one", &own, "a");
     node.post(ctx.core("pods"), &plain).await?.refused_with(403, "Forbidden", &message)?;
-    // Nor does it get at a Secret by way of a pod of its own making.
+    // The node cannot read a Secret through a pod that it creates, either.
     let mut mirror = plain;
     mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
     node.post(ctx.core("pods"), &mirror).await?.refused(403, "Forbidden")?;

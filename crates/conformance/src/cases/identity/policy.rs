@@ -99,7 +99,7 @@ async fn the_right_to_impersonate_can_be_granted(ctx: Ctx) -> Result<()> {
         .await?;
     whoami_as(&ann, &[("impersonate-user", "eve")]).await?.refused(403, "Forbidden")?;
     let headers = [("impersonate-user", "bob"), ("impersonate-group", "staff")];
-    // Which of its ways to impersonate the refusal is about depends on what the real server remembers of the user.
+    // The impersonation mode in the refusal depends on the real server's cache of the user.
     whoami_as(&ann, &headers).await?.refused(403, "Forbidden")?;
     Ok(())
 }

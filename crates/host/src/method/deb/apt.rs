@@ -1,4 +1,4 @@
-//! Calls of apt and dpkg: what they are told, what they say, and what to do when they fail.
+//! Calls of apt and dpkg: their options, their output, and what to do when they fail.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use super::package_cache::archives;
 use super::{MethodContext, MethodError, RemovalEffects, ended};
 use crate::system::{ProgramResult, ProgramRun};
 
-/// A question to apt that changes nothing takes seconds; a minute means that it is stuck.
+/// Timeout of a query to apt. A query changes nothing and takes seconds; after minutes it is stuck.
 const LOOK: Duration = Duration::from_secs(120);
 
-/// Between two attempts while another program holds a lock.
+/// Delay before the next attempt while another program holds a lock.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Nobody is there to answer questions, and nobody restarts services behind our back.
+/// No terminal answers questions, and needrestart must not restart services.
 const ENV: &[(&str, &str)] = &[
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
     ("LC_ALL", "C.UTF-8"),
@@ -23,9 +23,9 @@ const ENV: &[(&str, &str)] = &[
     ("UCF_FORCE_CONFFOLD", "1"),
 ];
 
-/// What every call of apt-get is told.
+/// Options of every call of apt-get.
 pub(super) fn options(work: &mut MethodContext<'_>) -> Result<Vec<String>, MethodError> {
-    // apt makes this folder only where it keeps its own archives.
+    // apt creates this directory only in its own archives.
     let partial = format!("{}/partial/.made", archives(work));
     if work.system.stat(&partial).map_err(MethodError::io(&partial))?.is_none() {
         work.system.write(&partial, b"", 0o600, "root", "root").map_err(MethodError::io(&partial))?;
@@ -40,7 +40,7 @@ pub(super) fn options(work: &mut MethodContext<'_>) -> Result<Vec<String>, Metho
         format!("DPkg::Lock::Timeout={left}"),
         format!("Dir::Cache::archives={}/", archives(work)),
         "APT::Keep-Downloaded-Packages=true".to_owned(),
-        // Our folders are for root alone.
+        // Our directories are readable by root alone.
         "APT::Sandbox::User=root".to_owned(),
         "Acquire::Retries=2".to_owned(),
         "Acquire::http::Timeout=30".to_owned(),
@@ -49,7 +49,7 @@ pub(super) fn options(work: &mut MethodContext<'_>) -> Result<Vec<String>, Metho
         options.extend(["-o".to_owned(), setting]);
     }
     if work.offline {
-        // Only what is on the host: `--no-download` would refuse files that are named as well.
+        // Without sources apt uses only files on the host: `--no-download` would also refuse files named on the command line.
         for setting in [
             "Dir::Etc::SourceList=/dev/null",
             "Dir::Etc::SourceParts=/dev/null",
@@ -66,7 +66,7 @@ pub(super) fn options(work: &mut MethodContext<'_>) -> Result<Vec<String>, Metho
     Ok(options)
 }
 
-/// Asks something that changes nothing and does not belong into the step's output.
+/// Runs a query that changes nothing and does not belong in the step's output.
 pub(super) fn look(work: &MethodContext<'_>, argv: &[&str]) -> Result<ProgramResult, MethodError> {
     let within = work.left()?.min(LOOK);
     let name = argv.first().copied().unwrap_or_default();
@@ -79,7 +79,7 @@ pub(super) fn look(work: &MethodContext<'_>, argv: &[&str]) -> Result<ProgramRes
     Ok(ran)
 }
 
-/// What apt-get would do.
+/// The effects of an apt-get call, as apt-get simulates them.
 pub(super) fn simulate(work: &mut MethodContext<'_>, argv: &[&str]) -> Result<RemovalEffects, MethodError> {
     let mut asked = argv.to_vec();
     if !asked.contains(&"--simulate") {
@@ -93,7 +93,7 @@ pub(super) fn simulate(work: &mut MethodContext<'_>, argv: &[&str]) -> Result<Re
     Ok(effects(&ran.stdout))
 }
 
-/// Reads `Inst NAME [OLD] (NEW …)`, `Remv NAME [OLD]` and `Purg NAME [OLD]`. What is only upgraded is neither coming nor going.
+/// Parses `Inst NAME [OLD] (NEW …)`, `Remv NAME [OLD]` and `Purg NAME [OLD]`. An upgrade counts neither as installed nor as removed.
 fn effects(said: &str) -> RemovalEffects {
     let mut effects = RemovalEffects { removes: BTreeSet::new(), installs: BTreeSet::new() };
     for line in said.lines() {
@@ -110,7 +110,7 @@ fn effects(said: &str) -> RemovalEffects {
     effects
 }
 
-/// Runs, and runs again while another program holds a lock, until the step's time is over.
+/// Runs a program, again while another program holds a lock, until the step's timeout.
 pub(super) fn patiently(work: &mut MethodContext<'_>, argv: &[&str]) -> Result<ProgramResult, MethodError> {
     loop {
         let ran = work.run(argv, &[], ENV)?;
@@ -138,7 +138,7 @@ fn locked(said: &str) -> bool {
     .any(|sign| said.contains(sign))
 }
 
-/// Why apt-get or dpkg failed, by their own words, and what to do.
+/// Why apt-get or dpkg failed, in their own words, and what to do.
 pub(super) fn explain(ran: &ProgramResult) -> String {
     let said = &ran.tail;
     let advice = if locked(said) {
@@ -166,7 +166,7 @@ pub(super) fn explain(ran: &ProgramResult) -> String {
     } else {
         "see the output"
     };
-    // apt's own words: the errors, without what follows from them.
+    // The error lines of apt, without consequential errors.
     let errors: Vec<&str> = said
         .lines()
         .map(str::trim)
@@ -191,7 +191,7 @@ pub(super) fn mark(work: &mut MethodContext<'_>, verb: &str, names: &[&str]) -> 
     Err(MethodError(format!("apt-mark {verb} {} {}", names.join(" "), ended(&ran))))
 }
 
-/// Programs that answer in the place of a person.
+/// Directory of programs that answer prompts instead of a person.
 pub(super) fn answers(work: &MethodContext<'_>) -> String {
     format!("{}/answers", work.folder)
 }

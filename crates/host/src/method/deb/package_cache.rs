@@ -1,4 +1,4 @@
-//! Package files from repositories, kept on the host so that going back needs no network.
+//! Package files from repositories, kept on the host so that a rollback needs no network.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use super::apt::{explain, options, patiently};
 use super::{MethodContext, MethodError, Package, RECORD, Record, ended, of, os};
 use crate::system::{DebState, ProgramResult};
 
-/// `apt-get install --download-only` into our own folder, which apt uses again when it installs.
+/// Runs `apt-get install --download-only` into our own directory, from which apt installs later.
 fn fetch_archives(work: &mut MethodContext<'_>, targets: &[String]) -> Result<ProgramResult, MethodError> {
     let options = options(work)?;
-    // Nothing is changed by it, so holds do not matter.
+    // A download changes nothing, so holds do not matter.
     let mut argv = vec![
         "apt-get",
         "install",
@@ -26,7 +26,7 @@ pub(super) fn archives(work: &MethodContext<'_>) -> String {
     format!("{}/debs", work.folder)
 }
 
-/// Remembers the digests of the package files that are kept now.
+/// Records the digests of the package files that are kept now.
 fn remember_kept(work: &mut MethodContext<'_>, record: &mut Record) -> Result<(), MethodError> {
     let folder = archives(work);
     for file in work.system.list(&folder).map_err(MethodError::io(&folder))? {
@@ -40,7 +40,7 @@ fn remember_kept(work: &mut MethodContext<'_>, record: &mut Record) -> Result<()
     record.save(work, RECORD)
 }
 
-/// The kept file of that version, if it is whole. apt names it `NAME_VERSION_ARCH.deb`, with `%3a` for a colon.
+/// The kept file of that version, if it is intact. apt names it `NAME_VERSION_ARCH.deb`, with `%3a` for a colon.
 pub(super) fn kept(
     work: &MethodContext<'_>,
     record: &Record,
@@ -61,7 +61,7 @@ fn kept_name(name: &str, version: &str) -> String {
     format!("{name}_{}_", version.replace(':', "%3a"))
 }
 
-/// Keeps the files of versions that were there before us, as far as a repository still has them.
+/// Keeps the files of versions from before our first change, as far as a repository still has them.
 pub(super) fn keep_earlier(
     work: &mut MethodContext<'_>,
     record: &mut Record,
@@ -78,13 +78,13 @@ pub(super) fn keep_earlier(
     }
     work.say(format!("keeping {} for a rollback", os::exact(&replaced, "=").join(", ")));
     for (name, version) in &replaced {
-        // It may be in no repository any more: then it stays as we leave it, and removal says so.
+        // If no repository has that version any more, the package stays at our version at removal, and a message says so.
         let _ = fetch_archives(work, &[format!("{name}={version}")])?;
     }
     remember_kept(work, record)
 }
 
-/// Takes package files from the configured repositories into the component's folder.
+/// Downloads package files from the configured repositories into the component's directory.
 pub(super) fn download(
     work: &mut MethodContext<'_>,
     record: &mut Record,
@@ -108,7 +108,7 @@ pub(super) fn download(
     }
     work.say(format!("fetching {} from the configured repositories", targets.join(", ")));
     if !fetch_archives(work, &targets)?.ok() {
-        // The lists may be of yesterday.
+        // The package lists may be outdated.
         work.say("apt-get update");
         let options = options(work)?;
         let mut argv = vec!["apt-get", "update"];
@@ -126,7 +126,7 @@ pub(super) fn download(
     remember_kept(work, record)
 }
 
-/// Drops the kept files of versions that nobody goes back to.
+/// Removes the kept files of versions that no rollback can reach.
 pub(in crate::method) fn prune(work: &mut MethodContext<'_>, kept: &[Package]) -> Result<(), MethodError> {
     let mut record = Record::load(work, RECORD)?;
     let mut starts: Vec<String> =

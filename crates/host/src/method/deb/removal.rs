@@ -1,4 +1,4 @@
-//! Takes packages away again, and puts back what was there before.
+//! Removes packages, and restores the versions from before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::system::DebState;
 
-/// Takes everything away that the component brought, and puts back what was there before it.
+/// Removes all packages that the component installed, and restores the earlier state of the others.
 pub(in crate::method) fn remove(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     let mut record = Record::load(work, RECORD)?;
     allow_services(work)?;
@@ -27,7 +27,7 @@ pub(in crate::method) fn remove(work: &mut MethodContext<'_>) -> Result<(), Meth
     Record::forget(work, RECORD)
 }
 
-/// Takes away those of these packages that we brought, and puts back the versions of the others. Forgets them.
+/// Removes those of these packages that we installed, restores the versions of the others, and drops their records.
 pub(super) fn take_away(
     work: &mut MethodContext<'_>,
     record: &mut Record,
@@ -88,7 +88,7 @@ pub(super) fn take_away(
     record.save(work, RECORD)
 }
 
-/// Brings a package back to the version that it had before us. If nobody has that any more, it stays as it is, and that is said.
+/// Restores the version that a package had before our first change. If that version is no longer available, the package stays, with a message.
 fn put_back(
     work: &mut MethodContext<'_>,
     record: &Record,
@@ -123,7 +123,7 @@ fn put_back(
     Ok(())
 }
 
-/// Those that dpkg knows in any state but gone: also half-installed ones, and those of which settings are left.
+/// The packages that dpkg knows in any state but removed: this includes half-installed packages and those with remaining configuration.
 fn known<'a>(
     work: &MethodContext<'_>,
     names: impl Iterator<Item = &'a String>,
@@ -134,7 +134,7 @@ fn known<'a>(
         return Ok(BTreeSet::new());
     }
     let ran = look(work, &argv)?;
-    // Ends with 1 when one of them was never heard of; 2 is trouble.
+    // Exit status 1 means that a package is unknown; 2 is an error.
     if !matches!(ran.status, Some(0 | 1)) {
         return Err(MethodError(format!("dpkg-query {}", ended(&ran))));
     }
@@ -145,7 +145,7 @@ fn known<'a>(
     Ok(ran.stdout.lines().filter_map(line).collect())
 }
 
-/// Those of what we pulled in that somebody marked as wanted for themselves since: they are theirs now.
+/// Our dependencies that somebody marked as manually installed since: they are no longer ours.
 fn wanted_for_themselves<'a>(
     work: &MethodContext<'_>,
     pulled: impl Iterator<Item = &'a String>,
@@ -157,13 +157,13 @@ fn wanted_for_themselves<'a>(
     }
     let ran = look(work, &argv)?;
     if !ran.ok() {
-        // Asked after a package that it does not know, it says nothing of the others: they go only if nobody needs them anyway.
+        // Asked about an unknown package, apt-mark reports none of the others: they are removed only if no other package needs them.
         return Ok(BTreeSet::new());
     }
     Ok(ran.stdout.lines().map(|line| line.trim().to_owned()).collect())
 }
 
-/// Takes away the kernels that nobody goes back to, but never the one that runs.
+/// Removes kernels that no rollback needs, but never the running one.
 pub(in crate::method) fn drop_obsolete(
     work: &mut MethodContext<'_>,
     kept: &[Package],
@@ -185,7 +185,7 @@ pub(in crate::method) fn drop_obsolete(
     take_away(work, &mut record, &obsolete, &BTreeSet::new())
 }
 
-/// Debian's kernels ask a person before the one that runs is removed, and take silence for no. Whoever calls this made sure that another boots.
+/// Debian's kernel packages ask before the running kernel is removed, and take no answer for no. The caller has made sure that another kernel boots.
 pub(in crate::method) fn allow_running_kernel(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     let path = format!("{}/linux-check-removal", answers(work));
     work.system.write(&path, b"#!/bin/sh\nexit 0\n", 0o755, "root", "root").map_err(MethodError::io(&path))

@@ -1,12 +1,12 @@
-//! Keeps maintainer scripts from touching services for the length of a transaction.
+//! Keeps maintainer scripts from changing services for the length of a transaction.
 
 use super::{MethodContext, MethodError};
 use crate::System;
 
-/// Asked by maintainer scripts before they start, stop or restart a service.
+/// Maintainer scripts run this program before they start, stop or restart a service.
 pub(super) const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// While this is there, no script touches a service: what runs is the business of the package's units. 101 is "forbidden".
+/// While this file exists, no script changes a service: the package's units alone decide what runs. 101 is "forbidden".
 const DENIED: &str = "#!/bin/sh\n# Written by Fleetwright for the length of one transaction. May be removed when no step runs.\nexit 101\n";
 
 pub(super) fn policy_is_ours(system: &dyn System) -> Result<bool, MethodError> {
@@ -16,7 +16,7 @@ pub(super) fn policy_is_ours(system: &dyn System) -> Result<bool, MethodError> {
         .is_some_and(|content| content == DENIED.as_bytes()))
 }
 
-/// A policy that is there already is a person's, and stands.
+/// An existing policy belongs to a person, and stays.
 pub(super) fn deny_services(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     if work.system.stat(POLICY).map_err(MethodError::io(POLICY))?.is_some() {
         return Ok(());

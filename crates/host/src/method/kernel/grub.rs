@@ -5,7 +5,7 @@ use fleetwright_wire::{self as wire, Deviation};
 use super::{LARGEST, MethodContext, MethodError, PATH, ended, put, read};
 use crate::System;
 
-/// What `update-grub` writes and GRUB reads.
+/// The file that `update-grub` writes and GRUB reads.
 const MENU: &str = "/boot/grub/grub.cfg";
 const UPDATE: &str = "/usr/sbin/update-grub";
 
@@ -13,7 +13,7 @@ pub(super) fn path(component: &str) -> String {
     format!("/etc/default/grub.d/60-fleetwright-{component}.cfg")
 }
 
-/// Whether this host has a GRUB that we can set.
+/// Fails unless this host has a GRUB that we can configure.
 pub(super) fn must_be_there(system: &dyn System) -> Result<(), MethodError> {
     if system.stat(UPDATE).map_err(MethodError::io(UPDATE))?.is_some() {
         return Ok(());
@@ -23,7 +23,7 @@ pub(super) fn must_be_there(system: &dyn System) -> Result<(), MethodError> {
     )))
 }
 
-/// How the host's menu differs.
+/// The deviations of the host's menu.
 pub(super) fn deviations(
     system: &dyn System,
     component: &str,
@@ -69,7 +69,7 @@ pub(super) fn deviations(
     Ok(deviations)
 }
 
-/// Sets them.
+/// Sets the boot default and the parameters.
 pub(super) fn set(work: &mut MethodContext<'_>, kernel: &wire::Kernel) -> Result<(), MethodError> {
     let component = work.package.component.clone();
     if kernel.release.is_none() && kernel.parameters.is_empty() {
@@ -79,7 +79,7 @@ pub(super) fn set(work: &mut MethodContext<'_>, kernel: &wire::Kernel) -> Result
     if let Some(release) = &kernel.release
         && entry(&menu, release).is_none()
     {
-        // The kernel is there, and its package did not tell GRUB.
+        // The kernel is installed, and its package did not update the menu.
         update(work)?;
         menu = self::menu(work.system)?;
         if entry(&menu, release).is_none() {
@@ -103,11 +103,11 @@ pub(super) fn set(work: &mut MethodContext<'_>, kernel: &wire::Kernel) -> Result
     }
 }
 
-/// Leaves GRUB as it is without the component.
+/// Removes the component's settings from GRUB.
 pub(super) fn unset(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     let path = path(&work.package.component);
     let Some(settings) = read(work.system, &path)? else { return Ok(()) };
-    // Told before the file is gone: an interruption in between is made good by the next call, which still finds it.
+    // The menu is updated before the file is removed: after an interruption the next call still finds the file, and repeats the update.
     put(work.system, &path, Some("# Being taken away by Fleetwright.\n"))?;
     let told = if must_be_there(work.system).is_ok() { update(work) } else { Ok(()) };
     if let Err(error) = told {
@@ -128,7 +128,7 @@ fn menu(system: &dyn System) -> Result<String, MethodError> {
     Ok(String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned())
 }
 
-/// The file for `update-grub`, which reads it as a shell script; none if there is nothing to say.
+/// The file for `update-grub`, which reads it as a shell script; none if there are no settings.
 fn settings(component: &str, entry: Option<&str>, kernel: &wire::Kernel) -> Option<String> {
     if kernel.release.is_none() && kernel.parameters.is_empty() {
         return None;
@@ -143,7 +143,7 @@ fn settings(component: &str, entry: Option<&str>, kernel: &wire::Kernel) -> Opti
     Some(text)
 }
 
-/// The entry of a kernel in the menu, as GRUB wants it: `SUBMENU>ENTRY`, by their ids.
+/// The entry of a kernel in the menu, in GRUB's form: `SUBMENU>ENTRY`, by their ids.
 fn entry(menu: &str, release: &str) -> Option<String> {
     let mut submenu: Option<String> = None;
     for line in menu.lines() {
@@ -164,13 +164,13 @@ fn entry(menu: &str, release: &str) -> Option<String> {
     None
 }
 
-/// What follows `$menuentry_id_option`, in quotes.
+/// The quoted id after `$menuentry_id_option`.
 fn id(line: &str) -> Option<String> {
     let rest = line.split_once("$menuentry_id_option '")?.1;
     Some(rest.split_once('\'')?.0.to_owned())
 }
 
-/// The default that the menu sets unless something else was chosen for the next boot only.
+/// The default of the menu, which applies unless another entry was chosen for the next boot only.
 fn default(menu: &str) -> Option<&str> {
     let set = |line: &'_ str| -> Option<(usize, usize)> {
         let start = line.find("set default=\"")? + "set default=\"".len();
@@ -181,7 +181,7 @@ fn default(menu: &str) -> Option<&str> {
         .find(|value| *value != "${next_entry}")
 }
 
-/// Parameters that not every entry of the declared kernel has; of all kernels if none is declared. Recovery entries leave them out.
+/// Parameters that some entry of the declared kernel lacks; of all kernels if none is declared. Recovery entries never have them.
 fn missing<'a>(menu: &str, kernel: &'a wire::Kernel) -> Vec<&'a str> {
     let image = kernel.release.as_ref().map(|release| format!("vmlinuz-{release} "));
     let lines: Vec<&str> = menu

@@ -1,4 +1,4 @@
-//! The boot default by the links `/vmlinuz` and `/initrd.img`, for loaders that follow them, with the parameters in a file beside the kernels.
+//! The boot default by the links `/vmlinuz` and `/initrd.img`, for boot loaders that follow them, with the parameters in a file beside the kernels.
 
 use fleetwright_wire::{self as wire, Deviation};
 
@@ -8,9 +8,9 @@ use crate::system::PathKind;
 
 const KERNEL: &str = "/vmlinuz";
 const INITRD: &str = "/initrd.img";
-/// The parameters of all components, in one line: what the loader adds to the command line.
+/// The parameters of all components, in one line, which the boot loader adds to the command line.
 pub(super) const LINE: &str = "/boot/fleetwright-cmdline";
-/// Those of each component, of which the line is made.
+/// The parameters of each component, from which the line is built.
 const PARTS: &str = "/boot/fleetwright-cmdline.d";
 
 pub(super) fn path(component: &str) -> String {
@@ -54,7 +54,7 @@ pub(super) fn deviations(
     Ok(deviations)
 }
 
-/// Remembers where the links lead. To be called before packages are installed: their own scripts move them.
+/// Records the targets of the links. To be called before packages are installed: their own scripts change the links.
 pub(super) fn note(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     let mut record = record(work)?;
     if record.links.is_empty() {
@@ -86,7 +86,7 @@ pub(super) fn set(work: &mut MethodContext<'_>, kernel: &wire::Kernel) -> Result
     gather(work)
 }
 
-/// Leaves the links and the line as they are without the component.
+/// Removes the component's settings from the links and the line.
 pub(super) fn unset(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     restore_links(work)?;
     let part = path(&work.package.component);
@@ -101,7 +101,7 @@ pub(super) fn unset(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
 fn restore_links(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     for (link, before) in record(work)?.links {
         let before = match before {
-            // A link to a kernel that is gone boots nothing.
+            // A link to a removed kernel boots nothing.
             Some(before) if exists(work.system, &before)? => Some(before),
             _ => another(work, &link)?,
         };
@@ -117,7 +117,7 @@ fn restore_links(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     Ok(())
 }
 
-/// What a link leads to when what it led to before is gone: what is there now, unless it is ours.
+/// A target for a link whose earlier target is gone: another installed kernel, unless it is ours.
 fn another(work: &MethodContext<'_>, link: &str) -> Result<Option<String>, MethodError> {
     let release = super::declared(work.package)?.release.clone().unwrap_or_default();
     let ours = |target: &String| *target == relative(&image(&release)) || *target == relative(&initrd(&release));
@@ -133,7 +133,7 @@ fn exists(system: &dyn System, target: &str) -> Result<bool, MethodError> {
     Ok(system.stat(&path).map_err(MethodError::io(&path))?.is_some())
 }
 
-/// A kernel that has an initial file system boots only with it; one for another kernel has the wrong modules.
+/// Creates the initial file system of a kernel that has one: it boots only with it, and that of another kernel has the wrong modules.
 fn make_initrd(work: &mut MethodContext<'_>, release: &str) -> Result<(), MethodError> {
     let (path, tool) = (initrd(release), "/usr/sbin/update-initramfs");
     let there = |system: &dyn System, path: &str| Ok(system.stat(path).map_err(MethodError::io(path))?.is_some());
@@ -145,14 +145,14 @@ fn make_initrd(work: &mut MethodContext<'_>, release: &str) -> Result<(), Method
     if ran.ok() { Ok(()) } else { Err(MethodError(format!("cannot create {path}: update-initramfs {}", ended(&ran)))) }
 }
 
-/// Where the links should lead; none if there should be none.
+/// The wanted targets of the links; none if a link must not exist.
 fn wanted(system: &dyn System, release: &str) -> Result<[(&'static str, Option<String>); 2], MethodError> {
     let initrd = initrd(release);
     let has_initrd = system.stat(&initrd).map_err(MethodError::io(&initrd))?.is_some();
     Ok([(KERNEL, Some(relative(&image(release)))), (INITRD, has_initrd.then(|| relative(&initrd)))])
 }
 
-/// Links lead from the root, as Debian makes them: they hold also where the file system is mounted elsewhere.
+/// A target relative to the root, as in Debian: it stays valid where the file system is mounted elsewhere.
 fn relative(path: &str) -> String {
     path.trim_start_matches('/').to_owned()
 }
@@ -171,7 +171,7 @@ fn part(kernel: &wire::Kernel) -> Option<String> {
     (!kernel.parameters.is_empty()).then(|| format!("{}\n", kernel.parameters.join(" ")))
 }
 
-/// Makes the line from the parts of all components.
+/// Builds the line from the parts of all components.
 fn gather(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     let mut words = Vec::new();
     for name in work.system.list(PARTS).map_err(MethodError::io(PARTS))? {

@@ -1,4 +1,4 @@
-//! Calls of dnf and rpm: what they are told, what they say, and what to do when they fail.
+//! Calls of dnf and rpm: their options, their output, and what to do when they fail.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use super::{ENV, LOOK, MethodContext, MethodError, RemovalEffects, Target, ended};
 use crate::system::{ProgramResult, ProgramRun};
 
-/// Between two attempts while another program holds rpm's lock. dnf waits for other dnfs by itself.
+/// Delay before the next attempt while another program holds rpm's lock. dnf itself waits for other dnfs.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What every call of dnf is told.
+/// Options of every call of dnf.
 pub(super) fn options(work: &MethodContext<'_>) -> Vec<&'static str> {
     let mut options = vec![
         "--assumeyes",
         "--setopt=install_weak_deps=False",
-        // Only what we brought goes.
+        // Only packages that we installed are removed.
         "--setopt=clean_requirements_on_remove=False",
-        // No kernel is taken away to make place for another.
+        // No kernel is removed to make room for another.
         "--setopt=installonly_limit=0",
         "--setopt=protect_running_kernel=False",
         "--setopt=strict=True",
@@ -40,7 +40,7 @@ pub(super) fn look(work: &MethodContext<'_>, argv: &[&str]) -> Result<ProgramRes
     Ok(ran)
 }
 
-/// What dnf would do to install these.
+/// The effects of installing packages, as dnf predicts them.
 pub(super) fn simulate(
     work: &mut MethodContext<'_>,
     verb: &str,
@@ -52,7 +52,7 @@ pub(super) fn simulate(
     asked(work, &argv)
 }
 
-/// What taking these away would take with it.
+/// The packages that would be removed together with these.
 pub(super) fn would_remove(
     work: &mut MethodContext<'_>,
     names: &BTreeSet<String>,
@@ -77,7 +77,7 @@ pub(super) fn would_remove(
     Ok(RemovalEffects { removes, installs: BTreeSet::new() })
 }
 
-/// Reads `X is needed by (installed) NAME-VERSION-RELEASE.ARCH`.
+/// Parses `X is needed by (installed) NAME-VERSION-RELEASE.ARCH`.
 fn needing(said: &str) -> BTreeSet<String> {
     let name = |line: &str| {
         let (_, full) = line.trim().split_once("is needed by (installed) ")?;
@@ -88,7 +88,7 @@ fn needing(said: &str) -> BTreeSet<String> {
     said.lines().filter_map(name).collect()
 }
 
-/// dnf answers with a table of what it would do, and ends with 1 because nobody agreed.
+/// dnf prints a table of the transaction, and exits with 1 because it was not confirmed.
 fn asked(work: &mut MethodContext<'_>, argv: &[&str]) -> Result<RemovalEffects, MethodError> {
     let ran = look(work, argv)?;
     if !ran.ok() && !ran.tail.contains("Operation aborted") {
@@ -98,7 +98,7 @@ fn asked(work: &mut MethodContext<'_>, argv: &[&str]) -> Result<RemovalEffects, 
     Ok(effects(&ran.stdout))
 }
 
-/// Reads dnf's table: a heading without a blank first, then a line with one blank first for each package.
+/// Parses dnf's table: a heading without indentation, then a line with one blank of indentation for each package.
 fn effects(said: &str) -> RemovalEffects {
     let mut effects = RemovalEffects { removes: BTreeSet::new(), installs: BTreeSet::new() };
     let mut heading = "";
@@ -107,7 +107,7 @@ fn effects(said: &str) -> RemovalEffects {
             heading = line.trim();
             continue;
         }
-        // Deeper lines go on with the one before, or say what is replaced.
+        // Lines with more indentation continue the line before, or name a replaced package.
         if line.starts_with("  ") {
             if let Some(replaced) =
                 line.trim().strip_prefix("replacing ").and_then(|rest| rest.split_whitespace().next())
@@ -126,7 +126,7 @@ fn effects(said: &str) -> RemovalEffects {
     effects
 }
 
-/// Runs, and runs again while another program holds rpm's lock, until the step's time is over.
+/// Runs a program, again while another program holds rpm's lock, until the step's timeout.
 pub(super) fn patiently(work: &mut MethodContext<'_>, argv: &[&str]) -> Result<ProgramResult, MethodError> {
     loop {
         let ran = work.run(argv, &[], ENV)?;
@@ -145,7 +145,7 @@ fn locked(said: &str) -> bool {
     said.contains("can't create transaction lock") || said.contains("Failed to obtain the transaction lock")
 }
 
-/// Why dnf or rpm failed, by their own words, and what to do.
+/// Why dnf or rpm failed, in their own words, and what to do.
 pub(super) fn explain(ran: &ProgramResult) -> String {
     let said = &ran.tail;
     let any = |signs: &[&str]| signs.iter().any(|sign| said.contains(sign));

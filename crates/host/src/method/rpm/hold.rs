@@ -1,22 +1,22 @@
-//! Keeps others from changing packages: by dnf's versionlock where it is, otherwise by `excludepkgs` in dnf's own settings.
+//! Keeps others from changing packages: by dnf's versionlock where it exists, otherwise by `excludepkgs` in dnf's own settings.
 //!
-//! dnf 4 reads no folder of settings, so the line in `/etc/dnf/dnf.conf` is the one place; what others wrote into it stays.
+//! dnf 4 reads no directory of settings, so the line in `/etc/dnf/dnf.conf` is the only place; lines of others stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::MethodError;
 use crate::System;
 
-/// There if the plugin is.
+/// Exists if the plugin is installed.
 const PLUGIN: &str = "/etc/dnf/plugins/versionlock.conf";
-/// Its list: a line `NAME-VERSION-RELEASE.*` keeps that package at that version.
+/// The plugin's list: a line `NAME-VERSION-RELEASE.*` locks that package at that version.
 const LIST: &str = "/etc/dnf/plugins/versionlock.list";
 /// dnf's settings.
 const SETTINGS: &str = "/etc/dnf/dnf.conf";
-/// No such file is larger.
+/// Largest size of these files.
 const LARGEST: u64 = 1 << 20;
 
-/// Those of these packages that are not held at these versions.
+/// The packages that are not held at these versions.
 pub(super) fn missing(system: &dyn System, packages: &BTreeMap<String, String>) -> Result<Vec<String>, MethodError> {
     let text = read(system)?;
     let held = |name: &str, version: &str| match plugin(system) {
@@ -26,7 +26,7 @@ pub(super) fn missing(system: &dyn System, packages: &BTreeMap<String, String>) 
     Ok(packages.iter().filter(|(name, version)| !held(name, version)).map(|(name, _)| name.clone()).collect())
 }
 
-/// The names of all that are held, by whomever.
+/// The names of all held packages, by whomever they are held.
 pub(super) fn names(system: &dyn System) -> Result<BTreeSet<String>, MethodError> {
     let text = read(system)?;
     if plugin(system)? {
@@ -58,7 +58,7 @@ pub(super) fn set(system: &mut dyn System, packages: &BTreeMap<String, String>) 
     write(system, &text, &changed)
 }
 
-/// Lets these packages go.
+/// Releases the holds of these packages.
 pub(super) fn release(system: &mut dyn System, released: &BTreeSet<String>) -> Result<(), MethodError> {
     if released.is_empty() {
         return Ok(());
@@ -74,7 +74,7 @@ pub(super) fn release(system: &mut dyn System, released: &BTreeSet<String>) -> R
     write(system, &text, &changed)
 }
 
-/// Whether the plugin is there and on.
+/// Whether the plugin is installed and enabled.
 fn plugin(system: &dyn System) -> Result<bool, MethodError> {
     let settings = system.read(PLUGIN, LARGEST).map_err(MethodError::io(PLUGIN))?.unwrap_or_default();
     Ok(is_on(&String::from_utf8_lossy(&settings)))
@@ -97,7 +97,7 @@ fn write(system: &mut dyn System, before: &str, after: &str) -> Result<(), Metho
     if before == after {
         return Ok(());
     }
-    // A file that was there keeps its mode and owner.
+    // An existing file keeps its mode and owner.
     let (mode, owner, group) = match system.stat(path).map_err(MethodError::io(path))? {
         Some(stat) => (stat.mode, stat.owner, stat.group),
         None => (0o644, "root".to_owned(), "root".to_owned()),
@@ -109,7 +109,7 @@ fn lock(name: &str, version: &str) -> String {
     format!("{name}-{version}.*")
 }
 
-/// The name in a line of the plugin's list: `NAME-[EPOCH:]VERSION-RELEASE.*`. None for comments, and for what is not a lock (`!…`).
+/// The name in a line of the plugin's list: `NAME-[EPOCH:]VERSION-RELEASE.*`. None for comments, and for lines that are not locks (`!…`).
 fn name_of(line: &str) -> Option<&str> {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') || line.starts_with('!') {
@@ -124,7 +124,7 @@ fn joined(lines: &[String]) -> String {
     lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect()
 }
 
-/// The key and the value, if the line sets what is excluded. `exclude` is its older name.
+/// The key and the value, if the line sets the excluded packages. `exclude` is the older name.
 fn exclude(line: &str) -> Option<&str> {
     let (key, value) = line.split_once('=')?;
     matches!(key.trim(), "excludepkgs" | "exclude").then_some(value)
@@ -140,7 +140,7 @@ fn excluded(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The settings with exactly these excluded. Without any, the line goes that we would have made.
+/// The settings with exactly these packages excluded. Without any, our line is removed.
 fn with_excluded(text: &str, names: &[String]) -> String {
     let line = format!("excludepkgs={}", names.join(","));
     let mut lines: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! Package files from repositories, kept on the host so that going back needs no network.
+//! Package files from repositories, kept on the host so that a rollback needs no network.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,11 +25,11 @@ pub(super) fn take_from_repository(
         return Err(MethodError(format!("{named} is no longer kept on this host: reinstall it")));
     }
     work.say(format!("fetching {named} from the configured repositories"));
-    // What we hold ourselves must not hide it.
+    // Our own locks must not hide the wanted versions.
     let released = release(work, record, wrong)?;
     let mut ran = download(work, "install", &missing, false)?;
     if !ran.ok() {
-        // The lists may be of yesterday.
+        // The repository metadata may be outdated.
         ran = download(work, "install", &missing, true)?;
     }
     if !released.is_empty() {
@@ -41,7 +41,7 @@ pub(super) fn take_from_repository(
     remember_kept(work, record)
 }
 
-/// Lets go of the locks that we hold on these packages ourselves, and says which they were, with the versions that are there.
+/// Releases our own locks of these packages, and returns them with the installed versions.
 fn release(
     work: &mut MethodContext<'_>,
     record: &Record,
@@ -87,7 +87,7 @@ pub(super) fn remember_kept(work: &mut MethodContext<'_>, record: &mut Record) -
     record.save(work, RECORD)
 }
 
-/// The kept file of that version, if it is whole: `NAME-VERSION-RELEASE.ARCH.rpm`.
+/// The kept file of that version, if it is intact: `NAME-VERSION-RELEASE.ARCH.rpm`.
 pub(super) fn kept(
     work: &MethodContext<'_>,
     record: &Record,
@@ -104,7 +104,7 @@ pub(super) fn kept(
     Ok(None)
 }
 
-/// Drops the kept files of versions that nobody goes back to.
+/// Removes the kept files of versions that no rollback can reach.
 pub(in crate::method) fn prune(work: &mut MethodContext<'_>, kept: &[Package]) -> Result<(), MethodError> {
     let mut record = Record::load(work, RECORD)?;
     let mut starts: Vec<String> = record

@@ -1,4 +1,4 @@
-//! Takes packages away again, and puts back what was there before.
+//! Removes packages, and restores the versions from before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::dnf::{explain, look, options, patiently, would_remove};
 use super::package_cache::{archives, kept};
 use super::{Earlier, MethodContext, MethodError, OtherRecords, RECORD, Record, has_dnf, hold, installed, os, shown};
 
-/// Takes everything away that the component brought, and puts back what was there before it.
+/// Removes all packages that the component installed, and restores the earlier state of the others.
 pub(in crate::method) fn remove(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     let mut record = Record::load(work, RECORD)?;
     if record.before.is_empty() && record.pulled.is_empty() {
@@ -21,7 +21,7 @@ pub(in crate::method) fn remove(work: &mut MethodContext<'_>) -> Result<(), Meth
     Record::forget(work, RECORD)
 }
 
-/// Takes away those of these packages that we brought, and puts back the versions of the others. Forgets them.
+/// Removes those of these packages that we installed, restores the versions of the others, and drops their records.
 pub(super) fn take_away(
     work: &mut MethodContext<'_>,
     record: &mut Record,
@@ -75,7 +75,7 @@ pub(super) fn take_away(
     record.save(work, RECORD)
 }
 
-/// Brings a package back to the version that it had before us. If nobody has that any more, it stays as it is, and that is said.
+/// Restores the version that a package had before our first change. If that version is no longer available, the package stays, with a message.
 fn put_back(
     work: &mut MethodContext<'_>,
     record: &Record,
@@ -111,7 +111,7 @@ fn put_back(
     Ok(())
 }
 
-/// Those of what we pulled in that somebody asked for by name since: they are theirs now.
+/// Our dependencies that somebody installed by name since: they are no longer ours.
 fn wanted_for_themselves(work: &MethodContext<'_>, pulled: &BTreeSet<String>) -> Result<BTreeSet<String>, MethodError> {
     if pulled.is_empty() {
         return Ok(BTreeSet::new());
@@ -119,11 +119,11 @@ fn wanted_for_themselves(work: &MethodContext<'_>, pulled: &BTreeSet<String>) ->
     let mut argv = vec!["dnf", "repoquery", "--quiet", "--cacheonly", "--userinstalled", "--queryformat=%{name}"];
     argv.extend(pulled.iter().map(String::as_str));
     let ran = look(work, &argv)?;
-    // The command is a plugin of some dnfs; without it they go only if nobody needs them anyway.
+    // Some versions of dnf have the command only as a plugin; without it dependencies are removed only if no other package needs them.
     Ok(if ran.ok() { ran.stdout.lines().map(|line| line.trim().to_owned()).collect() } else { BTreeSet::new() })
 }
 
-/// A transaction that was cut off between unpacking the new version and taking the old one away leaves both.
+/// A transaction that was interrupted between unpacking the new version and removing the old one leaves both.
 pub(super) fn remove_doubles(work: &mut MethodContext<'_>, name: &str, version: &str) -> Result<(), MethodError> {
     let there = installed(work.system, std::iter::once(&name.to_owned()))?;
     let Some(versions) = there.get(name).filter(|versions| versions.contains(version)) else { return Ok(()) };

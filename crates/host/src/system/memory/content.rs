@@ -1,4 +1,4 @@
-//! What is in files: held once, however many hosts have it, and hashed once.
+//! The content of files: stored once, however many hosts have it, and hashed once.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -7,21 +7,21 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::text::sha256;
 
-/// What is in a file. Cheap to clone.
+/// The content of a file. Cheap to clone.
 #[derive(Clone, Debug)]
 pub enum Content {
     /// These bytes.
     Bytes(Arc<Blob>),
-    /// Something that is only said to be there: a large file nobody looks into.
+    /// A large file without its bytes, which are never read.
     Claimed {
-        /// Its digest.
+        /// Digest of the file.
         sha256: Arc<str>,
-        /// Its size.
+        /// Size of the file.
         size: u64,
     },
 }
 
-/// Bytes, and their digest once somebody asked for it.
+/// Bytes, and their digest once it was requested.
 #[derive(Debug)]
 pub struct Blob {
     bytes: Box<[u8]>,
@@ -35,14 +35,14 @@ static POOL: LazyLock<Mutex<(Pool, usize)>> = LazyLock::new(|| Mutex::new((HashM
 impl Content {
     /// Bytes for a file at that path.
     pub fn of(path: &str, bytes: &[u8]) -> Self {
-        // No two records are the same: nothing is won by looking for their twins.
+        // No two records are equal: looking for an equal one saves nothing.
         if path.contains("/journal/") {
             return Self::Bytes(Arc::new(Blob { bytes: bytes.into(), sha256: OnceLock::new() }));
         }
         Self::Bytes(shared(bytes))
     }
 
-    /// In bytes.
+    /// The size in bytes.
     pub fn size(&self) -> u64 {
         match self {
             Self::Bytes(blob) => blob.bytes.len() as u64,
@@ -50,7 +50,7 @@ impl Content {
         }
     }
 
-    /// The bytes; none of what is only claimed.
+    /// The bytes; none of a file without its bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Bytes(blob) => &blob.bytes,
@@ -58,7 +58,7 @@ impl Content {
         }
     }
 
-    /// In hex.
+    /// The sha256 in hex.
     pub fn sha256(&self) -> &str {
         match self {
             Self::Bytes(blob) => blob.sha256.get_or_init(|| sha256(&blob.bytes).into()),
@@ -89,10 +89,10 @@ fn shared(bytes: &[u8]) -> Arc<Blob> {
     blob
 }
 
-/// One name, however often it is written.
+/// An interned path.
 pub(super) fn name(text: &str) -> Arc<str> {
     static NAMES: LazyLock<Mutex<HashMap<Box<str>, Arc<str>>>> = LazyLock::new(Mutex::default);
-    // Records have names of their own: those are not worth keeping for ever.
+    // Paths of records are unique: interning them would only use memory.
     if text.contains("/journal/") {
         return text.into();
     }

@@ -1,4 +1,4 @@
-//! What goes wrong on a host in memory.
+//! Faults of a host in memory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,53 +7,53 @@ use std::time::Duration;
 
 use super::Content;
 
-/// What goes wrong by itself. The default is nothing, and a web on which every URL has what is declared.
+/// The injected faults. The default is no fault, and a web that has every declared URL.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// Nothing can be written.
+    /// Every write fails.
     pub read_only: bool,
-    /// There is no room.
+    /// The disk is full.
     pub full: bool,
-    /// Programs, units and fetches take this long, by the host's own clock.
+    /// The duration of programs, unit changes and downloads, by the host's own clock.
     pub slow: Duration,
     /// Programs that hang: those whose arguments or input contain one of these texts.
     pub hung: Vec<String>,
-    /// Says that it wrote a file, started a unit or set a sysctl, and did not.
+    /// The host claims that it wrote a file, started a unit or set a sysctl, and did not.
     pub lies: bool,
-    /// Units that do not come up, or not with a certain version.
+    /// Units that do not start, or not with a certain version.
     pub spoilt: Arc<[BrokenUnit]>,
-    /// What answers, by address or URL: only while that unit runs. Everything else answers while no unit failed.
+    /// The unit that serves an address or URL. Everything else answers while no unit failed.
     pub served_by: BTreeMap<String, String>,
-    /// What can be fetched.
+    /// What can be downloaded.
     pub web: Web,
-    /// Right before that lock is taken, another process writes a file: the lock, the file, and what is in it then.
+    /// A file that another process writes right before a lock is taken: the lock, the file, and its content then.
     pub before_lock: Option<(String, String, Vec<u8>)>,
-    /// At this call that changes something, counted from 1 since it was set, the process ends in the middle of it.
+    /// Number of the changing call, from 1 since this was set, during which the process is killed.
     pub crash_at: Option<u64>,
-    /// The same, but the process stays, and neither ends nor goes on.
+    /// Number of the changing call that hangs for ever; the process stays alive.
     pub hang_at: Option<u64>,
-    /// That call fails, and the process goes on.
+    /// Number of the changing call that fails; the process continues.
     pub fail_at: Option<u64>,
 }
 
-/// A unit that does not come up while a file says a certain thing, such as while a link leads to a bad version.
+/// A unit that does not start while a file has a certain content, such as a link to a bad version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BrokenUnit {
-    /// The unit.
+    /// Name of the unit.
     pub unit: String,
     /// A file or link.
     pub path: String,
-    /// Part of the file's content, or of where the link leads. Empty: always.
+    /// Part of the file's content, or of the link's target. Empty: always.
     pub contains: String,
 }
 
-/// What can be fetched by hosts in memory. Cheap to clone.
+/// The web of hosts in memory. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub enum Web {
-    /// Every URL has a large file with the digest that is wanted.
+    /// Every URL has a large file with the wanted digest.
     #[default]
     AnyUrl,
-    /// These and no others.
+    /// Only these URLs.
     OnlyUrls(Arc<BTreeMap<String, Vec<u8>>>),
     /// No network.
     Nothing,
@@ -78,7 +78,7 @@ impl Faults {
                 Some(bytes) => Ok(Content::of(to, bytes)),
                 None => Err(io::Error::new(io::ErrorKind::NotFound, "status 404")),
             },
-            // Files are kept by their digest: the name says which is wanted.
+            // Files are stored by their digest: the path says which digest is wanted.
             Web::AnyUrl => {
                 let name = to.rsplit('/').next().unwrap_or_default();
                 let digest = name.get(..64).unwrap_or(name);

@@ -1,4 +1,4 @@
-//! Files, folders and links.
+//! Files, directories and links.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
@@ -10,7 +10,7 @@ use super::content::name;
 use super::machine::Machine;
 use crate::system::{PathKind, Stat};
 
-/// What is at a path.
+/// An entry of the file system.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     thing: NodeContent,
@@ -24,14 +24,14 @@ pub(super) struct Node {
 enum NodeContent {
     File(Content),
     Folder,
-    /// A folder into which a claimed archive was unpacked: whatever is looked for is there.
+    /// A directory into which a claimed archive was unpacked: every path in it exists.
     Pretended,
     Link(Arc<str>),
 }
 
 pub(super) type Files = BTreeMap<Arc<str>, Node>;
 
-/// The folders of a bare host.
+/// The directories of a bare host.
 const BARE: &[&str] = &[
     "/boot",
     "/etc",
@@ -58,7 +58,7 @@ pub(super) fn bare() -> Files {
 }
 
 impl Machine {
-    /// The content of a file, through links as far as they lead to one.
+    /// The content of a file, also through links to it.
     pub(super) fn content(&self, path: &str) -> Option<&Content> {
         match &self.files.get(path)?.thing {
             NodeContent::File(content) => Some(content),
@@ -82,7 +82,7 @@ impl Machine {
         Ok(Some(content.bytes().to_vec()))
     }
 
-    /// What is there, as [`crate::System::stat`] says.
+    /// The metadata of a path, as [`crate::System::stat`] returns it.
     pub fn stat(&self, path: &str) -> Option<Stat> {
         let Some(node) = self.files.get(path) else {
             return self.pretended(path).then(|| Stat {
@@ -118,9 +118,9 @@ impl Machine {
         Ok(self.content(path).map(|content| content.sha256().to_owned()))
     }
 
-    /// Writes a file, whatever the faults say, and makes the folders above it.
+    /// Writes a file regardless of faults, and creates its parent directories.
     pub fn put(&mut self, path: &str, content: &[u8], mode: u32) {
-        // Only a folder in the file's place can be in the way.
+        // Fails only if a directory is at the file's path.
         let _ = self.write(path, Content::of(path, content), mode, "root", "root");
     }
 
@@ -157,7 +157,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Removes a file, link or whole folder; false if nothing was there.
+    /// Removes a file, a link or a directory with its content; false if the path does not exist.
     pub fn remove(&mut self, path: &str) -> bool {
         for inside in self.under(path) {
             self.files.remove(&inside);
@@ -165,7 +165,7 @@ impl Machine {
         self.files.remove(path).is_some()
     }
 
-    /// Removes a folder if it is empty; false if something is in it.
+    /// Removes a directory if it is empty; false if it has an entry.
     pub(super) fn remove_empty(&mut self, path: &str) -> bool {
         let empty = self.under(path).is_empty();
         if empty && self.is_folder(path) {
@@ -174,7 +174,7 @@ impl Machine {
         empty
     }
 
-    /// What is left of a removal that was interrupted.
+    /// Removes a part of a directory, as an interrupted removal does.
     pub(super) fn remove_half(&mut self, path: &str) {
         let inside = self.under(path);
         let half = inside.len() / 2;
@@ -183,7 +183,7 @@ impl Machine {
         }
     }
 
-    /// The names in a folder.
+    /// The names in a directory.
     pub fn list(&self, path: &str) -> Vec<String> {
         let above = format!("{path}/");
         self.under(path)
@@ -238,7 +238,7 @@ impl Machine {
         })
     }
 
-    /// Every file, folder and link with everything that can be told of it, to compare a host with how it was.
+    /// Every file, directory and link with its whole state, to compare a host with its earlier state.
     pub fn tree(&self) -> BTreeMap<String, String> {
         let shown = |node: &Node| {
             let thing = match &node.thing {

@@ -1,4 +1,4 @@
-//! The host itself: its boot, its clock and its processes.
+//! The state of the host itself: its boot, its clock and its processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,25 +13,25 @@ use super::files::{Files, bare};
 use super::packages::Packages;
 use super::units::Units;
 
-/// A host in memory. Its fields and functions are what somebody with hands on the host, or its power switch, can do.
+/// A host in memory. Its fields and functions are what a person with access to the host, or to its power switch, can do.
 #[derive(Debug)]
 pub struct Machine {
-    /// What goes wrong.
+    /// The injected faults.
     pub faults: Faults,
-    /// What it says of itself, except for the boot and the clock.
+    /// Facts about the host, except for the boot and the clock.
     pub facts: Arc<Facts>,
     /// The kernel's command line.
     pub command_line: Arc<str>,
     /// Loaded modules.
     pub modules: BTreeSet<String>,
-    /// Its packages, and those that it can get.
+    /// Its packages, and those that it can download.
     pub packages: Packages,
-    /// Its own name.
+    /// Host name.
     pub name: Arc<str>,
     pub(super) files: Files,
     pub(super) units: Units,
     sysctls: BTreeMap<Arc<str>, Arc<str>>,
-    /// By how much its clock differs from the one of the simulation, in seconds.
+    /// Difference between its clock and that of the simulation, in seconds.
     pub clock_off: i64,
     clock: i64,
     pub(super) elapsed: Duration,
@@ -42,7 +42,7 @@ pub struct Machine {
     last_process: u64,
     processes: BTreeMap<u64, bool>,
     locks: BTreeMap<String, u64>,
-    /// How many calls changed something.
+    /// Number of calls that changed something.
     pub calls: u64,
     counted_from: u64,
 }
@@ -86,12 +86,12 @@ impl Machine {
         }
     }
 
-    /// Its firmware tells that serial number from now on.
+    /// Sets the serial number in its firmware.
     pub fn set_serial(&mut self, serial: &str) {
         Arc::make_mut(&mut self.facts).serials = vec![serial.to_owned()];
     }
 
-    /// What the host says of itself.
+    /// Facts about the host.
     pub fn facts(&self) -> Facts {
         let mut facts = (*self.facts).clone();
         facts.hostname = self.name.to_string();
@@ -110,7 +110,7 @@ impl Machine {
 
     // Time.
 
-    /// By its clock, in seconds since 1970.
+    /// Time by its clock, in seconds since 1970.
     pub fn now(&self) -> i64 {
         self.clock + self.clock_off
     }
@@ -122,14 +122,14 @@ impl Machine {
         }
     }
 
-    /// Time passes.
+    /// Advances the time.
     pub fn advance(&mut self, time: Duration) {
         let before = self.elapsed.as_secs();
         self.elapsed += time;
         self.clock += i64::try_from(self.elapsed.as_secs() - before).unwrap_or(0);
     }
 
-    /// The time that something slow takes, of which so much is given.
+    /// Advances the time by that of a slow operation, at most by `within`.
     pub(super) fn pass(&mut self, within: Duration) -> io::Result<()> {
         let slow = self.faults.slow;
         self.advance(slow.min(within));
@@ -144,7 +144,7 @@ impl Machine {
 
     // Boots.
 
-    /// Somebody asked for a boot, and it has not happened yet.
+    /// Whether a reboot was requested and has not happened yet.
     pub fn boot_asked(&self) -> bool {
         self.boot_asked
     }
@@ -153,12 +153,12 @@ impl Machine {
         self.boot_asked = true;
     }
 
-    /// Whether it has power.
+    /// Whether the host has power.
     pub fn on(&self) -> bool {
         self.on
     }
 
-    /// All processes end where they are.
+    /// Cuts the power: all processes end where they are.
     pub fn power_off(&mut self) {
         self.on = false;
         self.processes.clear();
@@ -166,7 +166,7 @@ impl Machine {
         self.units_down();
     }
 
-    /// Goes down if it is up, and comes up: with the settings and units that are there for the next boot.
+    /// Reboots, or boots if it is off: with the settings and units for the next boot.
     pub fn boot(&mut self) {
         self.power_off();
         self.on = true;
@@ -183,7 +183,7 @@ impl Machine {
         self.boot_units();
     }
 
-    /// The kernel and the command line that its loader finds, if it finds one, and the modules that are listed.
+    /// Sets the kernel and the command line that the boot loader finds, if it finds one, and loads the listed modules.
     fn boot_kernel(&mut self) {
         let (release, line) = super::packages::boot(self);
         if let Some(release) = release {
@@ -217,7 +217,7 @@ impl Machine {
         }
     }
 
-    /// The value of a sysctl. Every name of the kernel's usual families is known.
+    /// The value of a sysctl. Every name of the kernel's usual families exists.
     pub fn sysctl(&self, key: &str) -> Option<String> {
         let family = key.split(['.', '/']).next().unwrap_or_default();
         if !["fs", "kernel", "net", "user", "vm"].contains(&family) {
@@ -259,7 +259,7 @@ impl Machine {
             .is_some_and(|(number, boot): (u64, &str)| boot == self.boot_id() && self.processes.contains_key(&number))
     }
 
-    /// Ends all processes that hang.
+    /// Ends all hanging processes.
     pub fn kill_hung(&mut self) {
         let hung: Vec<u64> = self.processes.iter().filter(|(_, runs)| !**runs).map(|(process, _)| *process).collect();
         for process in hung {
@@ -273,7 +273,7 @@ impl Machine {
         self.counted_from = self.calls;
     }
 
-    /// Whether the call has come that [`Faults`] wait for.
+    /// Whether the call of the [`Faults`] was reached.
     pub fn faults_reached(&self) -> bool {
         let made = self.calls - self.counted_from;
         let faults = &self.faults;

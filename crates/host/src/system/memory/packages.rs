@@ -1,4 +1,4 @@
-//! The packages of a host in memory, and those that it can get.
+//! The packages of a host in memory, and those that it can download.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,26 +12,26 @@ mod rpm;
 
 pub(super) use kernel::boot;
 
-/// The packages of a host, and those that it can get.
+/// The packages of a host, and those that it can download.
 #[derive(Clone, Debug, Default)]
 pub struct Packages {
     /// Installed Debian packages.
     pub debs: BTreeMap<String, DebState>,
     /// Debian packages that are unpacked and not configured.
     pub half: BTreeMap<String, String>,
-    /// Debian packages that came only because others need them.
+    /// Debian packages that were installed only as dependencies.
     pub auto: BTreeSet<String>,
     /// Installed RPM packages, and their versions: more than one of kernels, and after an interruption.
     pub rpms: BTreeMap<String, BTreeSet<String>>,
-    /// What the configured repositories have: the versions of each package, the newest last. Without any, they have whatever is asked for.
+    /// The configured repositories: the versions of each package, newest last. If empty, the repositories have every requested version.
     pub repository: Arc<BTreeMap<String, Vec<String>>>,
-    /// What packages need, by name.
+    /// Dependencies of packages, by name.
     pub depends: Arc<BTreeMap<String, Vec<String>>>,
     /// `NAME VERSION` of packages whose own scripts fail.
     pub broken: Arc<BTreeSet<String>>,
-    /// So many calls of a package manager find that another program holds its lock.
+    /// Number of calls of a package manager that find its lock held by another program.
     pub locked: u32,
-    /// Package files that were fetched and whose content is only claimed: name and version by digest.
+    /// Downloaded package files without their bytes: name and version by digest.
     claimed: BTreeMap<String, (String, String)>,
 }
 
@@ -45,7 +45,7 @@ impl Packages {
         names.iter().filter_map(|name| newest(name)).collect()
     }
 
-    /// Remembers which package a file is, by the name that it was fetched under: `NAME_VERSION_ARCH.deb`, `NAME-VERSION-RELEASE.ARCH.rpm`.
+    /// Records the package of a file, by the name of its URL: `NAME_VERSION_ARCH.deb`, `NAME-VERSION-RELEASE.ARCH.rpm`.
     pub(super) fn fetched(&mut self, url: &str, sha256: &str) {
         let file = url.rsplit('/').next().unwrap_or_default().replace("%3a", ":");
         let is = if let Some(stem) = file.strip_suffix(".deb") {
@@ -89,7 +89,7 @@ impl Packages {
     }
 }
 
-/// Which package a file is: told by its text (`Package: …`, `Version: …`), or by the name that it was fetched under.
+/// The package in a file: from its text (`Package: …`, `Version: …`), or from the name of its URL.
 fn identify(machine: &Machine, path: &str) -> Option<(String, String)> {
     let mut path = path.to_owned();
     while let Some(crate::system::PathKind::Link(target)) = machine.stat(&path).map(|stat| stat.kind) {
@@ -104,7 +104,7 @@ fn identify(machine: &Machine, path: &str) -> Option<(String, String)> {
     Some((field("Package:")?, field("Version:")?))
 }
 
-/// A package file that [`identify`] knows.
+/// A package file that [`identify`] can read.
 fn file(name: &str, version: &str) -> Vec<u8> {
     format!("Package: {name}\nVersion: {version}\n").into_bytes()
 }
@@ -121,7 +121,7 @@ pub(super) fn run(machine: &mut Machine, run: &ProgramRun<'_>) -> Option<Program
         .or_else(|| kernel::run(machine, program, arguments))
 }
 
-/// What is left of one of them that was interrupted.
+/// Leaves the state of an interrupted run of such a program.
 pub(super) fn run_half(machine: &mut Machine, run: &ProgramRun<'_>) {
     let Some((program, arguments)) = run.argv.split_first() else { return };
     deb::run_half(machine, program, arguments);
@@ -129,14 +129,14 @@ pub(super) fn run_half(machine: &mut Machine, run: &ProgramRun<'_>) {
     kernel::run_half(machine, program);
 }
 
-/// What the arguments of apt-get and dnf say.
+/// The parsed arguments of apt-get and dnf.
 #[derive(Debug, Default)]
 struct Asked<'a> {
     verb: &'a str,
     flags: BTreeSet<&'a str>,
-    /// Where what is downloaded goes.
+    /// Directory for downloads.
     folder: Option<String>,
-    /// Nothing is taken from a repository.
+    /// Nothing is downloaded from a repository.
     offline: bool,
     targets: Vec<&'a str>,
 }

@@ -1,4 +1,4 @@
-//! Programs on a host in memory: package managers, and a shell that knows a handful of commands.
+//! Programs on a host in memory: package managers, and a shell with a few commands.
 
 use std::io;
 
@@ -25,7 +25,7 @@ pub(super) fn run(machine: &mut Machine, run: &ProgramRun<'_>) -> io::Result<Pro
     }
 }
 
-/// What is left of a program that was interrupted.
+/// Leaves the state of an interrupted program.
 pub(super) fn run_half(machine: &mut Machine, run: &ProgramRun<'_>) {
     packages::run_half(machine, run);
     if let ["/bin/sh", "-eu", ..] = run.argv {
@@ -34,8 +34,9 @@ pub(super) fn run_half(machine: &mut Machine, run: &ProgramRun<'_>) {
     }
 }
 
-/// One command a line: `test -e PATH`, `touch PATH`, `rm -f PATH`, `echo TEXT > PATH`, `echo TEXT`, `true`, `false`, `exit N`. Everything else
-/// ends with 0, so that the scripts of any package can be simulated.
+/// A shell with one command per line: `test -e PATH`, `touch PATH`, `rm -f PATH`, `echo TEXT > PATH`, `echo TEXT`,
+/// `true`, `false`, `exit N`. Any other command
+/// exits with 0, so that the scripts of every package can be simulated.
 fn shell(machine: &mut Machine, script: &str, lines: usize) -> ProgramResult {
     let mut printed = String::new();
     let mut status = 0;

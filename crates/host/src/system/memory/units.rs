@@ -12,7 +12,7 @@ use crate::system::{PathKind, UnitState, UnitVerb};
 #[derive(Debug, Default)]
 pub(super) struct Units {
     states: BTreeMap<Arc<str>, Unit>,
-    /// When unit files were read last.
+    /// When unit files were last read.
     read_at: i64,
 }
 
@@ -22,7 +22,7 @@ struct Unit {
     active: Active,
     since: i64,
     started: i64,
-    /// It is there though we see no file of it.
+    /// The unit exists although this host has no file of it.
     brought: bool,
 }
 
@@ -32,34 +32,34 @@ enum Active {
     No,
     Yes,
     Failed,
-    /// It ends again and again, and systemd starts it again.
+    /// The unit exits again and again, and systemd restarts it.
     Restarting,
 }
 
 impl Machine {
-    /// A unit that the operating system brings, with or without being started at boot and now.
+    /// Adds a unit of the operating system, with or without being started at boot and now.
     pub fn bring_unit(&mut self, unit: &str, enabled: bool, active: bool) {
         let active = if active { Active::Yes } else { Active::No };
         let since = self.now();
         self.units.states.insert(name(unit), Unit { enabled, active, since, started: 0, brought: true });
     }
 
-    /// A unit that is taken away with the package that brought it.
+    /// Removes a unit with the package that installed it.
     pub fn take_unit(&mut self, unit: &str) {
         self.units.states.remove(unit);
     }
 
-    /// A unit ends by itself, and does not come back.
+    /// Makes a unit fail, so that it does not restart.
     pub fn fail_unit(&mut self, unit: &str) {
         self.units.states.entry(name(unit)).or_default().active = Active::Failed;
     }
 
-    /// A unit ends by itself again and again, and systemd starts it again each time.
+    /// Puts a unit into a restart loop.
     pub fn crash_loop(&mut self, unit: &str) {
         self.units.states.entry(name(unit)).or_default().active = Active::Restarting;
     }
 
-    /// What systemd says of a unit.
+    /// The state of a unit in systemd.
     pub fn unit(&self, unit: &str) -> UnitState {
         let known = self.units.states.get(unit);
         let files = self.unit_files(unit);
@@ -86,13 +86,13 @@ impl Machine {
         }
     }
 
-    /// Whether a running unit was started after that file changed last, and so knows what is in it.
+    /// Whether a running unit was started after the last change of that file, and so has read it.
     pub fn unit_knows(&self, unit: &str, path: &str) -> bool {
         let started = self.units.states.get(unit).filter(|unit| unit.active == Active::Yes).map(|unit| unit.started);
         started > self.files.get(path).map(|node| node.changed)
     }
 
-    /// When the files of a unit changed.
+    /// The change times of the files of a unit.
     fn unit_files(&self, unit: &str) -> Vec<i64> {
         let mut files: Vec<i64> = ["/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system"]
             .iter()
@@ -109,10 +109,10 @@ impl Machine {
         self.units.read_at = self.tick();
     }
 
-    /// Changes a unit, as somebody with `systemctl` does.
+    /// Changes a unit, as `systemctl` does.
     pub fn unit_do(&mut self, unit: &str, verb: UnitVerb) -> io::Result<()> {
         let there = self.unit(unit).exists;
-        // What still runs can be stopped, though its file is gone.
+        // A running unit can be stopped even though its file was removed.
         let stops = verb == UnitVerb::Stop && self.units.states.contains_key(unit);
         if !there && !stops {
             return Err(io::Error::new(io::ErrorKind::NotFound, format!("Unit {unit} not found.")));
@@ -139,7 +139,7 @@ impl Machine {
                 state.started = tick;
             }
         }
-        // Nothing is left of a unit whose file is gone.
+        // A stopped unit without a file no longer exists.
         if !there && verb == UnitVerb::Stop {
             self.units.states.remove(unit);
         }
@@ -170,12 +170,12 @@ impl Machine {
         let enabled: Vec<Arc<str>> =
             self.units.states.iter().filter(|(_, unit)| unit.enabled).map(|(name, _)| name.clone()).collect();
         for unit in enabled {
-            // One that does not come up is seen as failed.
+            // A unit that does not start is reported as failed.
             let _ = self.unit_do(&unit, UnitVerb::Start);
         }
     }
 
-    /// Whether something answers at an address or URL.
+    /// Whether an address or URL answers.
     pub(super) fn answers(&self, address: &str) -> bool {
         match self.faults.served_by.get(address) {
             Some(unit) => self.units.states.get(unit.as_str()).is_some_and(|unit| unit.active == Active::Yes),

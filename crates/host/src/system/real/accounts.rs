@@ -1,10 +1,10 @@
-//! Users and groups of the host, by its own files.
+//! Users and groups of the host, from its own files.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
-/// Names and numbers, read when first needed and again when a name is missing: a package may just have brought it.
+/// Names and numbers, read when first needed and again when a name is missing: a package may have just created it.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     users: BTreeMap<String, u32>,
@@ -62,7 +62,7 @@ fn named(table: &BTreeMap<String, u32>, number: u32) -> String {
     name.unwrap_or_else(|| number.to_string())
 }
 
-/// Of `NAME:x:NUMBER:…`, the first line of a name counts.
+/// Parses `NAME:x:NUMBER:…`; the first line of a name counts.
 fn table(path: &str) -> BTreeMap<String, u32> {
     let text = fs::read(path).unwrap_or_default();
     let mut table = BTreeMap::from([("root".to_owned(), 0)]);

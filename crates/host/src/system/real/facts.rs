@@ -1,4 +1,4 @@
-//! What the host is, by what its kernel and files say.
+//! Facts about the host, from its kernel and files.
 
 use std::fs;
 use std::io;
@@ -31,7 +31,7 @@ pub(super) fn facts(ours: &Path, clock: i64) -> io::Result<Facts> {
     })
 }
 
-/// What firmware says that has no serial number, in lower case.
+/// Placeholders of firmware without a serial number, in lower case.
 const PLACEHOLDERS: [&str; 10] = [
     "to be filled by o.e.m.",
     "default string",
@@ -45,7 +45,7 @@ const PLACEHOLDERS: [&str; 10] = [
     "n/a",
 ];
 
-/// The serial numbers that the firmware tells.
+/// The serial numbers in the firmware.
 fn serials(line: impl Fn(&str) -> String) -> Vec<String> {
     let mut serials: Vec<String> = ["product_serial", "board_serial", "chassis_serial"].map(line).to_vec();
     serials.retain(|serial| {
@@ -93,7 +93,7 @@ fn memory() -> u64 {
     total.unwrap_or(0) * 1024
 }
 
-/// Of the nearest folder that exists.
+/// Free bytes at the nearest directory that exists.
 fn free(path: &Path) -> io::Result<u64> {
     let there = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
     let found = rustix::fs::statvfs(there)?;
@@ -106,15 +106,15 @@ pub(super) fn uptime() -> io::Result<Duration> {
     Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
-/// What `/proc` says of a process that lives: the fields after its name, which may hold anything.
+/// The fields of `/proc/PID/stat` of a live process after its name, which may contain anything.
 fn living(number: u32) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
     let fields: Vec<String> = stat.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect();
-    // One that ended and was not yet waited for does not live.
+    // A zombie is not alive.
     if matches!(fields.first()?.as_str(), "Z" | "X") { None } else { Some(fields) }
 }
 
-/// `NUMBER START BOOT` of a process that lives. A number is used again; the moment of the start tells them apart.
+/// `NUMBER START BOOT` of a live process. A pid is reused; the start time distinguishes the processes.
 pub(super) fn process(number: u32) -> Option<String> {
     let start = living(number)?.get(19)?.clone();
     Some(format!("{number} {start} {}", boot_id()))
@@ -124,7 +124,7 @@ pub(super) fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// Whether a process lives in the session that this one leads, or led.
+/// Whether a process is alive in the session that this process leads, or led.
 pub(super) fn session_lives(leader: u32) -> bool {
     let Ok(entries) = fs::read_dir("/proc") else { return false };
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -132,13 +132,13 @@ pub(super) fn session_lives(leader: u32) -> bool {
     numbers.filter_map(living).any(|fields| fields.get(3) == Some(&leader))
 }
 
-/// Dots lead down, unless there are slashes: then they are part of a name, as in `net/ipv4/conf/eth0.100/forwarding`.
+/// Dots separate directories, unless there are slashes: then dots are part of a name, as in `net/ipv4/conf/eth0.100/forwarding`.
 pub(super) fn sysctl_path(name: &str) -> PathBuf {
     let name = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
     Path::new("/proc/sys").join(name)
 }
 
-/// Loaded modules and those built in that have parameters are folders; the others that are built in are listed.
+/// Whether a module is loaded or built in. Loaded modules and built-in ones with parameters are directories; other built-in ones are in a list.
 pub(super) fn module(name: &str) -> io::Result<bool> {
     let name = name.replace('-', "_");
     if name.is_empty() || name.contains(['/', '.']) {

@@ -1,4 +1,4 @@
-//! Files of the host. What was written is on disk when a function returns: file, name and folder.
+//! Files of the host. When a function returns, its change is on disk: file, name and directory.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -19,13 +19,14 @@ use crate::fetch::LARGEST_SOURCE;
 use crate::system::{PathKind, Stat, archive};
 use crate::text;
 
-/// Whatever is in the way of a path means that nothing is there.
+/// Whether the error means that a path does not exist; that includes a file in the place of a parent directory.
 fn absent(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Opens a file for reading; none if there is none. Through no link of a user, who would get the content of files that are root's, see [`walked`]. Does not wait for
-/// somebody at the other end of a pipe.
+/// Opens a file for reading; none if it does not exist. Follows no link of another user, who would get the content of
+/// files of root, see [`walked`]. Does not wait for
+/// the other end of a pipe.
 fn open(path: &Path) -> io::Result<Option<File>> {
     let found = walked(path).and_then(|found| {
         let path = format!("/proc/self/fd/{}", found.as_raw_fd());
@@ -61,7 +62,7 @@ pub(super) fn sha256(path: &Path) -> io::Result<Option<String>> {
         match file.read(&mut buffer)? {
             0 => return Ok(Some(text::hex(&digest.finalize()))),
             read => {
-                // Whoever owns the file could have it read for hours.
+                // The owner of a growing file could keep us reading for hours.
                 in_all += read as u64;
                 if in_all > LARGEST_SOURCE {
                     return Err(io::Error::new(ErrorKind::FileTooLarge, format!("more than {LARGEST_SOURCE} bytes")));
@@ -97,7 +98,7 @@ pub(super) fn stat(path: &Path, accounts: &mut Accounts) -> io::Result<Option<St
     }))
 }
 
-/// Where something is written before it takes its name: always the same beside each path, so that what a crash leaves is found again.
+/// The temporary path for writing a file: always the same beside each path, so that leftovers of a crash are found again.
 fn beside(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default();
     let digest = text::sha256(name.as_encoded_bytes());
@@ -110,16 +111,16 @@ fn above(path: &Path) -> &Path {
     path.parent().unwrap_or(path)
 }
 
-/// More links on the way to a file are a circle.
+/// More links than this on the way to a file are a loop.
 const MOST_LINKS: usize = 40;
 
-/// A path whose folder is held open: nothing that happens to the names of the folders above leads it elsewhere.
+/// A path whose parent directory is held open: renaming directories above it does not redirect it.
 struct OpenPath {
     _folder: OwnedFd,
     path: PathBuf,
 }
 
-/// Holds the folder of a path, see [`walked`].
+/// Opens the parent directory of a path, see [`walked`].
 fn held(path: &Path) -> io::Result<OpenPath> {
     let path = std::path::absolute(path)?;
     let folder = walked(above(&path))?;
@@ -128,7 +129,8 @@ fn held(path: &Path) -> io::Result<OpenPath> {
     Ok(OpenPath { _folder: folder, path })
 }
 
-/// Opens what is at a path (`O_PATH`), part by part, through no link of a user: who owns a folder on the way could lead root to a file that is not theirs.
+/// Opens a path (`O_PATH`), component by component, through no link of another user: the owner of a directory on the
+/// way could lead root to a file of others.
 fn walked(path: &Path) -> io::Result<OwnedFd> {
     let path = std::path::absolute(path)?;
     let parts = |path: &Path| -> Vec<OsString> {
@@ -178,7 +180,7 @@ fn make_above(path: &Path) -> io::Result<()> {
         Ok(()) => {
             let flags = (OFlags::NOFOLLOW | OFlags::DIRECTORY).bits() as i32;
             let made = OpenOptions::new().read(true).custom_flags(flags).open(folder)?;
-            // Whatever the caller's umask is.
+            // Regardless of the caller's umask.
             made.set_permissions(Permissions::from_mode(0o755))?;
             sync(above(folder))
         }
@@ -207,14 +209,14 @@ pub(super) fn write(path: &Path, content: &[u8], mode: u32, (user, group): (u32,
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
         file.write_all(content)?;
         fchown(&file, Some(user), Some(group))?;
-        // After the owner: changing that drops some bits.
+        // After the owner: changing the owner clears some mode bits.
         file.set_permissions(Permissions::from_mode(mode))?;
         file.sync_all()?;
         fs::rename(&beside, path)?;
         sync(above(path))
     })();
     if written.is_err() {
-        // A full disk is not made fuller.
+        // A partial file must not use space on a full disk.
         let _ = gone(&beside);
     }
     written
@@ -225,7 +227,7 @@ pub(super) fn set_mode(path: &Path, mode: u32, (user, group): (u32, u32)) -> io:
     if fs::symlink_metadata(path)?.is_symlink() {
         return lchown(path, Some(user), Some(group));
     }
-    // What was looked at and what is changed are the same, whoever renames something in between.
+    // The open file is checked and changed, whatever is renamed in between.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     fchown(&file, Some(user), Some(group))?;
@@ -252,7 +254,7 @@ pub(super) fn remove(path: &Path) -> io::Result<bool> {
         Err(error) => return Err(error),
     };
     let path = &held.path;
-    // What a crash may have left of writing it.
+    // A crash may have left the temporary file.
     gone(&beside(path))?;
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -260,7 +262,7 @@ pub(super) fn remove(path: &Path) -> io::Result<bool> {
         Err(error) => return Err(error),
     };
     if found.is_dir() {
-        // Somebody's volume may be mounted in there: its content is not ours to delete.
+        // A volume may be mounted in there: its content is not ours to delete.
         if let Some(mounted) = mounted_in(&path.canonicalize()?, &fs::read("/proc/self/mountinfo")?) {
             return Err(io::Error::new(
                 ErrorKind::ResourceBusy,
@@ -275,7 +277,7 @@ pub(super) fn remove(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The kernel decides whether the folder is empty, at the moment of its removal.
+/// The kernel decides whether the directory is empty, at the moment of its removal.
 pub(super) fn remove_empty(path: &Path) -> io::Result<bool> {
     let held = match held(path) {
         Ok(held) => held,
@@ -285,7 +287,7 @@ pub(super) fn remove_empty(path: &Path) -> io::Result<bool> {
     let path = &held.path;
     let removed = match fs::remove_dir(path) {
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
-            // If that fails, the folder stays.
+            // If that fails, the directory stays.
             let _ = remove_leftovers(path);
             fs::remove_dir(path)
         }
@@ -299,9 +301,9 @@ pub(super) fn remove_empty(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes what crashes left of writing files, if nothing else is in the folder.
+/// Removes temporary files of crashed writes, if the directory has no other entry.
 fn remove_leftovers(folder: &Path) -> io::Result<()> {
-    // Held open: its owner could put a link in its place.
+    // Held open: its owner could replace it by a link.
     let flags = (OFlags::NOFOLLOW | OFlags::DIRECTORY).bits() as i32;
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(folder)?;
     let folder = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
@@ -311,21 +313,21 @@ fn remove_leftovers(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(&folder)? {
         let name = entry?.file_name();
         if is_leftover(&name.to_string_lossy()) {
-            // A folder of that name is not ours, and stays.
+            // A directory of that name is not ours, and stays.
             let _ = gone(&folder.join(name));
         }
     }
     Ok(())
 }
 
-/// A mount point at or below that folder, by what the kernel says of mounts.
+/// A mount point at or below that directory, from the kernel's list of mounts.
 fn mounted_in(path: &Path, mounts: &[u8]) -> Option<PathBuf> {
     let mounts = String::from_utf8_lossy(mounts).into_owned();
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescaped).map(PathBuf::from);
     points.into_iter().find(|point| point.starts_with(path))
 }
 
-/// Blanks and the like are written as octal numbers.
+/// The kernel escapes blanks and similar characters as octal numbers.
 fn unescaped(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
@@ -347,7 +349,7 @@ pub(super) fn list(path: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// What a crash left of writing a file is nobody's: see [`beside`].
+/// Whether the name is that of a temporary file which a crash left: see [`beside`].
 fn is_leftover(name: &str) -> bool {
     name.strip_prefix(".fleetwright-").is_some_and(|rest| rest.len() == 16)
 }
@@ -397,12 +399,12 @@ pub(super) fn unpack(from: &Path, into: &Path, strip: u32) -> io::Result<()> {
             .or_else(|error| if error.kind() == ErrorKind::PermissionDenied { Ok(()) } else { Err(error) })?;
         file.set_permissions(Permissions::from_mode(mode))
     })?;
-    // All of it at once: one sync a file would take minutes for large archives.
+    // One sync for all files: one sync per file would take minutes for large archives.
     rustix::fs::syncfs(File::open(into)?)?;
     sync(above(into))
 }
 
-/// Makes the folders down to that one, and refuses to go through a link: an archive could lead out of its folder with one.
+/// Creates the directories down to that one, and refuses to follow a link: an archive could lead out of its directory with one.
 fn make_inside(into: &Path, folder: &Path) -> io::Result<()> {
     let inside =
         folder.strip_prefix(into).map_err(|_| archive::refused(&folder.display(), "leads out of the folder"))?;

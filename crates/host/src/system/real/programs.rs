@@ -1,4 +1,4 @@
-//! Runs programs: in a process group of their own, for a bounded time, with bounded output.
+//! Runs programs: in a process group of their own, with a timeout and with bounded output.
 
 use std::io::{self, Read, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -13,14 +13,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::journal::LOG;
 use crate::system::{ProgramResult, ProgramRun};
 
-/// So much of its standard output is kept for those who read it.
+/// Bytes kept of a program's standard output.
 const STDOUT: usize = 4 << 20;
-/// Asked to end, it has this long before it is killed.
+/// Delay between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
-/// Something that it started may hold its output open; nobody waits for that.
+/// A process started by the program may hold its output open; it is not waited for any longer.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The last bytes, at most so many.
+/// The last bytes of an output, up to a limit.
 #[derive(Default)]
 struct LastBytes {
     bytes: Vec<u8>,
@@ -30,7 +30,7 @@ struct LastBytes {
 impl LastBytes {
     fn push(&mut self, more: &[u8]) {
         self.bytes.extend_from_slice(more);
-        // Not moved for every line.
+        // Bytes are moved only now and then, not for every line.
         if self.bytes.len() > 2 * self.limit {
             self.cut();
         }
@@ -43,7 +43,7 @@ impl LastBytes {
 
     fn text(&mut self) -> String {
         self.cut();
-        // A character may be cut in the middle at the beginning.
+        // The tail may start inside a character.
         let start = self.bytes.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
         String::from_utf8_lossy(&self.bytes[start..]).into_owned()
     }
@@ -75,7 +75,7 @@ pub(super) fn run(run: &ProgramRun<'_>) -> io::Result<ProgramResult> {
     let (open, ended) = mpsc::channel::<()>();
     if let Some(mut stdin) = child.stdin.take() {
         let input = run.input.to_vec();
-        // Whoever does not read what it is given is not waited for.
+        // A thread, because a program that does not read its input must not block us.
         thread::spawn(move || stdin.write_all(&input));
     }
     if let Some(stdout) = child.stdout.take() {
@@ -112,7 +112,7 @@ fn follow(mut stream: impl Read + Send + 'static, output: Arc<Mutex<Output>>, st
     });
 }
 
-/// Waits for the end, and brings it about when the time is over.
+/// Waits for the exit, and kills the program at its timeout.
 fn wait(child: &mut Child, within: Duration, ended: &mpsc::Receiver<()>) -> io::Result<(Option<i32>, bool)> {
     let mut until = Instant::now() + within;
     let mut signal = None;
@@ -131,7 +131,7 @@ fn wait(child: &mut Child, within: Duration, ended: &mpsc::Receiver<()>) -> io::
             signal = Some(next);
             until = Instant::now() + GRACE;
         }
-        // The end of its output is mostly its own end; without that, look again.
+        // The end of its output is mostly the exit of the program; otherwise wait again.
         if ended.recv_timeout(nap) == Err(RecvTimeoutError::Disconnected) {
             thread::sleep(nap);
         }
@@ -139,7 +139,7 @@ fn wait(child: &mut Child, within: Duration, ended: &mpsc::Receiver<()>) -> io::
     }
 }
 
-/// Starts something that outlives us.
+/// Starts a program that outlives the helper.
 pub(super) fn detached(argv: &[&str]) -> io::Result<()> {
     let (program, arguments) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     Command::new(program)

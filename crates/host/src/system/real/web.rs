@@ -19,7 +19,7 @@ use super::programs;
 use crate::system::ProgramRun;
 use crate::text::clip;
 
-/// A server that sends nothing for so long is given up.
+/// Timeout for a server that sends nothing.
 const SILENCE: Duration = Duration::from_secs(60);
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -32,7 +32,7 @@ fn agent(url: &str, within: Duration, redirects: u32) -> Agent {
         .max_redirects(redirects)
         .max_redirects_will_error(false)
         .user_agent(concat!("fleetwright-host/", env!("CARGO_PKG_VERSION")));
-    // The certificates of the host take a while to read: not for plain HTTP, unless that may lead elsewhere.
+    // The certificates of the host take a while to read: skipped for plain HTTP, unless it may redirect to HTTPS.
     if redirects > 0 || url.starts_with("https:") {
         let roots = rustls_native_certs::load_native_certs().certs;
         let roots = roots.iter().map(|cert| Certificate::from_der(cert.as_ref()).to_owned());
@@ -44,8 +44,8 @@ fn agent(url: &str, within: Duration, redirects: u32) -> Agent {
     Agent::with_parts(config.build(), DefaultConnector::default(), Names)
 }
 
-/// The addresses of `HOST:PORT`. Names are asked for by the host's own `getent`: what a static program would load for that must be of the very
-/// C library that it was built with.
+/// The addresses of `HOST:PORT`. Names are resolved by the host's own `getent`: the libraries that a static program would load for that must be of
+/// exactly the C library that it was built with.
 fn addresses(authority: &str, within: Duration) -> io::Result<Vec<SocketAddr>> {
     let no_port = || io::Error::new(io::ErrorKind::InvalidInput, format!("{authority} has no port"));
     if let Ok(address) = authority.parse() {
@@ -57,7 +57,7 @@ fn addresses(authority: &str, within: Duration) -> io::Result<Vec<SocketAddr>> {
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for address in ran.stdout.lines().filter_map(|line| line.split_whitespace().next()?.parse::<IpAddr>().ok()) {
         let address = SocketAddr::new(address, port);
-        // Each comes once for every kind of connection.
+        // `getent` prints each address once for every socket type.
         if !addresses.contains(&address) {
             addresses.push(address);
         }
@@ -129,7 +129,7 @@ pub(super) fn fetch(
     file.sync_all()
 }
 
-/// Without following: a redirect is an answer too.
+/// The status without following redirects: a redirect is a result, too.
 pub(super) fn status(url: &str, within: Duration) -> io::Result<u16> {
     let response = agent(url, within, 0).get(url).call().map_err(plain)?;
     Ok(response.status().as_u16())

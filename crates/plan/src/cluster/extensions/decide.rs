@@ -1,4 +1,4 @@
-//! What to do next with the extensions of a cluster.
+//! Decides the next steps for the extensions of a cluster.
 
 use std::time::Duration;
 
@@ -19,74 +19,74 @@ use super::{
     RenderedExtension, health, render,
 };
 
-/// The type of the Operation that deletes objects which an extension no longer has from the business cluster.
+/// Type of the Operation that deletes orphaned objects of an extension from the business cluster.
 pub const EXTENSION_PRUNE: &str = "ExtensionPrune";
 /// One Operation deletes at most this many objects: a pass waits for it.
 const BATCH: usize = 50;
 
-/// What does not work yet is looked at again after this long at first.
+/// First interval at which an extension that is not ready is checked again.
 const RECHECK_AFTER: Duration = Duration::from_secs(3);
 
 /// Work in the business cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExtensionWork {
-    /// Of which extension.
+    /// The extension.
     pub extension: String,
-    /// What it was rendered to; empty for one that goes.
+    /// Digest of the rendered extension; empty for one that is removed.
     pub digest: String,
-    /// What is applied.
+    /// Objects to apply.
     pub objects: Vec<Value>,
-    /// It is in place already as far as is known: what differs was changed by somebody else.
+    /// Whether the extension was already applied: a difference is drift that somebody else caused.
     pub again: bool,
-    /// Which of these are still there and its own is looked up after that.
+    /// Objects that the extension no longer has; which of them still exist is reported after the apply.
     pub surplus: Vec<ObjectRef>,
-    /// What must hold.
+    /// Checks that must pass.
     pub checks: Vec<ExtensionCheck>,
 }
 
 /// Objects that an Operation deletes from the business cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removal {
-    /// Of which extension.
+    /// The extension.
     pub extension: String,
-    /// Which.
+    /// The objects to delete.
     pub objects: Vec<OrphanedObject>,
 }
 
 impl Removal {
-    /// Stands for these objects and no others.
+    /// Fingerprint of exactly these objects.
     pub fn fingerprint(&self) -> String {
         let uids: Vec<_> = self.objects.iter().map(|one| one.uid.as_str()).collect();
         super::super::digest(&format!("{}\n{}", self.extension, uids.join("\n")), 16)
     }
 }
 
-/// What to do next, and what is said of it.
+/// Next steps for the extensions, and their status.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExtensionDecision {
-    /// What is written down first of all.
+    /// Inventory to write before all other steps.
     pub inventory: Option<Object>,
-    /// Applied in the meta cluster; where they differ from what is there, if they are.
+    /// Objects to apply in the meta cluster; the first field that differs, if the live object exists.
     pub apply: Vec<(Object, Option<String>)>,
-    /// Deleted in the meta cluster: kind, name and uid.
+    /// Objects to delete in the meta cluster: kind, name and uid.
     pub prune: Vec<(Kind, String, String)>,
-    /// Deleted in the business cluster by an Operation.
+    /// Objects that an Operation deletes in the business cluster.
     pub remove: Option<Removal>,
-    /// Whether the business cluster has said of everything that it should no longer have that it is gone.
+    /// Whether the business cluster has confirmed that every object to remove is gone.
     pub all_removed: bool,
-    /// Done in the business cluster.
+    /// Work in the business cluster.
     pub work: Vec<ExtensionWork>,
-    /// Where that is done.
+    /// Addresses of the API servers for that work.
     pub servers: Vec<String>,
-    /// The state of each.
+    /// Status of each extension.
     pub statuses: Vec<ExtensionStatus>,
-    /// What is wrong with what the cluster says of them.
+    /// Error in the extensions of the spec.
     pub refused: Option<String>,
-    /// When to look again.
+    /// When to run the next pass.
     pub next: Option<Timestamp>,
 }
 
-/// Says what to do next with the extensions: those of `package`, or of the one that the cluster still has while it changes.
+/// Decides the next steps for the extensions of `package`, or of the present package version while the cluster changes.
 pub(in super::super) fn choose(
     seen: &Observed,
     package: Option<(&str, &fleetwright_api::ClusterPackageVersionSpec)>,
@@ -124,7 +124,7 @@ pub(in super::super) fn choose(
     choosing.choice.all_removed = in_cluster.flatten().next().is_none();
     let Choosing { mut choice, held, .. } = choosing;
     let written = inventory::object(&seen.names, &held);
-    // An entry that is gone is no difference by what is contained alone.
+    // A removed entry is not seen by a comparison of contained fields.
     if inventory::read(live.as_ref()) != held
         || live.as_ref().is_none_or(|live| difference(live, &written.body).is_some())
     {
@@ -133,8 +133,8 @@ pub(in super::super) fn choose(
     choice
 }
 
-/// Adds what extensions have in the meta cluster and the inventory does not name: an operator that was behind applied it after the one that leads had
-/// deleted it and written that down.
+/// Adds objects of extensions that exist in the meta cluster and are not in the inventory: an outdated leader applied them after the present leader
+/// had deleted them and recorded that.
 fn add_strays(seen: &Observed, held: &mut Inventory) {
     for (extension, kind, name, live) in seen.objects.of_extensions() {
         let known = held.get(extension);
@@ -149,7 +149,7 @@ fn add_strays(seen: &Observed, held: &mut Inventory) {
     }
 }
 
-/// The addresses of API servers that are proven to work.
+/// Addresses of API servers that are proven.
 pub(in super::super) fn servers(seen: &Observed) -> Vec<String> {
     let Some(workload) = seen.workloads.get(&ControlPlaneComponent::Apiserver) else { return Vec::new() };
     let here = workload.replicas.iter().filter(|replica| replica.ready && !replica.ending);
@@ -165,7 +165,7 @@ struct Choosing<'a> {
 }
 
 impl Choosing<'_> {
-    /// Those that the cluster should have: each number when those before it work.
+    /// Installs the declared extensions: each order number when those with lower numbers are ready.
     fn install_extensions(&mut self, all: &[Result<RenderedExtension, ExtensionError>]) {
         let mut blocked: Option<(u32, String)> = None;
         for one in all {
@@ -194,7 +194,7 @@ impl Choosing<'_> {
                     }
                 }
             };
-            // What it no longer has stands in no way of those after it.
+            // Leftover objects of an extension do not block the next ones.
             let stands = status.ready != Status::True && status.reason != names::reasons::REMOVING;
             if stands && blocked.is_none() {
                 let order = one.as_ref().map_or_else(|mistake| self.order(&mistake.extension), |one| one.order);
@@ -204,7 +204,7 @@ impl Choosing<'_> {
         }
     }
 
-    /// One that cannot be rendered holds back those after it; one that does not exist nobody.
+    /// Order number; an extension that cannot be rendered blocks the later ones, and one that does not exist blocks none.
     fn order(&self, name: &str) -> u32 {
         let package = self.seen.target().1;
         package.extensions.iter().find(|one| one.name == name).map_or(u32::MAX, |one| one.order)
@@ -221,7 +221,7 @@ impl Choosing<'_> {
     fn record_inventory(&mut self, extension: &RenderedExtension) {
         let pruned = self.report(&extension.name).map(|report| report.pruned.clone()).unwrap_or_default();
         let held = self.held.entry(extension.name.clone()).or_default();
-        // What moved to the other side is taken away there first.
+        // Objects of an extension that moved to the other cluster are first removed from the old one.
         if held.placement != extension.placement && !held.objects.is_empty() {
             return;
         }
@@ -232,7 +232,7 @@ impl Choosing<'_> {
         *held = InventoryEntry { order: extension.order, placement: extension.placement, objects };
     }
 
-    /// What that extension brought and nobody has any more.
+    /// Objects that the extension created and no extension has any more.
     fn orphaned_objects(&self, name: &str, placement: ExtensionPlacement) -> Vec<ObjectRef> {
         let held = self.held.get(name).filter(|held| held.placement == placement);
         let objects = held.into_iter().flat_map(|held| &held.objects);
@@ -240,7 +240,7 @@ impl Choosing<'_> {
         objects.filter(|old| !wanted(old)).cloned().collect()
     }
 
-    /// Of what was found there, what is deleted next: what somebody wants again by now stays.
+    /// Objects to delete next, of those that the report found; not those that an extension has again.
     fn removal(&self, name: &str, report: &ExtensionReport) -> Option<Removal> {
         let surplus = self.orphaned_objects(name, ExtensionPlacement::Cluster);
         let left = report.surplus.iter().filter(|one| surplus.iter().any(|old| old.is(&one.object)));
@@ -251,14 +251,14 @@ impl Choosing<'_> {
     fn in_cluster(&mut self, extension: &RenderedExtension, held_back: Option<&str>) -> ExtensionStatus {
         let name = &extension.name;
         let report = self.report(name).filter(|report| report.digest == extension.digest).cloned();
-        // What it has now is in place before what it had goes.
+        // The new objects are applied before the old ones are removed.
         let removal = report.as_ref().filter(|report| !matches!(report.outcome, ExtensionOutcome::Failed(_)));
         let removal = removal.and_then(|report| self.removal(name, report));
         let before = self.before(name).filter(|before| before.applied.as_ref() == Some(&extension.digest)).cloned();
         let applied = Some(extension.digest.clone());
         let (status, due) = match (&report, before) {
             (Some(report), _) => self.status_from_report(extension, report),
-            // Put in place by a process before us: looked at in its time, and no longer than that.
+            // A process before this one applied the extension: it is checked at its usual interval, and not earlier.
             (None, Some(before)) if before.ready == Status::True => {
                 let since = self.seen.extensions.since.unwrap_or(self.now);
                 (before, after(since, self.seen.extensions.every.mul_f64(start_offset(&self.seen.names.namespace))))
@@ -281,7 +281,7 @@ impl Choosing<'_> {
         if due > self.now {
             self.requeue_at(due);
         } else if !self.choice.servers.is_empty() {
-            // While it is only waited for, it is not written again and again.
+            // While the work only waits, it is not repeated again and again.
             let waits = report.as_ref().filter(|report| matches!(report.outcome, ExtensionOutcome::Waits(_)));
             let young = waits.is_some_and(|report| self.now < after(report.since, extension.health.within.0));
             let surplus = self.orphaned_objects(name, ExtensionPlacement::Cluster);
@@ -312,7 +312,7 @@ impl Choosing<'_> {
         extension_status(name, Status::False, names::reasons::REMOVING, why, status.applied)
     }
 
-    /// What a report says, and when it is looked at again.
+    /// Status of an extension from its report, and when it is checked next.
     fn status_from_report(
         &self,
         extension: &RenderedExtension,
@@ -320,7 +320,7 @@ impl Choosing<'_> {
     ) -> (ExtensionStatus, Timestamp) {
         let (name, applied) = (&extension.name, Some(extension.digest.clone()));
         let elapsed = Duration::try_from(report.at.duration_since(report.since)).unwrap_or_default();
-        // The longer it does not come, the less often it is looked at; at last as often as everything.
+        // The longer an extension is not ready, the less often it is checked, down to the interval of the ready ones.
         let patience = (elapsed / 8).clamp(RECHECK_AFTER, self.seen.extensions.every.max(RECHECK_AFTER));
         let (status, due) = match &report.outcome {
             ExtensionOutcome::Healthy => {
@@ -406,7 +406,7 @@ impl Choosing<'_> {
         }
     }
 
-    /// Takes an object away in the meta cluster; it is forgotten when it is gone, or not ours.
+    /// Deletes an object in the meta cluster; the inventory drops it when it is gone, or not ours.
     fn take_away(&mut self, extension: &str, gone: &ObjectRef) {
         let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == gone.kind);
         let live = kind.and_then(|kind| self.seen.object(kind, &gone.name));
@@ -424,7 +424,7 @@ impl Choosing<'_> {
         }
     }
 
-    /// Those that the cluster should no longer have: the last ones first.
+    /// Removes extensions that are no longer declared, in reverse order.
     fn remove_extensions(&mut self, all: &[Result<RenderedExtension, ExtensionError>]) {
         let stays = |name: &str, placement: ExtensionPlacement| {
             all.iter().any(|one| match one {
@@ -464,7 +464,7 @@ impl Choosing<'_> {
     fn leave(&mut self, name: &str, placement: ExtensionPlacement) {
         let surplus = self.orphaned_objects(name, placement);
         if let Some(held) = self.held.get_mut(name) {
-            // What another extension has now is no longer its own.
+            // Objects that another extension has now are dropped.
             held.objects.retain(|one| surplus.contains(one));
         }
         match placement {
@@ -516,7 +516,7 @@ fn extension_status(
     ExtensionStatus { name: name.to_owned(), ready, reason: reason.to_owned(), message, applied }
 }
 
-/// What is said of objects that an extension no longer has and that are still there.
+/// Message about objects that an extension no longer has and that still exist.
 fn orphans_message(report: &ExtensionReport, left: usize) -> String {
     let what = match report.surplus.first() {
         Some(first) => {
@@ -527,7 +527,7 @@ fn orphans_message(report: &ExtensionReport, left: usize) -> String {
     report.waits.as_ref().map_or_else(|| what.clone(), |why| format!("{what}: {why}"))
 }
 
-/// The first of some objects, with the number of the others.
+/// The first object, and the number of the others.
 fn with_others(first: &ObjectRef, count: usize) -> String {
     match count.saturating_sub(1) {
         0 => first.to_string(),
@@ -539,16 +539,17 @@ fn after(at: Timestamp, wait: Duration) -> Timestamp {
     at.checked_add(SignedDuration::try_from(wait).unwrap_or_default()).unwrap_or(at)
 }
 
-/// From 0 to 1: clusters of a fleet that began together do not stay together. Extensions of one cluster do, and share a connection.
+/// Number from 0 to 1: clusters of a fleet that started together are checked at different times. Extensions of one cluster are checked together, and
+/// share a connection.
 fn start_offset(text: &str) -> f64 {
     let sum = text.bytes().fold(7_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
     f64::from(sum % 1000) / 1000.0
 }
 
-/// What the condition says of them: whether, a reason, and a sentence that names the first that is not.
+/// The condition about the extensions: status, reason, and a message that names the first extension that is not ready.
 pub(in super::super) fn condition(choice: &ExtensionDecision) -> (Status, String, String) {
     let count = choice.statuses.len();
-    // What a person must mend comes before what time mends.
+    // Errors that a person must fix come before states that end by themselves.
     let worst = [names::reasons::INVALID_EXTENSION, names::reasons::APPLY_FAILED, names::reasons::UNHEALTHY];
     let not: Vec<_> = choice.statuses.iter().filter(|one| one.ready != Status::True).collect();
     let first = worst.iter().find_map(|reason| not.iter().find(|one| one.reason == *reason)).or(not.first());

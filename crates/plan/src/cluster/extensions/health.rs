@@ -1,25 +1,25 @@
-//! Whether what an extension brought works.
+//! Health checks of the objects of an extension.
 
 use fleetwright_api::ExtensionCheck;
 use serde_json::Value;
 
-/// What a check looks at.
+/// Kind of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckTarget {
-    /// All replicas of the present template are available.
+    /// All replicas with the present template are available.
     Deployment,
-    /// Its pods of the present template are available wherever they should be.
+    /// Pods with the present template are available on all nodes where they should run.
     DaemonSet,
-    /// All replicas of the present template are ready.
+    /// All replicas with the present template are ready.
     StatefulSet,
-    /// It has completed.
+    /// The Job has completed.
     Job,
-    /// It is available.
+    /// The APIService is available.
     ApiService,
 }
 
 impl CheckTarget {
-    /// As objects say it.
+    /// `kind` of the object.
     pub const fn kind(self) -> (&'static str, &'static str) {
         match self {
             Self::Deployment => ("apps/v1", "Deployment"),
@@ -31,7 +31,7 @@ impl CheckTarget {
     }
 }
 
-/// What a check looks at, in which namespace, by which name.
+/// The object of a check: kind, namespace and name.
 pub fn subject(check: &ExtensionCheck) -> Option<(CheckTarget, Option<&str>, &str)> {
     let split = |text| match str::split_once(text, '/') {
         Some((namespace, name)) => (Some(namespace), name),
@@ -51,7 +51,7 @@ pub fn subject(check: &ExtensionCheck) -> Option<(CheckTarget, Option<&str>, &st
     }
 }
 
-/// Why that object does not work; none if it does.
+/// Why the object does not work; `None` if it works.
 pub fn health_problem(what: CheckTarget, name: &str, object: Option<&Value>) -> Option<String> {
     let kind = what.kind().1;
     let Some(object) = object else { return Some(format!("{kind} {name} does not exist")) };

@@ -1,4 +1,4 @@
-//! What extensions brought, written down before it is brought, so that nothing is forgotten.
+//! The inventory of extensions: objects are recorded before they are created, so that every one of them can be deleted later.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use super::super::Names;
 use super::super::objects::{Kind, Object};
 use super::ObjectRef;
 
-/// The ConfigMap that holds it, in the namespace of the control plane.
+/// The ConfigMap with the inventory, in the namespace of the control plane.
 pub const INVENTORY: &str = "extensions";
 
-/// What each extension brought, or is about to.
+/// The recorded objects of each extension.
 pub(super) type Inventory = BTreeMap<String, InventoryEntry>;
 
-/// What one extension brought.
+/// The recorded objects of one extension.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct InventoryEntry {
@@ -25,13 +25,13 @@ pub(super) struct InventoryEntry {
     pub objects: Vec<ObjectRef>,
 }
 
-/// What is written down.
+/// Parses the inventory.
 pub(super) fn read(map: Option<&Value>) -> Inventory {
     let data = map.and_then(|map| map["data"].as_object()).into_iter().flatten();
     data.filter_map(|(name, text)| Some((name.clone(), serde_json::from_str(text.as_str()?).ok()?))).collect()
 }
 
-/// As it is written down.
+/// The inventory as a ConfigMap.
 pub(super) fn object(names: &Names, inventory: &Inventory) -> Object {
     let data: BTreeMap<_, _> = inventory.iter().map(|(name, held)| (name, json!(held).to_string())).collect();
     let body = json!({

@@ -1,4 +1,4 @@
-//! The extensions of a cluster: what they are for this one, and what becomes of them.
+//! The extensions of a cluster: rendering, decisions and status.
 
 mod decide;
 pub mod health;
@@ -28,56 +28,56 @@ pub use render::{MOST_IN_META, render};
 pub(super) use shipped::keeps_endpoint;
 pub use shipped::{MACHINE_OPERATOR, shipped};
 
-/// Label of everything that an extension has: the extension's name.
+/// Label of all objects of an extension: the extension's name.
 pub const EXTENSION: &str = "fleetwright.io/extension";
-/// Annotation of an object in a template: `true` if it stays when the extension no longer has it. CustomResourceDefinitions and Namespaces stay unless it is `false`,
-/// because what people made of them or in them would be lost.
+/// Annotation of an object in a template: `true` if the object is kept when the extension no longer has it. CustomResourceDefinitions and Namespaces
+/// are kept unless it is `false`, because their deletion would delete people's objects of that kind or in that namespace.
 pub const KEEP: &str = "fleetwright.io/keep";
 
-/// What extensions are rendered from.
+/// Inputs for rendering extensions.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtensionInputs<'a> {
-    /// What the cluster is called.
+    /// Names of the parts of the cluster.
     pub names: &'a Names,
     /// The labels of the Cluster.
     pub labels: &'a BTreeMap<String, String>,
-    /// What is declared.
+    /// Spec of the cluster.
     pub spec: &'a ClusterSpec,
-    /// The package version, by its name.
+    /// Package version, with its name.
     pub package: (&'a str, &'a ClusterPackageVersionSpec),
-    /// Where clients reach its API servers.
+    /// Address of the API servers for clients.
     pub server: Option<&'a str>,
-    /// What their certificates are checked with.
+    /// Trust bundle for the certificates of the API servers.
     pub ca_bundle: Option<&'a str>,
 }
 
-/// An extension as it is for one cluster: the same bytes for the same inputs.
+/// An extension rendered for one cluster: the same bytes for the same inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RenderedExtension {
-    /// What it is called.
+    /// Name of the extension.
     pub name: String,
-    /// When it comes.
+    /// Order number.
     pub order: u32,
-    /// Where it is.
+    /// Cluster in which it is placed.
     pub placement: ExtensionPlacement,
     /// Its objects, in the order in which they are applied.
     pub objects: Vec<Value>,
-    /// The digest of them.
+    /// Digest of the objects.
     pub digest: String,
-    /// How to tell that it works.
+    /// Health checks.
     pub health: ExtensionHealth,
 }
 
 /// Why an extension cannot be rendered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtensionError {
-    /// Which.
+    /// Name of the extension.
     pub extension: String,
-    /// Where: `template`, `valuesSchema`, `values`.
+    /// Invalid part: `template`, `valuesSchema`, `values`.
     pub place: String,
-    /// What is wrong, what is allowed and what to do.
+    /// The error, the allowed values and what to do.
     pub message: String,
-    /// It is in the Cluster; otherwise in the package version.
+    /// Whether the error is in the Cluster; otherwise it is in the package version.
     pub chosen: bool,
 }
 
@@ -87,23 +87,23 @@ impl fmt::Display for ExtensionError {
     }
 }
 
-/// What says which object is meant.
+/// Reference to an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectRef {
-    /// As objects say it.
+    /// `apiVersion` of the object.
     pub api_version: String,
-    /// As objects say it.
+    /// `kind` of the object.
     pub kind: String,
-    /// None for what is in no namespace.
+    /// Namespace; `None` for cluster-scoped kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Its name.
+    /// Name.
     pub name: String,
 }
 
 impl ObjectRef {
-    /// Of that object.
+    /// Reference to that object.
     pub fn of(object: &Value) -> Self {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let meta = &object["metadata"];
@@ -115,12 +115,12 @@ impl ObjectRef {
         }
     }
 
-    /// Its group; empty for the core.
+    /// API group; empty for the core group.
     pub fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
 
-    /// Whether both are one object: it is the same in another version of its group.
+    /// Whether both refer to one object, also in different versions of its group.
     pub fn is(&self, other: &Self) -> bool {
         self.group() == other.group()
             && (&self.kind, &self.namespace, &self.name) == (&other.kind, &other.namespace, &other.name)
@@ -136,18 +136,18 @@ impl fmt::Display for ObjectRef {
     }
 }
 
-/// What is known of extensions besides what was seen of the control plane.
+/// Inputs about extensions that are not observed from the control plane.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExtensionKnowledge {
     /// The labels of the Cluster.
     pub labels: BTreeMap<String, String>,
-    /// What the certificates of its API servers are checked with.
+    /// Trust bundle for the certificates of the API servers.
     pub ca_bundle: Option<String>,
-    /// What is in place is looked at again about this often.
+    /// Approximate interval at which applied extensions are checked.
     pub every: Duration,
-    /// When this process first looked at the cluster.
+    /// When this process first observed the cluster.
     pub since: Option<Timestamp>,
-    /// What was found of each in the business cluster since then.
+    /// Report of each extension in the business cluster since then.
     pub reports: BTreeMap<String, ExtensionReport>,
 }
 
@@ -157,43 +157,43 @@ impl Default for ExtensionKnowledge {
     }
 }
 
-/// What was done with an extension in the business cluster.
+/// Report about an extension in the business cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtensionReport {
-    /// When.
+    /// Time of the report.
     pub at: Timestamp,
-    /// Since when it is of that digest.
+    /// Since when the extension has that digest.
     pub since: Timestamp,
-    /// What it was rendered to.
+    /// Digest of the rendered extension.
     pub digest: String,
-    /// What became of it.
+    /// Outcome of applying and checking.
     pub outcome: ExtensionOutcome,
-    /// Objects that it no longer has and that are there: an Operation deletes them.
+    /// Orphaned objects that exist: an Operation deletes them.
     pub surplus: Vec<OrphanedObject>,
-    /// Objects that it no longer has and that are gone, are kept, or belong to somebody else: they are forgotten.
+    /// Orphaned objects that are gone, are kept, or belong to somebody else: they are removed from the inventory.
     pub pruned: Vec<ObjectRef>,
-    /// Why its surplus is not deleted yet.
+    /// Why the orphaned objects are not deleted yet.
     pub waits: Option<String>,
-    /// Look again at this time, before it is due: deleting its surplus failed.
+    /// Earlier time of the next check, after a failed deletion of orphaned objects.
     pub look_at: Option<Timestamp>,
 }
 
 /// An object of a business cluster that its extension no longer has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrphanedObject {
-    /// Which.
+    /// Reference to the object.
     pub object: ObjectRef,
     /// Its uid: another object of that name is not deleted in its place.
     pub uid: String,
 }
 
-/// What became of an extension.
+/// Outcome of applying and checking an extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExtensionOutcome {
-    /// It is in place, and its checks hold.
+    /// Applied, and all checks pass.
     Healthy,
-    /// It is in place; which check does not hold.
+    /// Applied; the check that does not pass.
     Waits(String),
-    /// It could not be put in place.
+    /// Not applied, with the error.
     Failed(String),
 }

@@ -1,4 +1,4 @@
-//! An extension's template becomes objects.
+//! Renders the template of an extension to objects.
 
 use std::net::IpAddr;
 
@@ -13,12 +13,12 @@ use super::{EXTENSION, ExtensionError, ExtensionInputs, INVENTORY, ObjectRef, Re
 use crate::join::bundle_digest;
 use crate::package::rendered;
 
-/// An extension in the meta cluster has no more objects than this: they are written by one pass.
+/// Maximum number of objects of an extension in the meta cluster: one pass writes them.
 pub const MOST_IN_META: usize = 8;
-/// One in the business cluster has no more than this.
+/// Maximum number of objects of an extension in the business cluster.
 const MOST: usize = 200;
 
-/// The extensions that a cluster has, in the order in which they come; those that cannot be rendered, with why.
+/// Renders the extensions of a cluster, in their order; or returns why one cannot be rendered.
 pub fn render(given: &ExtensionInputs<'_>) -> Vec<Result<RenderedExtension, ExtensionError>> {
     let (package, spec) = (given.package.1, given.spec);
     let choice = |name: &str| spec.extensions.iter().find(|choice| choice.name == name);
@@ -88,7 +88,7 @@ fn one(
         ..why
     })?;
     let plain = with(given, extension, defaults)?;
-    // What the defaults can and these values cannot is a mistake of the Cluster.
+    // If the template renders with the defaults and not with these values, the error is in the Cluster.
     let made = with(given, extension, chosen).map_err(|why| ExtensionError {
         place: "values".to_owned(),
         chosen: true,
@@ -105,7 +105,7 @@ fn one(
     }
 }
 
-/// The extension with these values.
+/// Renders the extension with these values.
 fn with(
     given: &ExtensionInputs<'_>,
     extension: &Extension,
@@ -127,7 +127,7 @@ fn with(
     finish(given, extension, documents.into_iter().filter(|document| !document.is_null()).collect())
 }
 
-/// Checks the objects, marks them as ours, and puts them in order.
+/// Validates the objects, adds our labels, and sorts them.
 fn finish(
     given: &ExtensionInputs<'_>,
     extension: &Extension,
@@ -141,7 +141,7 @@ fn finish(
     for (at, object) in objects.iter_mut().enumerate() {
         object_of(given, extension, object).map_err(|why| wrong(format!("document {}: {why}", at + 1)))?;
     }
-    // What the others need is there before them.
+    // Objects that others depend on come first.
     objects.sort_by_key(|object| {
         object["kind"].as_str().is_none_or(|kind| !["Namespace", "CustomResourceDefinition"].contains(&kind))
     });
@@ -160,14 +160,14 @@ fn finish(
     })
 }
 
-/// The host and port where clients reach the cluster.
+/// Host and port of the API servers for clients.
 fn address<'a>(given: &ExtensionInputs<'a>) -> (Option<&'a str>, Option<u16>) {
     let address = given.server.and_then(|server| server.strip_prefix("https://")?.rsplit_once(':'));
     let host = address.map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));
     (host, address.and_then(|(_, port)| port.parse().ok()))
 }
 
-/// Everything that is known of a cluster, by the names of `templates::CLUSTER`.
+/// The template variables of a cluster, with the names of `templates::CLUSTER`.
 fn cluster(given: &ExtensionInputs<'_>) -> Map<String, Value> {
     let network = &given.spec.network;
     let (host, port) = address(given);
@@ -189,11 +189,11 @@ fn cluster(given: &ExtensionInputs<'_>) -> Map<String, Value> {
         ("dnsDomain", json!(network.dns_domain)),
         ("dnsAddress", json!(certificates::service_address(&network.services, 10).map(|ip: IpAddr| ip.to_string()))),
     ];
-    // What is not known is not defined, instead of empty.
+    // An unknown value is undefined, instead of empty.
     known.into_iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Checks one object, and marks it as ours.
+/// Validates one object, and adds our labels.
 fn object_of(given: &ExtensionInputs<'_>, extension: &Extension, object: &mut Value) -> Result<(), String> {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     if !object.is_object() {
@@ -238,7 +238,8 @@ fn mark(given: &ExtensionInputs<'_>, extension: &Extension, labels: &mut Value) 
     labels[EXTENSION] = json!(extension.name);
 }
 
-/// What is in the meta cluster is in the namespace of the control plane, of a kind that the operator may write, and no part of the control plane.
+/// An object in the meta cluster must be in the namespace of the control plane, of a kind that the operator may write, and no part of the control
+/// plane.
 fn in_meta(
     given: &ExtensionInputs<'_>,
     extension: &Extension,
@@ -272,7 +273,7 @@ fn in_meta(
         return Err(format!("{kind} {name}: the name is reserved for the control plane; choose another name"));
     }
     if matches!(known, Kind::Deployment | Kind::StatefulSet) {
-        // So that its pods go as quickly as the others when the cluster goes.
+        // So that the pods are deleted as quickly as the others when the cluster is deleted.
         let labels = object.pointer_mut("/spec/template/metadata/labels").filter(|labels| labels.is_object());
         let Some(labels) = labels else {
             return Err(format!(

@@ -1,5 +1,5 @@
-//! What an extension beside a control plane may be. Its pods run where the keys of the cluster are, and who writes the Cluster chooses its values: so pods
-//! get none of these keys, and values choose neither objects nor images.
+//! Restrictions for extensions beside a control plane. Their pods run in the namespace with the keys of the cluster, and the author of the Cluster
+//! chooses their values: so pods get none of these keys, and values change neither objects nor images.
 
 use fleetwright_api::names;
 use serde_json::{Value, json};
@@ -9,15 +9,15 @@ use super::super::objects::Kind;
 use super::super::policies;
 use super::{EXTENSION, ObjectRef};
 
-/// The only Secret that pods of extensions may have: the kubeconfig with a user of their own in the business cluster.
+/// The only Secret that pods of extensions may mount: the kubeconfig with a user of their own in the business cluster.
 const SECRETS: [&str; 1] = [KUBECONFIG];
-/// Volumes that hold nothing which pods of the control plane have, besides Secrets that are allowed.
+/// Volume types that contain no data of the control plane, besides allowed Secrets.
 const VOLUMES: [&str; 6] = ["configMap", "downwardAPI", "emptyDir", "ephemeral", "projected", "secret"];
-/// What a projected volume may hold.
+/// Allowed sources of a projected volume.
 const PROJECTED: [&str; 3] = ["configMap", "downwardAPI", "secret"];
-/// Labels by which Services and NetworkPolicies know the pods of the control plane.
+/// Labels by which Services and NetworkPolicies select the pods of the control plane.
 const OURS: [&str; 2] = [names::COMPONENT, names::SERVING];
-/// Parts of a pod with containers.
+/// Fields of a pod with containers.
 const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// Checks an object of that kind; its pods get no token, and a NetworkPolicy selects pods of the extension alone.
@@ -34,7 +34,7 @@ pub(super) fn confine(kind: Kind, extension: &str, object: &mut Value) -> Result
             if policies::is_ours(name) {
                 return Err("the name is reserved for a policy of the control plane; choose another name".to_owned());
             }
-            // Policies add up: one of its own would open the meta cluster.
+            // Policies are additive: a policy of the extension could allow connections to the meta cluster.
             if object["spec"]["egress"].as_array().is_some_and(|rules| !rules.is_empty()) {
                 return Err(format!(
                     "spec.egress is not allowed: pods of extensions may connect to addresses outside the meta cluster, and to pods in it if the pod and its namespace have the label {}; remove it",
@@ -48,7 +48,7 @@ pub(super) fn confine(kind: Kind, extension: &str, object: &mut Value) -> Result
             let Some(matched) = matched.and_then(Value::as_object_mut) else {
                 return Err("spec.podSelector is invalid: it must have matchLabels or matchExpressions".to_owned());
             };
-            // Policies add up: one for all pods would open those of the control plane.
+            // Policies are additive: a policy for all pods would also apply to those of the control plane.
             matched.insert(EXTENSION.to_owned(), json!(extension));
             Ok(())
         }
@@ -63,7 +63,7 @@ fn labels(labels: &Value, at: &str) -> Result<(), String> {
     }
 }
 
-/// Where in a pod something is, and what is wrong with it.
+/// Path of a field in a pod, and the error.
 type PodViolation = (String, String);
 
 fn pod(spec: &mut Value) -> Result<(), PodViolation> {
@@ -100,7 +100,7 @@ fn pod(spec: &mut Value) -> Result<(), PodViolation> {
     Ok(())
 }
 
-/// The items of a list, each with where it is.
+/// The items of a list, each with its path.
 fn list<'a>(of: &'a Value, name: &'a str) -> impl Iterator<Item = (String, &'a Value)> {
     let items = of[name].as_array().into_iter().flatten();
     items.enumerate().map(move |(at, item)| (format!("{name}[{at}]"), item))
@@ -175,8 +175,8 @@ fn secret(name: &Value) -> Result<(), String> {
     }
 }
 
-/// What values may not choose: which objects there are, and what runs in their pods. Answers the first difference between what the defaults and the
-/// values of a Cluster make.
+/// Values may not change which objects exist, or which containers run in their pods. Returns the first such difference between the objects with the
+/// defaults and with the values of a Cluster.
 pub(super) fn difference(defaults: &[Value], chosen: &[Value]) -> Option<String> {
     let refs = |objects: &[Value]| {
         let mut all: Vec<_> = objects.iter().map(ObjectRef::of).collect();

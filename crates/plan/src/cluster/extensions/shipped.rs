@@ -1,4 +1,4 @@
-//! Extensions that come with Fleetwright: what a cluster with workers needs.
+//! Built-in extensions: the ones that a cluster with workers needs.
 
 use std::net::IpAddr;
 use std::sync::LazyLock;
@@ -13,10 +13,10 @@ const FILES: [&str; 4] = [
     include_str!("shipped/coredns.yaml"),
 ];
 
-/// The Machine-Operator, what it may do, kube-proxy and CoreDNS. `image` says the image of `fleetwright`, `kube-proxy` and `coredns`.
+/// The Machine-Operator with its RBAC rules, kube-proxy and CoreDNS. `image` returns the image of `fleetwright`, `kube-proxy` and `coredns`.
 ///
 /// # Errors
-/// One of the files cannot be read, which a test would have told.
+/// One of the embedded files cannot be parsed, which a test would have found.
 pub fn shipped(image: impl Fn(&str) -> String) -> Result<Vec<Extension>, serde_saphyr::Error> {
     let read = |text: &str| {
         let text = ["fleetwright", "kube-proxy", "coredns"]
@@ -27,12 +27,12 @@ pub fn shipped(image: impl Fn(&str) -> String) -> Result<Vec<Extension>, serde_s
     FILES.into_iter().map(read).collect()
 }
 
-/// The extension by whose name is known that a cluster has a Machine-Operator.
+/// The extension whose presence means that a cluster has a Machine-Operator.
 pub const MACHINE_OPERATOR: &str = "machine-operator";
 
-/// Where workers and their pods reach the API servers. The addresses that API servers would write there themselves are those of pods of the meta
-/// cluster, which no other network reaches; and the port need not be the one that they listen on. So they write none
-/// (`--endpoint-reconciler-type=none`), and this is kept instead.
+/// The endpoints through which workers and their pods reach the API servers. The addresses that API servers would write there themselves are those of
+/// pods of the meta cluster, which no other network reaches; and the port may differ from the one that they listen on. Therefore they write none
+/// (`--endpoint-reconciler-type=none`), and the operator writes this object instead.
 const ENDPOINT: &str = r#"
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -58,7 +58,7 @@ subsets:
   ports: [{name: https, port: {{ cluster.serverPort }}, protocol: TCP}]
 "#;
 
-/// The kinds of machines, as this operator knows them.
+/// The CustomResourceDefinitions of machines in this version of the operator.
 static KINDS: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let all = fleetwright_api::crds().into_iter();
     let machines = all
@@ -73,13 +73,13 @@ static KINDS: LazyLock<Vec<Value>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Whether the API servers leave it to the operator to say where they are reached: if there may be workers, and it is an address.
+/// Whether the operator writes the endpoints instead of the API servers: if there may be workers, and the endpoint is an address.
 pub(in super::super) fn keeps_endpoint(spec: &ClusterSpec, package: &ClusterPackageVersionSpec) -> bool {
     let named = spec.endpoint.host.as_ref().is_some_and(|host| host.parse::<IpAddr>().is_err());
     !package.extensions.is_empty() && !named
 }
 
-/// What goes with the extensions that a cluster has: with the objects that need no rendering.
+/// Additional objects for the extensions of a cluster, which need no rendering.
 pub(super) fn built_in(
     wanted: &[&Extension],
     spec: &ClusterSpec,
@@ -94,7 +94,7 @@ pub(super) fn built_in(
         ..Extension::default()
     };
     let mut all = Vec::new();
-    // One that leads to the machine itself leads workers nowhere, and API servers refuse it.
+    // A loopback address leads workers nowhere, and API servers refuse it.
     let address = host.is_some_and(|host| host.parse::<IpAddr>().is_ok_and(|ip| !ip.is_loopback()));
     if !wanted.is_empty() && keeps_endpoint(spec, package) && address {
         all.push((made("kubernetes-endpoint", ENDPOINT), None));

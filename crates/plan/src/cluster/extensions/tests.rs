@@ -56,14 +56,14 @@ impl ExtensionFixture {
         })
     }
 
-    /// Without what is built in.
+    /// Without built-in extensions.
     fn given(&self) -> Vec<Result<RenderedExtension, ExtensionError>> {
         let mut all = self.render();
         all.retain(|one| one.as_ref().map_or(true, |one| one.order > 0));
         all
     }
 
-    /// The only one, which cannot be rendered.
+    /// The only extension, which cannot be rendered.
     fn mistake(&self) -> String {
         match &self.given()[..] {
             [Err(mistake)] => mistake.to_string(),
@@ -383,7 +383,7 @@ fn pods_beside_the_control_plane_get_no_keys_and_nothing_of_the_node() {
     let one = meta(&good).one();
     let spec = &one.objects[0]["spec"]["template"]["spec"];
     assert_eq!(spec["automountServiceAccountToken"], false);
-    // In the business cluster all of it is for the package version to say.
+    // In the business cluster the package version decides about all of it.
     ExtensionFixture::of(vec![extension("a", &with("hostNetwork: true"))]).one();
 }
 
@@ -416,7 +416,7 @@ fn a_network_policy_beside_the_control_plane_opens_nothing_of_the_meta_cluster()
     }
 }
 
-/// What somebody who may write Clusters would like to have beside the control plane.
+/// Objects that an attacker with the right to write Clusters would want beside the control plane.
 const INJECTED: &str = "x\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: evil}\nspec:\n  selector: {matchLabels: {app: evil}}\n  template:\n    metadata: {labels: {app: evil}}\n    spec: {containers: [{name: evil, image: evil}]}\n";
 
 #[test]
@@ -426,11 +426,11 @@ fn values_choose_neither_objects_nor_images_beside_the_control_plane() {
         let [Err(mistake)] = &world.given()[..] else { panic!("{:#?}", world.given()) };
         assert!(mistake.chosen && mistake.place == "values" && mistake.message.contains(said), "{mistake}");
     };
-    // By YAML that a template does not quote.
+    // By YAML injection in a template that does not quote values.
     let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  text: {{ values.name }}\n";
     refused(config, json!({ "name": INJECTED }), "Deployment fleet-pay/evil");
     meta(config).choose("a", json!({ "name": "b" })).one();
-    // By what a template lets them choose.
+    // By values that a template allows.
     refused(
         &config.replace("name: a", "name: {{ values.name | json }}"),
         json!({ "name": "b" }),
@@ -454,7 +454,7 @@ fn values_choose_neither_objects_nor_images_beside_the_control_plane() {
     ] {
         refused(&unquoted, json!({ "name": name }), said);
     }
-    // Without a default there is nothing to compare with.
+    // Without a default there is no baseline for the comparison.
     let mut one = extension("a", config);
     one.values_schema = Some("type: object\nrequired: [name]\nproperties: {name: {type: string}}\n".to_owned());
     let world = ExtensionFixture::of(vec![Extension { placement: ExtensionPlacement::Meta, ..one }]);

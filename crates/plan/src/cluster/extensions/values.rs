@@ -1,4 +1,4 @@
-//! The values of an extension, as its schema has them.
+//! The values of an extension, validated by its schema.
 
 use fleetwright_api::{Extension, ExtensionChoice};
 use fleetwright_schema::{Schema, default, prune, prune_nulls, structural, validate};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::ExtensionError;
 
-/// The values of that extension: those of the cluster, with the defaults of the schema beside them.
+/// The values of that extension: those of the cluster, with the defaults of the schema.
 pub(super) fn values(extension: &Extension, choice: Option<&ExtensionChoice>) -> Result<Value, ExtensionError> {
     let mistake = |place: &str, message: String, chosen| ExtensionError {
         extension: extension.name.clone(),
@@ -25,7 +25,7 @@ pub(super) fn values(extension: &Extension, choice: Option<&ExtensionChoice>) ->
     if schema["type"] != "object" {
         return Err(wrong("the schema must have type: object".to_owned()));
     }
-    // What real clusters ignore in a schema is mostly a typing error.
+    // Unknown schema keywords, which clusters ignore, are mostly typing errors.
     if let Some(unknown) = structural::prune_unknown(&mut schema, "").first() {
         return Err(wrong(format!("unknown schema keyword {}", unknown.trim_start_matches('.'))));
     }

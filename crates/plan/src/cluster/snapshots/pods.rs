@@ -1,10 +1,11 @@
 //! The pods that take and restore snapshots.
 //!
-//! Images of etcd have no shell, so that each step is a container of one command: a snapshot is taken by ours, restored by `etcdutl`, run by a scratch etcd
-//! beside the last container, which compares both, puts it in its place, and says so at its end. No container has any right in the meta cluster.
+//! Images of etcd have no shell, so each step is a container with one command: the operator's image takes a snapshot, `etcdutl` restores it, and a
+//! scratch etcd runs with it beside the last container, which compares both, stores the snapshot, and reports it in its termination message. No
+//! container has any right in the meta cluster.
 //!
-//! A snapshot is brought back the same way: a source restores it and runs an etcd of it, and a pod for each member takes a snapshot of the source, wherever
-//! the member's volume is, and restores that.
+//! A restore works in the same way: a source pod restores the snapshot and runs an etcd with it, and a pod for each member takes a snapshot of the
+//! source, wherever the member's volume is, and restores that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,19 +21,19 @@ use super::super::{Names, pods};
 use super::cluster_keys::CLUSTER_KEYS;
 use super::{DueSnapshot, SnapshotPodJob};
 
-/// The claim of the volume that snapshots are kept on.
+/// Name of the claim of the volume for snapshots.
 pub const CLAIM: &str = "snapshots";
-/// The Secret with what the store of snapshots asks for, beside the control plane.
+/// Name of the Secret with the credentials of the snapshot store, in the namespace of the control plane.
 pub const STORE: &str = "snapshot-store";
-/// The Secret with the keys that snapshots are encrypted with, beside the control plane.
+/// Name of the Secret with the encryption keys of snapshots, in the namespace of the control plane.
 pub const KEY: &str = "snapshot-key";
-/// The annotation that says which change a snapshot is for.
+/// Annotation with the generation whose change a snapshot is for.
 pub const GENERATION: &str = "fleetwright.io/generation";
 
-/// The annotation that says which version of etcd a source of a restore runs.
+/// Annotation with the version of etcd that the source of a restore runs.
 pub const ETCD: &str = "fleetwright.io/etcd-version";
 
-/// The annotation that says what else a snapshot is for.
+/// Annotation with another purpose of a snapshot.
 pub const PURPOSE: &str = "fleetwright.io/purpose";
 
 const WORK: &str = "/work";
@@ -43,25 +44,26 @@ const SERVER: &str = "etcd-server-tls";
 const KEYS: &str = "/etc/fleetwright/store";
 const KEY_FOLDER: &str = "/etc/fleetwright/snapshot-key";
 const CLUSTER_KEYS_FOLDER: &str = "/etc/fleetwright/cluster-keys";
-/// Where the scratch etcd answers, within its pod alone.
+/// Address of the scratch etcd, reachable only within its pod.
 const SCRATCH: &str = "http://127.0.0.1:12379";
 const SCRATCH_PEER: &str = "http://127.0.0.1:12380";
 const SCRATCH_METRICS: u16 = 12381;
-/// Revisions go on far above all that anybody has seen: who remembers one of before finds that it is too old, and not that time went back.
+/// Number by which a restore increases the revision. Clients with a revision from before the restore get "compacted", and not a revision that goes
+/// back.
 const BUMP: &str = "1000000000";
 
-/// What pods are made from.
+/// Inputs from which the pods are built.
 #[derive(Clone, Copy, Debug)]
 pub struct PodInputs<'a> {
-    /// What the cluster is called.
+    /// Names and namespace of the cluster's objects.
     pub names: &'a Names,
-    /// What is declared.
+    /// Spec of the cluster.
     pub spec: &'a ClusterSpec,
-    /// What etcd is of.
+    /// Package version of etcd.
     pub package: &'a ClusterPackageVersionSpec,
-    /// The image of the operator.
+    /// Image of the operator.
     pub image: &'a str,
-    /// The number of members of etcd.
+    /// Number of members of etcd.
     pub members: u32,
 }
 
@@ -94,7 +96,7 @@ impl PodInputs<'_> {
         self.pod(SnapshotPodJob::Snapshot, &wanted.pod(), annotations, steps.into(), None)
     }
 
-    /// The pod that has a snapshot as an etcd, for the pods of members.
+    /// The pod that serves a snapshot as an etcd, for the pods of members.
     pub fn source(&self, restore: &Restore) -> Value {
         let mut fetches = words(&["snapshot", "fetch"]);
         fetches.extend([format!("--name={}", restore.snapshot), format!("--work={WORK}")]);
@@ -121,7 +123,7 @@ impl PodInputs<'_> {
         self.pod(SnapshotPodJob::Source, &restore.source(), annotations.into(), steps.into(), None)
     }
 
-    /// The pod that restores what the source at that address has, for one member.
+    /// The pod that restores the data of the source at that address for one member.
     pub fn member(&self, restore: &Restore, number: u32, source: &str) -> Value {
         let member = format!("etcd-{number}");
         let host = if source.contains(':') { format!("[{source}]") } else { source.to_owned() };
@@ -132,7 +134,7 @@ impl PodInputs<'_> {
             format!("--endpoints=https://{host}:{ETCD_PORT}"),
             format!("--server-name={}", self.names.etcd()),
             format!("--certificates={CERTIFICATES}"),
-            // What an attempt before left behind.
+            // Data that a previous attempt left behind.
             format!("--clear={folder}"),
         ]);
         let mut restores = words(&["snapshot", "restore", "/work/db"]);
@@ -154,7 +156,7 @@ impl PodInputs<'_> {
         self.pod(SnapshotPodJob::Member, &restore.member(number), BTreeMap::new(), steps.into(), Some((&member, None)))
     }
 
-    /// The pod that removes what a member had before, on the node where it runs.
+    /// The pod that removes the old data of a member, on the node where the member runs.
     pub fn clean(&self, restore: &Restore, number: u32, node: &str) -> Value {
         let mut cleans = words(&["snapshot", "clean"]);
         cleans.push(format!("--data={DATA}"));
@@ -163,7 +165,7 @@ impl PodInputs<'_> {
         self.pod(SnapshotPodJob::Clean, &restore.clean(number), BTreeMap::new(), steps, Some((&member, Some(node))))
     }
 
-    /// The claim that snapshots are kept by, where they are kept on a volume.
+    /// The claim of the volume for snapshots, if the store is a volume.
     pub fn claim(&self) -> Option<Value> {
         let policy = self.spec.snapshots.clone().unwrap_or_default();
         if policy.s3.is_some() {
@@ -184,7 +186,7 @@ impl PodInputs<'_> {
         Some(claim)
     }
 
-    /// How etcd is reached.
+    /// Arguments with the address and credentials of etcd.
     fn etcd(&self) -> Vec<String> {
         vec![
             format!("--work={WORK}"),
@@ -193,14 +195,14 @@ impl PodInputs<'_> {
         ]
     }
 
-    /// The volume that snapshots, or the keys to them, are on.
+    /// Volume with the snapshots, or with the credentials of their store.
     fn kept(&self) -> &'static str {
         if self.claim().is_some() { CLAIM } else { STORE }
     }
 
-    /// Where snapshots of a Cluster are kept, and with what they are encrypted.
+    /// Arguments with the store of a Cluster's snapshots and their encryption keys.
     ///
-    /// Names in a bucket always end with `NAMESPACE/NAME/` of that Cluster: whoever may write a Cluster chooses what comes before, and no more.
+    /// Names in a bucket always end with `NAMESPACE/NAME/` of that Cluster: a person who may write a Cluster chooses only the prefix.
     fn place(&self, cluster: &str) -> Vec<String> {
         let mut arguments =
             vec![format!("--cluster={}/{cluster}", self.names.fleet), format!("--encryption-keys={KEY_FOLDER}")];
@@ -227,7 +229,7 @@ impl PodInputs<'_> {
         arguments
     }
 
-    /// Makes a folder that an etcd can run on.
+    /// Container that creates a data directory on which an etcd can run.
     fn unpack(&self) -> Value {
         let mut arguments = words(&["snapshot", "restore", "/work/db", "--data-dir=/work/scratch", "--name=scratch"]);
         arguments.extend([
@@ -248,14 +250,14 @@ impl PodInputs<'_> {
         self.theirs("scratch", "etcd", arguments)
     }
 
-    /// A container of the operator's own image.
+    /// A container with the operator's own image.
     fn ours(&self, name: &str, arguments: Vec<String>, volumes: &[&str]) -> Value {
         let mut container = container(name, self.image, arguments);
         container["volumeMounts"] = volumes.iter().map(|volume| mount(volume)).collect();
         container
     }
 
-    /// A container of etcd's image.
+    /// A container with etcd's image.
     fn theirs(&self, name: &str, command: &str, arguments: Vec<String>) -> Value {
         let mut container = container(name, &self.package.components.etcd.image, arguments);
         container["command"] = json!([command]);
@@ -263,7 +265,7 @@ impl PodInputs<'_> {
         container
     }
 
-    /// A pod of these steps; on the volume of a member, and on its node, if they are named.
+    /// A pod with these containers; with the volume of a member, and on its node, if they are given.
     fn pod(
         &self,
         job: SnapshotPodJob,
@@ -286,7 +288,7 @@ impl PodInputs<'_> {
                 let member = on.map(|(member, _)| claim(member)).unwrap_or_default();
                 json!({ "name": name, "persistentVolumeClaim": { "claimName": member } })
             }
-            // There is none while the sealed copy of the keys cannot be opened: a snapshot without them is better than none.
+            // The Secret does not exist while the sealed copy of the keys cannot be opened: a snapshot without the keys is better than none.
             CLUSTER_KEYS => json!({
                 "name": name, "secret": { "secretName": name, "defaultMode": 0o440, "optional": true },
             }),
@@ -306,7 +308,7 @@ impl PodInputs<'_> {
             "volumes": volumes,
         });
         if let Some((_, Some(node))) = on {
-            // Its volume may be used on one node alone, and is.
+            // The volume may be attached to one node only, and already is.
             spec["nodeName"] = json!(node);
         }
         pods::place(&mut spec, &self.spec.placement);

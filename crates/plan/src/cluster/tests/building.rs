@@ -107,7 +107,7 @@ fn that_etcd_goes_on_is_no_reason_to_begin_anew() {
     let (new, existing) = (of(false), of(true));
     assert_eq!(objects::template_digest(&new), objects::template_digest(&existing));
     assert!(!contains(&new.body, &existing.body));
-    // It is written, and nobody is told of a repair; what somebody changed is one.
+    // The field is written without an Event about a repair; a change by somebody else is repaired with one.
     let mut world = TestCluster::new();
     let all = world.settle();
     let told = |decision: &Decision| decision.apply.iter().any(|(_, place)| place.is_some());

@@ -107,7 +107,7 @@ fn no_member_of_etcd_is_replaced_while_another_does_not_work() {
     let decision = world.decide();
     world.applied(&Decision { replace: None, ..decision });
     world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[0].ready = false;
-    // It is of before: it costs nothing to try it with the new version.
+    // The pod is old: recreating it with the new version costs nothing.
     assert_eq!(world.decide().replace.map(|member| member.name).as_deref(), Some("etcd-0"));
     world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[1].ready = false;
     assert_eq!(world.decide().replace, None);

@@ -9,7 +9,7 @@ fn after(seconds: i64) -> Timestamp {
 }
 
 impl TestCluster {
-    /// A cluster at rest with two API servers.
+    /// A cluster without changes, with two API servers.
     fn rested() -> Self {
         let mut world = Self::new();
         world.settle();
@@ -125,7 +125,7 @@ fn it_is_written_down_before_it_is_done_and_the_next_one_waits() {
     assert!(heal.replace.is_none() && note.times == 1 && note.message.contains("it lies"));
     world.status.replaced = Some(note.clone());
     assert_eq!(world.heal(23).replace.unwrap().0.uid, note.uid);
-    // Made anew, and no better.
+    // Recreated, and still failing.
     world.replicas(SERVER)[0].uid = "another".to_owned();
     world.fails(0, 40, 50, 3);
     world.works(1, 45);

@@ -55,7 +55,7 @@ impl TestCluster {
 
 const CA: Key = Key::Authority(Authority::Cluster);
 
-/// A cluster at rest whose keys are recorded and sealed.
+/// A cluster without changes whose keys are recorded and sealed.
 fn kept() -> TestCluster {
     let mut world = TestCluster::new();
     world.settle();
@@ -192,7 +192,7 @@ fn what_a_rotation_made_is_recorded_because_the_copy_has_it() {
     let decision = world.kept();
     assert!(decision.keys.blocked.is_none() && decision.certificates.is_empty(), "it is recorded first");
     assert_eq!(world.recorded(CA).unwrap().digest, "next-digest");
-    // The copy is ahead of a Secret whose change was never written: nobody has used it, and it is dropped.
+    // The copy is ahead of a Secret whose change was never written: no component has used that key, and it is dropped.
     world.seal(CA, "after-next");
     let decision = world.kept();
     assert_eq!(decision.keys.seal, [(CA, "next-digest".to_owned())]);

@@ -527,7 +527,7 @@ fn a_change_is_recorded_before_its_first_step() {
     assert_eq!((change.type_, change.member.as_str()), (MemberChangeType::Remove, "etcd-2"));
     assert!(change.member_id.is_some() && change.claim_uid.is_some() && etcd.log.is_empty());
     assert_eq!(etcd.world.status.etcd, Some(recorded));
-    // What nobody recorded is taken from what runs, not from what is declared.
+    // Unrecorded values are taken from the live objects, not from the spec.
     etcd.world.status.etcd = None;
     let decision = etcd.world.decide();
     assert_eq!(decision.etcd.unwrap().members, 3);
@@ -935,11 +935,11 @@ fn no_change_of_version_begins_and_no_api_server_moves_without_a_quorum() {
     let args = [("v".to_owned(), "4".to_owned())].into();
     world.spec.components.apiserver = Some(ComponentOverrides { args, ..ComponentOverrides::default() });
     assert!(world.decide().apply.is_empty());
-    // What was done to it by hand is put right all the same.
+    // Manual changes of it are repaired all the same.
     let key = (Kind::Deployment, "kube-scheduler".to_owned());
     world.live.get_mut(&key).unwrap()["spec"]["replicas"] = 0.into();
     assert_eq!(kinds(&world.decide()), [(Kind::Deployment, "kube-scheduler")]);
-    // And when they are back, all of it goes on.
+    // And when they are back, all of it continues.
     world.live.get_mut(&key).unwrap()["spec"]["replicas"] = 2.into();
     world.members().iter_mut().for_each(|member| member.ready = true);
     assert_eq!(kinds(&world.decide()), [(Kind::Deployment, "kube-apiserver")]);

@@ -240,7 +240,7 @@ fn what_runs_is_recorded_of_a_cluster_of_before_and_nothing_is_deleted_until_the
     assert_eq!(world.status.kubernetes.as_deref(), Some("1.36.4"));
     assert!(world.decide().orphan.is_some());
 
-    // Its package version is gone already: what was told of it counts, and if nothing was, it is left as it is.
+    // Its package version is already deleted: the recorded version counts, and without a record etcd is left unchanged.
     let mut world = TestCluster::rolled_back();
     world.unrecorded();
     world.delete_package("v1.37");

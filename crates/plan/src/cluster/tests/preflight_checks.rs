@@ -5,7 +5,7 @@ use super::survey::{Quota, RemovedApi, Survey};
 use super::*;
 
 impl TestCluster {
-    /// A cluster at rest that is asked for the next minor.
+    /// A cluster without other changes for which the next minor is declared.
     fn asked() -> Self {
         let mut world = Self::new();
         world.settle();
@@ -252,7 +252,7 @@ fn what_was_found_long_ago_does_not_let_a_change_begin() {
     );
     world.told(|survey| survey.kubelets = Ok(kubelets(&[("n1", "v1.33.9")])));
     assert_eq!(world.reasons(), [names::reasons::KUBELET_TOO_OLD]);
-    // While its snapshot is taken nothing begins, and nothing is asked again and again.
+    // While its snapshot is taken nothing starts, and the survey is not repeated again and again.
     world.status.last_snapshot = None;
     world.told(|_| {});
     world.now += minute * 60;

@@ -1,4 +1,4 @@
-//! What is told before a change is what is done.
+//! The plan of a change equals what is carried out.
 
 use std::collections::BTreeSet;
 

@@ -457,7 +457,7 @@ fn nothing_is_stopped_before_the_operation_of_the_restore_was_started() {
     let waits = world.status.waiting_for.clone().unwrap();
     assert!(waits.contains("no OperationPolicy names Restore"), "{waits}");
 
-    // A paused cluster goes on with nothing, though its Operation was started: members that are declared meanwhile change nothing.
+    // In a paused cluster nothing continues, though its Operation was started: members that are declared meanwhile change nothing.
     let record = world.status.etcd.clone();
     world.restore = restore::RestoreOperation { running: true, waits: None };
     (world.spec.paused, world.spec.datastore.etcd.as_mut().unwrap().members) = (true, 1);
@@ -713,7 +713,7 @@ fn volumes_are_cleaned_beside_everything_else() {
     assert_eq!((stage, pods(&world.decide().tidy)), (RestoreStage::Cleaning, vec![restore.clean(2).as_str()]));
     world.claims[2].ending = false;
 
-    // An upgrade is looked at, has its snapshot and begins.
+    // An upgrade is checked, has its snapshot and starts.
     member(&mut world, true);
     world.spec.package_version = "v1.37".to_owned();
     let decision = world.decide();

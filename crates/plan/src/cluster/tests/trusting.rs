@@ -33,7 +33,7 @@ fn certificates_are_replaced_after_two_thirds_of_their_life_or_when_names_are_mi
         certificates::due(&wanted, Some(&held), true, day * 365, NOW + day * 61),
         Some(RenewalReason::RenewalDue)
     );
-    // It begins some minutes before it is made, and does not last longer for it.
+    // Its validity starts some minutes before its issue, which does not extend its life.
     let begins = SignedDuration::from_mins(5);
     let made = ExistingCertificate { not_before: NOW - begins, ..held.clone() };
     assert_eq!(certificates::renew_at(&made, day * 90), NOW - begins + (day * 90 + begins) / 3 * 2);
@@ -108,7 +108,7 @@ fn authorities_are_not_taken_further_before_all_machines_have_what_is_trusted() 
     assert!(says(&world).contains("host-4, host-5 and 2 more"), "{}", says(&world));
     world.followers = Some(TrustDistribution { at: world.now, of: of.clone(), behind: Err("it is silent".to_owned()) });
     assert!(says(&world).contains("it is silent"), "{}", says(&world));
-    // An answer to another question is none.
+    // An answer to another question does not count.
     world.followers =
         Some(TrustDistribution { at: world.now, of: crate::join::bundle_digest("old"), behind: Ok(Vec::new()) });
     assert!(world.decide().follow.is_some());

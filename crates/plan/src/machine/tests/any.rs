@@ -8,14 +8,14 @@ use super::world::{Crash, TestMachine, package};
 use crate::machine::Act;
 use crate::package::Rendered;
 
-/// Something that happens to a machine.
+/// A random event.
 #[derive(Clone, Debug)]
 enum Event {
-    /// Other versions are declared: one for each component; none to take it out.
+    /// Declares other versions: one for each component; none to remove it.
     Want([Option<u8>; 3]),
-    /// So many passes.
+    /// Runs that number of passes.
     Pass(u8),
-    /// One pass that ends in a crash.
+    /// Runs one pass that ends in a crash.
     Crash(u8),
     Drift(u8, bool),
     Silent(bool),
@@ -94,12 +94,12 @@ fn pass(world: &mut TestMachine, crash: Crash) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is declared, breaks, crashes and drifts: in the end the host carries what is declared, or what worked before and
-    /// says why; nothing is under way, and nothing is left closed.
+    /// Whatever is declared, breaks, crashes and drifts: in the end the host has the declared version, or one that worked before and
+    /// the status says why; no step is running, and no Node is left closed.
     #[test]
     fn any_history_ends_well(first in [Just(Some(0_u8)), Just(Some(0_u8)), Just(Some(0_u8))], events in prop::collection::vec(event(), 1..25)) {
         let mut world = world(&first);
-        // What somebody broke while it had to prove itself cannot be told from a version that does not work.
+        // A component that was broken while it had to prove itself cannot be distinguished from a version that does not work.
         let mut disturbed = BTreeSet::new();
         for event in events {
             match event {
@@ -119,7 +119,7 @@ proptest! {
                 Event::Silent(silent) => world.silent = silent.then(|| "no answer".to_owned()),
                 Event::Gate(open) => world.gate_open = open,
                 Event::Pods(pods, blocked) => {
-                    // Nobody comes to a Node that is closed.
+                    // No pod is scheduled to a closed Node.
                     let closed = world.node.as_ref().is_some_and(|node| node.closed.is_some());
                     world.blocked = blocked;
                     world.pods = if closed { world.pods.min(pods.into()) } else { pods.into() };

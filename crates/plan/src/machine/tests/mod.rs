@@ -1,4 +1,4 @@
-//! The decision, tried on a model of a host, a Node and a gate, in which everything takes no time and the operator may die anywhere.
+//! Tests of the decision on a model of a host, a Node and a gate, in which nothing takes time and the operator may crash anywhere.
 
 mod any;
 mod stories;

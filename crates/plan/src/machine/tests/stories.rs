@@ -63,7 +63,7 @@ fn after_a_restart_a_host_at_rest_is_not_looked_at_before_its_time() {
     assert_eq!(decision.act, crate::machine::Act::Nothing);
     assert!(decision.next.unwrap() > world.now);
     assert!(decision.next.unwrap() <= world.now + SignedDuration::from_mins(10));
-    // And when it has come, drift is found.
+    // At that time drift is found.
     world.drifted.insert("kubelet".to_owned(), vec![deviation("unit kubelet.service", true)]);
     world.settle();
     assert!(world.drifted.is_empty() && world.status().last_drift.is_some_and(|drift| drift.repaired));
@@ -75,7 +75,7 @@ fn other_authorities_than_it_joined_with_are_followed_also_after_a_restart() {
         let mut all = four("1.36");
         let kubelet = all.iter_mut().find(|one| one.package.component == "kubelet").unwrap();
         kubelet.trusts = Some(trusts.to_owned());
-        // It has them in a file.
+        // The kubelet has its authorities in a file.
         let content = fleetwright_wire::Content::Text(trusts.to_owned());
         let file = fleetwright_wire::File { path: "/etc/kubernetes/ca.crt".to_owned(), content, ..Default::default() };
         kubelet.package.files = vec![file];
@@ -119,7 +119,7 @@ fn while_the_gate_is_shut_what_is_there_counts_as_ready() {
     assert_eq!(world.says(names::PACKAGES_READY).1, "ChangePending");
     assert_eq!(world.says(names::PACKAGES_READY).0, "True");
     assert!(world.message("kubelet").contains("OperationPolicy drains"), "{}", world.message("kubelet"));
-    // Not wanted any more: nothing waits.
+    // The change is no longer wanted: nothing waits.
     world.want(four("1.36"));
     world.settle();
     assert!(world.operations.iter().all(|operation| operation.ended.is_some()));
@@ -156,7 +156,7 @@ fn rendered_content_that_changes_is_planned_and_waits_for_the_gate() {
     world.done.clear();
     world.gate_open = false;
     world.want(rendered("server: new"));
-    // From what is written down, and the same when the host was looked at.
+    // From the recorded inputs, and with the same result when the host was observed.
     for looked in [false, true] {
         if looked {
             world.settle();
@@ -182,7 +182,7 @@ fn rendered_content_that_changes_is_planned_and_waits_for_the_gate() {
     assert!(world.plan().is_empty());
 }
 
-/// An earlier version of the operator wrote no inputs down: without the host, an edit of a file cannot be told from none.
+/// An earlier version of the operator recorded no inputs: without the host, an edited file cannot be distinguished from an unchanged one.
 #[test]
 fn a_component_without_written_inputs_is_named_as_not_compared() {
     let mut world = TestMachine::new(rendered("one"));
@@ -245,7 +245,7 @@ fn a_first_kubelet_that_is_newer_than_its_api_server_is_refused_and_all_else_is_
     world.server = Some((1, 40));
     world.settle();
     assert_eq!(world.status().phase, Some(Phase::Ready));
-    // Far behind is refused as well.
+    // A version that is far behind is refused as well.
     world.want(four("1.36.0"));
     world.settle();
     assert_eq!(world.says(names::UP_TO_DATE).1, "KubeletTooOld");
@@ -267,7 +267,7 @@ fn a_drain_that_is_blocked_is_given_up_and_says_by_what() {
     assert_eq!(world.did(), ["install kubelet 1.37"]);
 }
 
-/// So many minutes, with passes in each.
+/// Runs passes for a number of minutes.
 fn minutes(world: &mut TestMachine, count: u32) {
     for _ in 0..count {
         (0..4).for_each(|_| drop(world.pass(Crash::Never)));
@@ -337,7 +337,7 @@ fn a_change_that_does_not_work_goes_back_once() {
     assert!(world.message("kubelet").contains("unit kubelet.service: failed"), "{}", world.message("kubelet"));
     assert_eq!(world.status().phase, Some(Phase::Degraded));
     assert_eq!(world.node.as_ref().unwrap().closed, None);
-    // A person says that it is mended.
+    // A person repairs it and asks for a retry.
     world.broken.clear();
     world.machine.metadata.annotations = Some([(names::RETRY.to_owned(), "1".to_owned())].into());
     world.settle();
@@ -345,7 +345,7 @@ fn a_change_that_does_not_work_goes_back_once() {
     assert_eq!(world.carries("kubelet").as_deref(), Some("1.37"));
 }
 
-/// Passes until that was done on the host.
+/// Runs passes until that step was done on the host.
 fn until_installed(world: &mut TestMachine, what: &str) {
     for _ in 0..10_000 {
         if world.did().iter().any(|did| did == what) {
@@ -357,7 +357,7 @@ fn until_installed(world: &mut TestMachine, what: &str) {
     panic!("{what} was not done: {:?}\n{:#?}", world.did(), world.status());
 }
 
-/// The gates of a fleet ask for `PackagesReady`: a machine that works is not closed because it carries another version than declared.
+/// The gates of a fleet require `PackagesReady`: a machine that works is not closed because its version differs from the declared one.
 #[test]
 fn a_restored_version_counts_as_ready_and_not_as_up_to_date() {
     let mut world = ready("1.36");
@@ -374,7 +374,7 @@ fn a_restored_version_counts_as_ready_and_not_as_up_to_date() {
         assert!(message.contains(part), "{part} is not in: {message}");
     }
     assert_eq!(world.rollback("kubelet").unwrap().version, "1.36");
-    // Another version that works ends it.
+    // Another version that works ends the failure.
     world.want(four("1.38"));
     world.settle();
     assert_eq!(world.says(names::UP_TO_DATE).0, "True");
@@ -399,7 +399,7 @@ fn a_rollback_is_forgotten_when_its_component_is_not_declared_any_more() {
     assert_eq!(world.rollback("kubelet"), None);
 }
 
-/// A second edit while the first version has not proven itself, or after it was held: only 1.36 ever worked.
+/// A second edit while the first version is not proven, or after it was held back: only 1.36 ever worked.
 #[test]
 fn a_version_that_never_worked_is_not_what_a_rollback_restores() {
     for (hold, fails) in [(false, false), (false, true), (true, false)] {
@@ -466,7 +466,7 @@ fn a_version_in_service_is_not_rolled_back_because_another_was_declared_for_a_wh
     assert_eq!(world.node.as_ref().unwrap().closed, None);
 }
 
-/// Passes until the earlier version was restored and not yet proven.
+/// Runs passes until the earlier version was restored and is not yet proven.
 fn restored(world: &mut TestMachine) {
     while world.rollback("kubelet").is_none() {
         world.pass(Crash::Never);
@@ -513,7 +513,7 @@ fn a_restored_version_that_fails_too_stays_closed_and_shows_both_failures() {
         assert!(message.contains("no space left on device"), "the first failure: {message}");
         assert!(message.contains("unit kubelet.service: failed"), "the second failure: {message}");
     }
-    // It works after all: that is seen without another step.
+    // The version works after all: that is recognized without another step.
     world.broken.remove(&good);
     world.settle();
     assert_eq!(world.state("kubelet"), Some(ComponentState::RolledBack));
@@ -662,7 +662,7 @@ fn an_outage_of_the_api_server_does_not_count_against_a_kubelet_that_joins() {
     assert_eq!(world.state("kubelet"), Some(ComponentState::Ready), "{}", world.message("kubelet"));
 }
 
-/// One watch that fails for ever must not keep a bad version on its host for ever.
+/// One watch that always fails must not keep a bad version on its host without end.
 #[test]
 fn an_outage_that_does_not_end_excuses_a_kubelet_for_half_an_hour() {
     let mut world = ready("1.36");
@@ -718,7 +718,7 @@ fn another_token_is_issued_although_the_first_try_to_issue_it_failed() {
         world.now += SignedDuration::from_millis(10);
         decision = world.decide();
     }
-    // The status is written first, and the API server does not take the token.
+    // The status is written first, and the API server rejects the token.
     world.machine.status = Some(decision.status);
     world.settle();
     assert_eq!(world.did(), ["install kubelet 1.36"]);
@@ -922,7 +922,7 @@ fn nothing_is_done_with_packages_that_cannot_be_made_or_do_not_go_together() {
     }
 }
 
-/// Gates ask for `PackagesReady`: a value that is missing, or a Secret that is not shared any more, must not close a fleet that works.
+/// Gates require `PackagesReady`: a missing value, or a Secret that is no longer shared, must not close a fleet that works.
 #[test]
 fn an_edit_that_cannot_be_carried_out_leaves_a_machine_in_service_ready() {
     let mut world = ready("1.36");
@@ -932,7 +932,7 @@ fn an_edit_that_cannot_be_carried_out_leaves_a_machine_in_service_ready() {
     assert_eq!(world.says(names::UP_TO_DATE).1, "RenderFailed");
     assert_eq!(world.says(names::PACKAGES_READY).0, "True", "{:?}", world.says(names::PACKAGES_READY));
     assert_eq!(world.status().phase, Some(Phase::Degraded));
-    // What does not go together is no other case.
+    // Versions that do not fit together are handled the same way.
     world.cannot = None;
     world.want(vec![package("a", "1", Disruption::None, &["b"])]);
     world.settle();
@@ -969,7 +969,7 @@ fn a_host_that_does_not_answer_is_lost_and_comes_back() {
     assert_eq!(world.status().phase, Some(Phase::Ready));
 }
 
-/// A machine whose kernel needs a boot, and whose host does not answer after it.
+/// A machine whose kernel needs a reboot, and whose host does not answer after it.
 fn never_back(booted: bool) -> TestMachine {
     let mut world = ready("1.36");
     let mut wanted = four("1.36");
@@ -1041,7 +1041,7 @@ fn a_kernel_that_was_reverted_before_its_step_does_not_boot_the_host() {
     assert_eq!(world.node.as_ref().unwrap().closed, None);
 }
 
-/// A drain whose host was lost before anything was begun on it, and whose window ended.
+/// A machine whose host was lost during the drain, before any step was started, and whose window ended.
 fn lost_while_draining() -> TestMachine {
     let mut world = draining();
     world.silent = Some("no route to host".to_owned());
@@ -1155,14 +1155,14 @@ fn a_health_check_that_fails_once_does_not_let_a_repair_pass_the_gate() {
     assert!(world.did().is_empty(), "{:?}", world.did());
     assert_eq!(world.operations.len(), 1, "it waits for the gate");
     assert_eq!(world.says(names::PACKAGES_READY).0, "True");
-    // One that goes on failing is down, and is repaired at once.
+    // A check that keeps failing means that the component is down, and it is repaired at once.
     world.slow.insert("kubelet".to_owned(), 1000);
     world.settle_for(SignedDuration::from_mins(15));
     assert_eq!(world.did().first().map(String::as_str), Some("repair kubelet"));
     assert!(!world.done[0].2, "no Node was closed for it");
 }
 
-/// `PackagesReady` says whether what the host carries works.
+/// `PackagesReady` says whether the installed version works.
 #[test]
 fn a_component_that_is_down_and_cannot_be_repaired_is_not_ready() {
     let mut world = ready("1.36");
@@ -1176,7 +1176,7 @@ fn a_component_that_is_down_and_cannot_be_repaired_is_not_ready() {
     world.fights = false;
     world.settle_for(SignedDuration::from_hours(10));
     assert_eq!(world.says(names::PACKAGES_READY).0, "True");
-    // What only differs works.
+    // A component that only differs works.
     world.machine.spec.drift = Drift::Report;
     world.drifted.insert("sysctl".to_owned(), vec![deviation("sysctl vm.swappiness", false)]);
     world.settle();
@@ -1244,7 +1244,7 @@ fn a_host_of_another_is_looked_at_and_left() {
     assert_eq!(world.says(names::HOST_OWNED).0, "True");
 }
 
-/// Epochs begin at 1 again on a host that was wiped.
+/// Epochs start at 1 again on a host that was wiped.
 #[test]
 fn an_adoption_that_was_followed_means_nothing_afterwards() {
     let mut world = foreign();
@@ -1258,7 +1258,7 @@ fn an_adoption_that_was_followed_means_nothing_afterwards() {
     world.settle();
     assert!(world.did().is_empty() && world.owner.as_ref() == Some(&theirs), "it was taken without being asked");
     assert_eq!(world.says(names::HOST_OWNED).1, "HostOwnedByAnother");
-    // Asked again, as the command does.
+    // Requested again, as the command does.
     adopt(&mut world, "cluster-2/uid-2/4/2030-01-02T00:00:00Z");
     world.settle();
     assert_eq!(world.owner.as_ref().unwrap().epoch, 5);
@@ -1273,13 +1273,13 @@ fn a_machine_claims_the_host_that_it_installed_before_hosts_had_owners() {
     assert_eq!(world.owner.as_ref().map(|mark| mark.owner.clone()), Some(world.identity()));
     assert!(world.did().is_empty() && world.operations.is_empty(), "nothing else is done for it");
     assert_eq!(world.says(names::HOST_OWNED).1, "Owned");
-    // One that is paused is left as it is.
+    // A paused machine is left as it is.
     (world.owner, world.never_owned, world.machine.spec.paused) = (None, true, true);
     world.settle();
     assert_eq!(world.owner, None);
 }
 
-/// The attack: a second Machine for a host in service, before its first one has claimed it.
+/// The attack: a second Machine for a host in service, before its first Machine has claimed it.
 #[test]
 fn a_host_that_another_machine_installed_is_not_claimed_by_a_step() {
     let mut world = TestMachine::new(vec![]);
@@ -1303,7 +1303,7 @@ fn a_host_that_another_machine_installed_is_not_claimed_by_a_step() {
     world.settle();
     assert!(world.gone && world.did().is_empty() && !world.clean, "it leaves what is not its own");
     (world.machine, world.gone) = (before, false);
-    // A person says whose it is.
+    // A person decides who owns the host.
     adopt(&mut world, "unclaimed/2030-01-02T00:00:00Z");
     world.settle();
     assert_eq!(world.owner.as_ref().map(|mark| mark.owner.clone()), Some(world.identity()));
@@ -1477,7 +1477,7 @@ fn a_paused_machine_is_only_looked_at() {
     assert_eq!(world.status().phase, Some(Phase::Ready));
 }
 
-/// An edit of the spec.
+/// Edits the labels in the spec.
 fn declare_labels(world: &mut TestMachine, labels: &[(&str, &str)]) {
     let owned = |&(key, value): &(&str, &str)| (key.to_owned(), value.to_owned());
     world.machine.spec.node_labels = labels.iter().map(owned).collect();
@@ -1587,7 +1587,7 @@ fn taint(text: &str) -> Taint {
     serde_json::from_value(serde_json::json!({ "key": key, "value": value, "effect": effect })).unwrap()
 }
 
-/// An edit of the spec.
+/// Edits the taints in the spec.
 fn declare_taints(world: &mut TestMachine, taints: &[&str]) {
     world.machine.spec.taints = taints.iter().map(|text| taint(text)).collect();
     world.machine.metadata.generation = world.machine.metadata.generation.map(|generation| generation + 1);
@@ -1628,7 +1628,7 @@ fn taints_that_are_edited_reach_the_node_and_those_of_others_stay() {
     assert!(world.did().is_empty() && world.operations.is_empty(), "nothing was disrupted");
 }
 
-/// Whoever may write Machines must not lift a quarantine.
+/// A user with write access to Machines must not lift a quarantine.
 #[test]
 fn a_taint_that_others_gave_the_node_is_neither_changed_nor_removed() {
     let mut world = ready("1.36");
@@ -1644,7 +1644,7 @@ fn a_taint_that_others_gave_the_node_is_neither_changed_nor_removed() {
     let (status, reason, message) = world.says(names::UP_TO_DATE);
     assert_eq!((&*status, &*reason), ("False", "TaintMismatch"), "{message}");
     assert!(message.contains("kubectl taint node host-17 quarantine:NoExecute-"), "{message}");
-    // Who set it removes it, and from then on it is the machine's.
+    // The author of the taint removes it, and from then on it is the machine's.
     world.node.as_mut().unwrap().taints.clear();
     world.settle();
     assert_eq!(taints_of(&world), ["quarantine:NoExecute=over"]);
@@ -1714,7 +1714,7 @@ fn taints_reach_the_node_while_the_gate_is_shut_the_host_is_silent_or_a_package_
     }
 }
 
-/// A Node that refuses its taints must not keep its machine from the gate.
+/// A Node that rejects its taints must not keep its machine from the gate.
 #[test]
 fn the_pass_that_taints_a_node_asks_for_the_window_as_well() {
     let mut world = ready("1.36");
@@ -1737,7 +1737,7 @@ fn the_pass_that_taints_a_node_asks_for_the_window_as_well() {
 fn a_host_is_looked_at_between_windows_that_are_given_up() {
     let mut world = draining();
     let ended = |world: &TestMachine| world.operations.iter().filter(|operation| operation.ended.is_some()).count();
-    // The third window is asked for after twenty minutes.
+    // The third window is requested after twenty minutes.
     for _ in 0..120 {
         if ended(&world) == 2 {
             break;
@@ -1912,7 +1912,7 @@ fn a_restored_kernel_that_is_not_in_place_after_its_boots_shows_both_failures() 
     assert!(message.contains("3 reboots"), "the second failure: {message}");
 }
 
-/// A Machine that is called like a Node of another host, as who may write Machines may call it.
+/// A Machine with the name of another host's Node, which any user with write access to Machines may choose.
 #[test]
 fn a_node_that_is_not_bound_is_left_alone_and_so_is_the_host() {
     let mut world = TestMachine::new(four("1.36"));

@@ -15,7 +15,7 @@ use crate::machine::{
 };
 use crate::package::{Rendered, StepTimeouts};
 
-/// A package of a component, without anything in it but what the decision looks at.
+/// A package of a component, with only the fields that the decision reads.
 pub fn package(component: &str, version: &str, disruption: Disruption, depends_on: &[&str]) -> Rendered {
     let package = wire::Package {
         component: component.to_owned(),
@@ -56,7 +56,6 @@ pub fn times() -> StepTimeouts {
     }
 }
 
-/// An Operation.
 #[derive(Clone, Debug)]
 pub struct Operation {
     pub uid: String,
@@ -67,7 +66,7 @@ pub struct Operation {
     pub ended: Option<(bool, Timestamp, String)>,
 }
 
-/// What is kept in the operator's memory, and lost with it.
+/// The operator's memory, which is lost with its process.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessMemory {
     pub seen: Option<(Timestamp, Observation, ObservedScope)>,
@@ -83,7 +82,6 @@ pub struct ProcessMemory {
     pub since: Timestamp,
 }
 
-/// The Node.
 #[derive(Clone, Debug)]
 pub struct NodeModel {
     pub closed: Option<String>,
@@ -96,7 +94,7 @@ pub struct NodeModel {
 }
 
 impl NodeModel {
-    /// As a kubelet registers it that is given neither labels, taints nor a provider's name.
+    /// A Node as a kubelet registers it that has neither labels, taints nor a cloud provider.
     pub fn new(boot: impl Into<String>) -> Self {
         let (labels, taints, boot) = (Vec::new(), Vec::new(), boot.into());
         Self { closed: None, ready: true, boot, labels, annotated: false, taints, provider_id: None }
@@ -108,11 +106,11 @@ pub struct TestMachine {
     pub machine: Machine,
     pub wanted: Vec<Arc<Rendered>>,
     pub cannot: Option<String>,
-    /// Every package that ever was, by digest.
+    /// Every package that ever existed, by digest.
     pub shelf: BTreeMap<String, Arc<Rendered>>,
     pub installed: BTreeMap<String, Vec<Installed>>,
     pub drifted: BTreeMap<String, Vec<Deviation>>,
-    /// Comes back after each repair.
+    /// Drift that comes back after each repair.
     pub fights: bool,
     pub unbooted: BTreeSet<String>,
     pub journal: Vec<StepRecord>,
@@ -121,30 +119,30 @@ pub struct TestMachine {
     pub broken: BTreeSet<String>,
     /// Digests whose installation fails.
     pub failing: BTreeSet<String>,
-    /// Who the host belongs to.
+    /// The owner mark of the host.
     pub owner: Option<wire::Mark>,
-    /// An earlier version installed what the host carries, and wrote no owner.
+    /// An earlier version installed the host's packages, and wrote no owner mark.
     pub never_owned: bool,
     /// The fencing token of the operator.
     pub fence: u64,
-    /// The serial number that its firmware tells.
+    /// The serial number from its firmware.
     pub serial: Option<String>,
-    /// A Machine of the same API server that is older and has the same address.
+    /// An older Machine of the same API server with the same address.
     pub same_address: Option<String>,
     /// Components whose unit does not run until they are repaired.
     pub dead: BTreeSet<String>,
-    /// The health checks of that component fail so often, although it works.
+    /// How often the health checks of a component fail although it works.
     pub slow: BTreeMap<String, u32>,
-    /// The host cannot read its own copy of the package of that component.
+    /// Components whose package copy the host cannot read.
     pub lost_copies: BTreeSet<String>,
-    /// What was changed is not in place after a boot either.
+    /// A change is not effective after a reboot either.
     pub boots_in_vain: bool,
-    /// A host that is told to boot does not answer any more; whether it booted.
+    /// The host does not answer after a requested reboot; whether it rebooted.
     pub stays_down: Option<bool>,
-    /// So many fetches fail.
+    /// Number of downloads that fail.
     pub unfetchable: u32,
     pub node: Option<NodeModel>,
-    /// The Node is another host's.
+    /// The Node belongs to another host.
     pub foreign: bool,
     pub joins: bool,
     pub pods: u32,
@@ -159,7 +157,7 @@ pub struct TestMachine {
     pub silent: Option<String>,
     pub key: String,
     pub key_trusted: bool,
-    /// What was really done: the id, what, and whether the Node was closed.
+    /// The steps that ran: the id, the step, and whether the Node was closed.
     pub done: Vec<(String, String, bool)>,
     pub gone: bool,
     pub node_deleted: bool,
@@ -247,7 +245,7 @@ impl TestMachine {
         self.machine.metadata.generation = self.machine.metadata.generation.map(|generation| generation + 1);
     }
 
-    /// As whom the host knows the machine.
+    /// The identity by which the host knows the machine.
     pub fn identity(&self) -> wire::Owner {
         owner("cluster-1", self.machine.metadata.uid.as_deref().unwrap())
     }
@@ -271,17 +269,17 @@ impl TestMachine {
         (said.status.as_str().to_owned(), said.reason.clone(), said.message.clone())
     }
 
-    /// The version that the host carries.
+    /// The installed version.
     pub fn carries(&self, component: &str) -> Option<String> {
         self.installed.get(component).and_then(|kept| kept.first()).map(|installed| installed.version.clone())
     }
 
-    /// The rollback that is written down of a component.
+    /// The recorded rollback of a component.
     pub fn rollback(&self, component: &str) -> Option<fleetwright_api::Rollback> {
         self.status().components.into_iter().find(|entry| entry.component == component)?.rollback
     }
 
-    /// What was done, in order.
+    /// The steps that ran, in order.
     pub fn did(&self) -> Vec<String> {
         self.done.iter().map(|(_, what, _)| what.clone()).collect()
     }
@@ -382,12 +380,12 @@ impl TestMachine {
         f(&known)
     }
 
-    /// What would be shown to a person.
+    /// The planned steps as shown to a person.
     pub fn steps(&self) -> Vec<crate::machine::PlannedStep> {
         self.known(|known| steps(known, self.now)).unwrap()
     }
 
-    /// The same in a few words.
+    /// The planned steps in a few words.
     pub fn plan(&self) -> Vec<String> {
         self.steps().iter().map(crate::machine::PlannedStep::text).collect()
     }
@@ -396,12 +394,12 @@ impl TestMachine {
         self.known(|known| decide(known, self.now))
     }
 
-    /// The operator ends, and begins anew.
+    /// The operator restarts.
     pub fn forget(&mut self) {
         self.memory = ProcessMemory { since: self.now, ..ProcessMemory::default() };
     }
 
-    /// One pass. `crash` says how far it comes.
+    /// Runs one pass. `crash` says where it is interrupted.
     pub fn pass(&mut self, crash: Crash) -> Decision {
         let decision = self.decide();
         if crash == Crash::Before {
@@ -429,7 +427,7 @@ impl TestMachine {
         decision
     }
 
-    /// Passes until nothing is to be done for an hour, or for so many passes.
+    /// Runs passes until there is nothing to do for an hour, or up to a limit.
     pub fn settle(&mut self) {
         self.settle_for(SignedDuration::from_hours(1));
     }
@@ -455,7 +453,7 @@ impl TestMachine {
         panic!("it does not come to rest: {:?}\n{:#?}", self.decide().act, self.status());
     }
 
-    /// What must hold whatever happens.
+    /// Checks what must hold in every state.
     pub fn check_invariants(&self, decision: &Decision) {
         if let Act::RunStep(run) = &decision.act {
             assert!(!self.machine.spec.paused, "a step on a paused machine");
@@ -563,7 +561,7 @@ impl TestMachine {
         }
     }
 
-    /// Asks the gate.
+    /// Requests a window from the gate.
     fn wish(&mut self, wish: &WindowRequest) {
         let now = self.now;
         self.operations.retain(|op| op.ended.is_some() || op.granted || op.fingerprint == wish.fingerprint);
@@ -584,13 +582,13 @@ impl TestMachine {
         operation.since = now;
     }
 
-    /// The Node was not closed, or not drained, for the first time or again.
+    /// The Node could not be closed or drained, for the first time or again.
     fn hindered(&mut self, why: &str) {
         let pods = RemainingPods { at: self.now, left: Vec::new(), hindered: Some(why.to_owned()) };
         self.memory.pods.get_or_insert(pods);
     }
 
-    /// Nothing was heard of the host.
+    /// The host did not answer.
     fn unanswered(&mut self, why: String) {
         let (since, attempts) = self.memory.unreachable.as_ref().map_or((self.now, 0), |known| (known.0, known.1));
         let not_before = self.now + SignedDuration::from_secs(10);
@@ -739,7 +737,7 @@ impl TestMachine {
         record
     }
 
-    /// What disrupts happens only in a window on a closed and drained Node.
+    /// A disruptive step runs only in a window on a closed and drained Node.
     fn assert_allowed(&self, disruption: Disruption, component: &str) {
         let Some(node) = &self.node else { return };
         let status = self.status();
@@ -817,14 +815,14 @@ impl TestMachine {
     }
 }
 
-/// How far a pass comes.
+/// Where a pass is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     Never,
-    /// Nothing was done.
+    /// Before the action.
     Before,
-    /// It was done and not written down.
+    /// After the action, before the status was written.
     BeforeStatus,
-    /// It was done and written down.
+    /// After the status was written.
     After,
 }

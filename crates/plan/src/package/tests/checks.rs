@@ -13,7 +13,7 @@ fn findings(given: Value) -> Vec<Finding> {
     check(&spec(given))
 }
 
-/// A package that nothing is wrong with.
+/// A package without findings.
 fn good() -> Value {
     json!({
         "tarball": {

@@ -320,7 +320,7 @@ proptest! {
             Ok::<_, RenderError>((serde_json::to_vec(&done.package).unwrap(), done.digest))
         };
         let first = once(&package, &machine);
-        // As they come back from an API server.
+        // The objects as an API server returns them.
         let again: Machine = serde_json::from_slice(&serde_json::to_vec(&machine).unwrap()).unwrap();
         let same: MachinePackageVersion = serde_json::from_slice(&serde_json::to_vec(&package).unwrap()).unwrap();
         prop_assert_eq!(once(&same, &again), first);

@@ -11,7 +11,7 @@ fn place(scope: &str) -> NetMembership {
     NetMembership { gates: "workers".into(), scope: scope.into() }
 }
 
-/// A net over one scope of machines that are well: a third may be lost, at least 3.
+/// A net over one scope of healthy machines: a third may be lost, at least 3.
 fn nets(size: usize) -> (Net, Vec<Arc<str>>) {
     let mut net = Net::default();
     net.rule(&"workers".into(), Some(&SafetyNet::default()));
@@ -135,7 +135,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Against a model that counts from scratch.
+    /// Compares the net with a model that counts from scratch.
     #[test]
     fn the_net_counts_as_one_would_by_hand(steps in steps(), max in 0u32..60, at_least in 0u32..5) {
         let rule = SafetyNet { max: Amount::Percent(max), at_least, within: Span::minutes(10), by: None };
@@ -172,7 +172,7 @@ proptest! {
         }
     }
 
-    /// An operator that starts anew from what the API holds decides the same.
+    /// After a restart an operator decides the same from the objects in the API.
     #[test]
     fn the_net_is_the_same_in_whatever_order_it_is_built(
         standings in prop::collection::vec(0..4u8, 1..30),

@@ -1,4 +1,4 @@
-//! What holds for every machine at every time.
+//! Properties that hold for every machine at every time.
 
 use fleetwright_api::{Absence, Gate, GateWhen, Span, Status};
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn absence() -> impl Strategy<Value = Absence> {
     prop_oneof![Just(Absence::Fail), Just(Absence::Pass), Just(Absence::Keep)]
 }
 
-/// Gates on types A to E, each from its own kind of source.
+/// Gates on types A to E, each from a different kind of source.
 fn a_gate() -> impl Strategy<Value = Gate> {
     let numbers = (0..5usize, 0..90u64, 0..90u64, prop::option::of(1..120u64));
     (numbers, any::<bool>(), absence(), absence(), any::<bool>()).prop_map(
@@ -52,7 +52,7 @@ fn unique(gates: Vec<Gate>) -> Vec<Gate> {
     out
 }
 
-/// Something happens in the world.
+/// A random event.
 #[derive(Clone, Debug)]
 enum Event {
     Machine(Status),
@@ -132,7 +132,7 @@ fn world(first: Vec<Gate>, second: Vec<Gate>) -> ReadinessFixture {
     world
 }
 
-/// What the API holds of a world after a step, apart from what only the clock moves.
+/// The state in the API after a step, without fields that change with time alone.
 fn shown(world: &ReadinessFixture) -> String {
     format!("{:?} {:?} {:?} {:?}", world.conditions, world.closed, world.closed_at, world.bootstrapped)
 }
@@ -167,7 +167,7 @@ proptest! {
             if let Some(next) = decision.next {
                 prop_assert!(next >= at(now));
             }
-            // Some moment before the next one, or far away if there is none.
+            // A time before the next decision, or far away if there is none.
             let until = decision.next.map_or(100_000.0, |next| next.as_second() as f64 - at(now).as_second() as f64);
             if until > 0.0 {
                 let later = at(now) + jiff::SignedDuration::from_millis((until * 1000.0 * share) as i64);
@@ -202,7 +202,7 @@ proptest! {
         let mut world = world(first, second);
         let mut now = 0;
         for (wait, event) in story {
-            // Every moment on the way is looked at, as the operator would at each decision's `next`.
+            // Checks every second until then, as the operator would at each decision's `next`.
             for second in now..=now + wait {
                 if second == now + wait {
                     happen(&mut world, &event, second);

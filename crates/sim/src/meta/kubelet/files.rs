@@ -1,4 +1,4 @@
-//! What containers find below their mounts: Secrets and ConfigMaps as files, claims as volumes.
+//! The files below the mounts of containers: Secrets and ConfigMaps as files, claims as volumes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,21 +15,21 @@ use super::super::volumes::{Volume, Volumes};
 /// The keys of a Secret or ConfigMap with their values.
 pub(in super::super) type Data = BTreeMap<String, Vec<u8>>;
 
-/// What a volume of a pod holds.
+/// The content of a pod's volume.
 #[derive(Clone, Debug)]
 enum Content {
     Keys {
         data: Arc<Data>,
-        /// Which keys stand at which path; all of them under their own names if none are given.
+        /// The path of each key; none for all keys under their own names.
         items: Option<Vec<(String, String)>>,
     },
     Disk(Volume),
 }
 
-/// What volumes of a pod hold, by their names. A projected volume has several parts.
+/// The contents of a pod's volumes by name. A projected volume has several parts.
 pub(super) type Contents = HashMap<String, Vec<ContentPart>>;
 
-/// A part of what a volume holds.
+/// One part of a volume's content.
 #[derive(Clone, Debug)]
 pub(super) struct ContentPart(Content);
 
@@ -40,7 +40,7 @@ struct Mount {
     content: Content,
 }
 
-/// What a container finds below its mounts.
+/// The files below a container's mounts.
 #[derive(Debug, Default)]
 pub(in super::super) struct Files(RwLock<Vec<Mount>>);
 
@@ -81,7 +81,7 @@ impl Files {
         }
     }
 
-    /// Mounts that for a container, in place of what was there.
+    /// Replaces the mounts of a container.
     pub(super) fn mount(&self, container: &Container, contents: &Contents) {
         let mut mounts = Vec::new();
         for mount in container.volume_mounts.iter().flatten() {
@@ -97,26 +97,26 @@ impl Files {
     }
 }
 
-/// Something that a pod mounts is not there.
+/// The message about an object that a pod mounts and that does not exist.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Missing(pub(super) String);
 
-/// The version that was read last, for as long as somebody has it.
+/// The version that was read last, while a pod still uses it.
 type Known = (Box<str>, Weak<Data>);
 
-/// Finds what pods mount.
+/// Reads the objects that pods mount.
 pub(in super::super) struct Sources {
     pub(in super::super) client: Client,
     pub(in super::super) secrets: Cache<SecretVersion>,
     pub(in super::super) maps: Cache<ConfigMapVersion>,
     pub(in super::super) claims: Cache<ClaimView>,
     pub(in super::super) volumes: Volumes,
-    /// What was read last, for as long as a pod has it: replicas share one copy.
+    /// The data that was read last, while a pod uses it: replicas share one copy.
     pub(in super::super) known: Mutex<HashMap<String, Known>>,
 }
 
 impl Sources {
-    /// A number that changes when one of the Secrets or ConfigMaps of a pod does.
+    /// The hash of the versions of the Secrets and ConfigMaps that a pod mounts.
     pub(super) fn stamp(&self, key: &Key, pod: &PodView) -> u64 {
         let mut hasher = DefaultHasher::new();
         for mount in &pod.mounts {
@@ -131,12 +131,12 @@ impl Sources {
         match kind {
             SECRET => self.secrets.get(key).map(|there| there.version.clone()),
             MAP => self.maps.get(key).map(|there| there.version.clone()),
-            // What happens on a volume is seen without this.
+            // Changes on a volume are visible without a new mount.
             _ => None,
         }
     }
 
-    /// What the volumes of a pod hold. `dirs` are its own, which go with it.
+    /// The contents of the pod's volumes. `dirs` are its ephemeral volumes, which are deleted with it.
     pub(super) async fn gather(
         &self,
         namespace: &str,
@@ -227,7 +227,7 @@ impl Sources {
         let data = Arc::new(data);
         let mut known = known();
         known.insert(name, (read.unwrap_or_default().into(), Arc::downgrade(&data)));
-        // Those that nobody has any more are forgotten now and then.
+        // Entries that no pod uses any more are dropped now and then.
         if known.len().is_power_of_two() {
             known.retain(|_, (_, data)| data.strong_count() > 0);
         }
@@ -243,7 +243,7 @@ fn items(given: Option<&[KeyToPath]>) -> Option<Vec<(String, String)>> {
     Some(given.iter().map(|item| (item.key.clone(), item.path.clone())).collect())
 }
 
-/// The volumes of a pod that go with it.
+/// The ephemeral volumes of a pod.
 pub(super) fn own_dirs(spec: &PodSpec) -> HashMap<String, Volume> {
     let own = spec.volumes.iter().flatten().filter(|volume| volume.empty_dir.is_some());
     own.map(|volume| (volume.name.clone(), Volume::default())).collect()

@@ -1,7 +1,7 @@
-//! The kubelets of all simulated nodes, and the scheduler that gives them their pods.
+//! The kubelets of all simulated nodes, and the scheduler that binds pods to them.
 //!
-//! A pod has neither a task nor a timer of its own, unless it waits for something. Nobody asks a container again and again how it is: it tells when it would
-//! answer otherwise than before, and then the probes of its pod are looked at.
+//! A pod has neither a task nor a timer of its own, unless it waits for something. Containers are not polled: a container reports when a probe would
+//! get another answer, and then the kubelet runs the probes of its pod.
 
 pub(super) mod files;
 pub(super) mod sandbox;
@@ -35,16 +35,16 @@ use sandbox::{
 };
 use schedule::{Candidate, PendingPod, ScheduledPod, choose};
 
-/// A container that ran for so long is started at once when it ends, whatever was before.
+/// A container that ran for this time is restarted without backoff, whatever came before.
 const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(600);
 
 /// The component whose steps can be delayed.
 const ETCD: &str = "etcd";
 
-/// The uid of a pod, and the node that it was given.
+/// The uid of a pod, and the node that it was bound to.
 type PendingBinding = (Box<str>, Arc<str>);
 
-/// Keeps pods.
+/// The controller of pods.
 pub(super) struct Kubelet {
     pub(super) pods: Cache<PodView>,
     pub(super) node_cache: Cache<SerializedObject<Node>>,
@@ -55,7 +55,7 @@ pub(super) struct Kubelet {
     pub(super) config: MetaConfig,
     pub(super) clock: Clock,
     pub(super) waker: Waker,
-    /// Pods that were given a node that the cache does not show yet. Held while one is chosen, so that each sees what the others chose.
+    /// Pods whose node is not in the cache yet. Locked during a choice, so that each choice sees the earlier ones.
     pub(super) pending_bindings: tokio::sync::Mutex<HashMap<Key, PendingBinding>>,
 }
 
@@ -76,7 +76,7 @@ impl Reconciler for Kubelet {
         };
         let Some(node_state) = self.nodes.node_state(node) else { return Ok(Next::AwaitChange) };
         if self.node_cache.get(&Key::cluster(node)).is_none() {
-            // As the garbage collector of pods does.
+            // As the pod garbage collector does.
             return self.remove(pass, &pod).await;
         }
         if let Some(lost) = node_state.lost {
@@ -91,7 +91,7 @@ impl Reconciler for Kubelet {
 }
 
 impl Kubelet {
-    /// Gives a pod a node.
+    /// Binds a pod to a node.
     async fn schedule(&self, pass: &Pass, pod: &PodView) -> Result<Next, ReconcileError> {
         let key = pass.key();
         let mut pending_bindings = self.pending_bindings.lock().await;
@@ -141,7 +141,7 @@ impl Kubelet {
         Ok(Next::AwaitChange)
     }
 
-    /// Says why a pod has no node; nodes and pods that change bring it back here.
+    /// Reports why a pod has no node; changes of nodes and pods requeue it.
     async fn unplaced(&self, pass: &Pass, pod: &PodView, why: &str) -> Result<Next, ReconcileError> {
         let about = reference::<Pod>(pass.key(), Some(&pod.uid));
         pass.events().publish(&about, Level::Warning, "FailedScheduling", why, "").await;
@@ -156,7 +156,7 @@ impl Kubelet {
         Ok(Next::AwaitChange)
     }
 
-    /// What happens to a pod of whose node nothing is heard.
+    /// Handles a pod on a node without heartbeats.
     async fn handle_lost_node(&self, pass: &Pass, pod: &PodView, lost: Timestamp) -> Result<Next, ReconcileError> {
         let gone = unreachable_at(lost, self.config.node_grace);
         if gone > pass.now() {
@@ -189,7 +189,7 @@ impl Kubelet {
         Ok(Next::AwaitChange)
     }
 
-    /// Ends a pod in order, and says so.
+    /// Deletes a pod gracefully, with an event.
     async fn end(&self, pass: &Pass, pod: &PodView, grace: i64) -> Result<Next, ReconcileError> {
         let Some(sandbox) = self.sandboxes.get(pass.key()) else { return self.remove(pass, pod).await };
         let now = self.clock.monotonic();
@@ -206,7 +206,7 @@ impl Kubelet {
                 None if of_etcd(&sandbox) => self.runtime.delays.take(Step::PodStop).unwrap_or_default(),
                 _ => Duration::ZERO,
             };
-            // Those who send requests here hear of it first.
+            // The callers of this pod must see first that it is terminating.
             *sandbox.stop_at.get_or_insert(now + self.config.stop + late)
         };
         if now < due && grace > 0 {
@@ -223,7 +223,7 @@ impl Kubelet {
         self.remove(pass, pod).await
     }
 
-    /// Takes a pod from the API server for good.
+    /// Removes a pod from the API server.
     async fn remove(&self, pass: &Pass, pod: &PodView) -> Result<Next, ReconcileError> {
         let api: Api<Pod> = Api::namespaced(pass.client(), &pass.key().namespace);
         let preconditions = Preconditions { uid: Some(pod.uid.to_string()), resource_version: None };
@@ -240,7 +240,6 @@ impl Kubelet {
         Ok(Next::AwaitChange)
     }
 
-    /// Runs a pod.
     async fn run(
         &self,
         pass: &Pass,
@@ -284,7 +283,7 @@ impl Kubelet {
         Ok(waits.into_iter().min().map_or(Next::AwaitChange, Next::After))
     }
 
-    /// Mounts what a pod asks for, and mounts it anew a moment after it changed; says when to look again.
+    /// Mounts the volumes of a pod, and remounts them a moment after their objects changed; returns when to check again.
     async fn mount(
         &self,
         pass: &Pass,
@@ -316,7 +315,7 @@ impl Kubelet {
         let contents = match self.sources.gather(&pass.key().namespace, spec, &dirs).await? {
             Ok(contents) => contents,
             Err(missing) if first => return Ok(Err(missing)),
-            // What is mounted stays as it was, as with a real kubelet.
+            // As with a real kubelet, the present mounts stay unchanged.
             Err(_) => return Ok(Ok(None)),
         };
         let mut sandbox = lock(sandbox);
@@ -331,7 +330,7 @@ impl Kubelet {
         Ok(Ok(None))
     }
 
-    /// Keeps one container going; says when to look again.
+    /// Keeps one container running; returns when to check again.
     async fn sync_container(
         &self,
         pass: &Pass,
@@ -340,7 +339,7 @@ impl Kubelet {
         number: usize,
         node_state: &NodeState,
     ) -> Option<Duration> {
-        // A container that ends at once is started again at once, but only once.
+        // A container that ends at once is restarted at once, but only once.
         for _ in 0..2 {
             if let Some(wait) = self.wait_after_exit(pass, spec, sandbox, number) {
                 return Some(wait);
@@ -365,7 +364,7 @@ impl Kubelet {
         self.probe(pass, spec, sandbox, number)
     }
 
-    /// How long the start of a container is still delayed, if it is.
+    /// The remaining delay of a container's start, if it is delayed.
     fn late(&self, pass: &Pass, sandbox: &SharedSandbox, number: usize) -> Option<Duration> {
         let step = {
             let sandbox = lock(sandbox);
@@ -376,13 +375,13 @@ impl Kubelet {
         self.runtime.delays.wait(step, pass.key(), self.clock.monotonic())
     }
 
-    /// Takes note that a container ended; says how long it waits until it is started again.
+    /// Records that a container ended; returns the backoff until its restart.
     fn wait_after_exit(&self, pass: &Pass, spec: &PodSpec, sandbox: &SharedSandbox, number: usize) -> Option<Duration> {
         let now = self.clock.monotonic();
         let mut sandbox = lock(sandbox);
         let slot = &mut sandbox.slots[number];
         if let Some((exit, started, began)) = slot.exit.take() {
-            // The first time at once, then later each time.
+            // The first restart has no backoff; each later one waits longer.
             let first = slot.last.is_none() || now.saturating_sub(began) >= BACKOFF_RESET_AFTER;
             slot.backoff = match slot.backoff {
                 _ if first => Duration::ZERO,
@@ -433,7 +432,7 @@ impl Kubelet {
         let started = self.runtime.start(start).await;
         let (since, began) = (self.clock.now(), self.clock.monotonic());
         let mut held = lock(sandbox);
-        // The pod may have been ended while this began: then there is no place for it any more, and dropping it ends it.
+        // The pod may have been stopped while the container started: its slot is gone, and dropping the process ends it.
         let Some(slot) = held.slots.get_mut(number) else { return };
         match started {
             Ok(process) => {
@@ -456,7 +455,7 @@ impl Kubelet {
         tracing::debug!(pod = %pass.key(), container = slot.name, again, "started a container");
     }
 
-    /// Looks at the probes of a container; says when to look again.
+    /// Runs the probes of a container; returns when to run them again.
     fn probe(&self, pass: &Pass, spec: &PodSpec, sandbox: &SharedSandbox, number: usize) -> Option<Duration> {
         let container = containers(spec)[number];
         let now = self.clock.monotonic();
@@ -488,11 +487,11 @@ impl Kubelet {
         tracing::debug!(pod = %pass.key(), container = slot.name, why, "liveness probe failed; stopping the container");
         slot.failing_since = None;
         slot.end(Exit { message: format!("Liveness probe failed: {why}"), ..Exit::killed() });
-        // At once: what comes after an end is for the next look.
+        // Check at once: the next pass handles the end of the container.
         Some(Duration::ZERO)
     }
 
-    /// Writes down how a pod is, if that is news; says how long that is still delayed, if it is.
+    /// Writes the status of a pod if it changed; returns the remaining delay of the write, if it is delayed.
     async fn report_status(
         &self,
         pass: &Pass,
@@ -523,7 +522,7 @@ impl Kubelet {
     }
 }
 
-/// Whether a pod is a member of etcd: its steps can be delayed.
+/// Whether a pod is a member of etcd, whose steps can be delayed.
 fn of_etcd(sandbox: &PodSandbox) -> bool {
     sandbox.slots.iter().any(|slot| component(&slot.image).0 == ETCD)
 }

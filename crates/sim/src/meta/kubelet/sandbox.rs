@@ -1,4 +1,4 @@
-//! A pod that runs on a node: its address, its containers and what became of them.
+//! A running pod on a node: its address, its containers and their last states.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
@@ -15,66 +15,64 @@ use super::super::view::PodView;
 use super::super::volumes::Volume;
 use super::files::{Files, own_dirs};
 
-/// A pod that runs.
 pub(super) struct PodSandbox {
     pub(super) uid: Box<str>,
     pub(super) node: Arc<str>,
     pub(super) address: Address,
     pub(super) began: Timestamp,
-    /// Its own volumes, which go with it.
+    /// Its ephemeral volumes, which are deleted with it.
     pub(super) dirs: HashMap<String, Volume>,
     pub(super) slots: Vec<ContainerState>,
-    /// When its containers may start, and when they must end.
+    /// The time when its containers may start, and the time when they must end.
     pub(super) start_at: Duration,
     pub(super) stop_at: Option<Duration>,
-    /// The stamp of what is mounted; and of what will be, and when.
+    /// The hash of what is mounted; and the hash of what will be mounted, with the time.
     pub(super) mounted: Option<u64>,
     pub(super) refresh: Option<(u64, Duration)>,
-    /// Its conditions, and since when they are so.
+    /// The conditions, and the times of their last transitions.
     pub(super) conditions: BTreeMap<&'static str, (bool, Timestamp)>,
-    /// What of all this the API server was told, as a digest.
+    /// The digest of the status that the API server has.
     pub(super) reported: Option<String>,
 }
 
-/// A container of a pod, over all its lives.
+/// A container of a pod, over all its restarts.
 #[derive(Default)]
 pub(super) struct ContainerState {
     pub(super) name: String,
     pub(super) image: String,
     pub(super) files: Arc<Files>,
     pub(super) running: Option<Running>,
-    /// It ended, and nobody looked at it yet: how, and when it had begun.
+    /// The exit that was not handled yet, with the start time of the container.
     pub(super) exit: Option<(Exit, Timestamp, Duration)>,
     pub(super) restarts: i32,
-    /// Which of its lives this is.
+    /// The number of the current run of the container.
     pub(super) life: u64,
     pub(super) last: Option<Termination>,
-    /// When it is started again, and how long the wait was.
+    /// The time of the restart, and the backoff before it.
     pub(super) restart_at: Option<Duration>,
     pub(super) backoff: Duration,
     pub(super) ready: bool,
-    /// Since when it does not answer its liveness probe.
+    /// The time since when its liveness probe fails.
     pub(super) failing_since: Option<Duration>,
-    /// Where it stands in its pod.
     pub(super) role: ContainerRole,
-    /// It ended for good, with that code.
+    /// The exit code of a container that is not restarted.
     pub(super) done: Option<i32>,
 }
 
-/// Where a container stands in its pod.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ContainerRole {
-    /// It is what the pod is for.
+    /// A main container.
     #[default]
     Main,
-    /// It ends before others begin.
+    /// An init container: it ends before the next ones start.
     Init,
-    /// It begins before others, and ends after them.
+    /// A sidecar: it starts before the next ones, and ends after them.
     Sidecar,
 }
 
 impl ContainerState {
-    /// Whether those after it may begin.
+    /// Whether the containers after this one may start.
     pub(super) fn passed(&self) -> bool {
         match self.role {
             ContainerRole::Main => true,
@@ -85,7 +83,7 @@ impl ContainerState {
 }
 
 impl PodSandbox {
-    /// Whether it is over, and went well.
+    /// Whether the container succeeded; none while it is not finished.
     pub(super) fn over(&self) -> Option<bool> {
         if self.slots.iter().any(|slot| slot.role == ContainerRole::Init && slot.done.is_some_and(|code| code != 0)) {
             return Some(false);
@@ -96,24 +94,24 @@ impl PodSandbox {
     }
 }
 
-/// The containers of a pod, in the order in which they begin.
+/// The containers of a pod, in the order of their start.
 pub(super) fn containers(spec: &PodSpec) -> Vec<&k8s_openapi::api::core::v1::Container> {
     spec.init_containers.iter().flatten().chain(&spec.containers).collect()
 }
 
-/// A life of a container that is over.
+/// A run of a container that ended.
 pub(super) struct Termination {
     pub(super) exit: Exit,
     pub(super) started: Timestamp,
     pub(super) finished: Timestamp,
 }
 
-/// A life of a container.
+/// A running process of a container.
 pub(super) struct Running {
     pub(super) process: Arc<dyn Process>,
     pub(super) since: Timestamp,
     pub(super) began: Duration,
-    /// What will end it, if its version is one that ends by itself.
+    /// The task that crashes the container, if its version is declared to crash.
     pub(super) crash_task: Option<tokio::task::AbortHandle>,
 }
 
@@ -127,7 +125,7 @@ impl Drop for Running {
 }
 
 impl ContainerState {
-    /// Ends the present life, if there is one.
+    /// Ends the current process, if one runs.
     pub(super) fn end(&mut self, exit: Exit) -> bool {
         let Some(running) = self.running.take() else { return false };
         self.ready = false;
@@ -136,10 +134,10 @@ impl ContainerState {
     }
 }
 
-/// A pod that runs, shared with those who may end it.
+/// A running pod, shared with everything that may end it.
 pub(super) type SharedSandbox = Arc<Mutex<PodSandbox>>;
 
-/// All pods that run. Cheap to clone.
+/// All running pods. Cheap to clone.
 #[derive(Clone, Default)]
 pub(in super::super) struct PodSandboxes(Arc<Mutex<HashMap<Key, SharedSandbox>>>);
 
@@ -152,7 +150,7 @@ impl PodSandboxes {
         self.all().get(key).cloned()
     }
 
-    /// What runs of a pod, unless it is this very pod, ends at once.
+    /// Ends the pod of this name at once, unless its uid is this one.
     pub(super) fn remove_replaced(&self, key: &Key, uid: Option<&str>) {
         let other = {
             let mut all = self.all();
@@ -164,7 +162,7 @@ impl PodSandboxes {
         }
     }
 
-    /// The sandbox of a pod; made when there is none.
+    /// The sandbox of a pod; created if it does not exist.
     pub(super) fn ensure(
         &self,
         key: &Key,
@@ -207,7 +205,7 @@ impl PodSandboxes {
         Some(sandbox)
     }
 
-    /// Ends a container, or all of a pod, at once; says whether one ran.
+    /// Kills a container, or all of a pod; returns whether one ran.
     pub(in super::super) fn kill(&self, key: &Key, container: Option<&str>) -> bool {
         let Some(sandbox) = self.get(key) else { return false };
         let mut sandbox = lock(&sandbox);
@@ -225,7 +223,7 @@ impl PodSandboxes {
         self.all().iter().filter(|(_, sandbox)| *lock(sandbox).node == *node).map(|(key, _)| key.clone()).collect()
     }
 
-    /// How many pods and how many containers run.
+    /// The numbers of running pods and containers.
     pub(in super::super) fn count(&self) -> (usize, usize) {
         let all = self.all();
         let containers =
@@ -233,7 +231,7 @@ impl PodSandboxes {
         (all.len(), containers.sum())
     }
 
-    /// Ends everything at once.
+    /// Kills all pods.
     pub(in super::super) fn clear(&self) {
         let all = std::mem::take(&mut *self.all());
         all.values().for_each(|sandbox| lock(sandbox).slots.clear());
@@ -244,7 +242,7 @@ pub(super) fn lock(sandbox: &SharedSandbox) -> MutexGuard<'_, PodSandbox> {
     sandbox.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// By which a container tells its kubelet something: one of its lives.
+/// The handle through which one run of a container reports to its kubelet.
 #[derive(Clone)]
 pub(in super::super) struct ContainerHandle {
     pub(super) sandbox: Weak<Mutex<PodSandbox>>,
@@ -255,12 +253,12 @@ pub(in super::super) struct ContainerHandle {
 }
 
 impl ContainerHandle {
-    /// It would answer a probe otherwise than before.
+    /// Reports that a probe would get another answer.
     pub(in super::super) fn changed(&self) {
         self.waker.wake(self.key.clone());
     }
 
-    /// It ended by itself.
+    /// Reports that the process ended by itself.
     pub(in super::super) fn end(&self, exit: Exit) {
         let Some(sandbox) = self.sandbox.upgrade() else { return };
         let ended = {

@@ -1,4 +1,4 @@
-//! Which node a pod goes to: one that it may go to, away from its like, with the fewest pods.
+//! Chooses the node of a pod: one that it may run on, away from pods of its own kind, with the fewest pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,11 +7,10 @@ use k8s_openapi::api::core::v1::{Node, PodAffinityTerm, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt};
 
-/// A node to choose from.
+/// A node that a pod could run on.
 pub(super) struct Candidate {
     pub(super) name: Arc<str>,
     pub(super) labels: BTreeMap<String, String>,
-    /// How many pods it has.
     pub(super) pods: usize,
 }
 
@@ -21,14 +20,14 @@ impl Candidate {
     }
 }
 
-/// A pod of the same namespace that has its place.
+/// A pod of the same namespace that is bound to a node.
 pub(super) struct ScheduledPod<'a> {
     pub(super) node: &'a str,
     pub(super) labels: &'a BTreeMap<String, String>,
     pub(super) owner: Option<&'a str>,
 }
 
-/// The pod that needs a place.
+/// The pod that needs a node.
 pub(super) struct PendingPod<'a> {
     pub(super) spec: &'a PodSpec,
     pub(super) labels: &'a BTreeMap<String, String>,
@@ -38,7 +37,7 @@ pub(super) struct PendingPod<'a> {
 /// The best node for a pod.
 ///
 /// # Errors
-/// Says why none takes it, in the words of the real scheduler.
+/// Explains why no node takes it, in the words of the real scheduler.
 pub(super) fn choose(
     pod: &PendingPod<'_>,
     candidates: &[Candidate],
@@ -63,7 +62,7 @@ pub(super) fn choose(
     })
 }
 
-/// Smaller is better: how unwanted, how many of its like, how many at all.
+/// Lower is better: the preference against the node, the number of similar pods, the number of all pods.
 type Score = (usize, usize, usize);
 
 fn score(
@@ -77,7 +76,7 @@ fn score(
         return Err("node(s) didn't match Pod's node affinity/selector");
     }
     let labels_of = |name: &str| candidates.iter().find(|place| *place.name == *name).map(|place| &place.labels);
-    // Pods in the same place as this node, by a label of nodes.
+    // Counts the pods in the same topology domain as this node.
     let near = |key: &str, domain: &str, selector: &Selector| {
         let here = |other: &&ScheduledPod<'_>| {
             labels_of(other.node).and_then(|labels| labels.get(key)).is_some_and(|value| value == domain)
@@ -115,9 +114,9 @@ fn score(
     Ok((unwanted, like.count(), place.pods))
 }
 
-/// A selector, and what it takes from the pod itself.
+/// A selector, extended by labels of the pod itself.
 fn selector(given: Option<&LabelSelector>, keys: Option<&[String]>, pod: &PendingPod<'_>) -> Selector {
-    // One that cannot be read selects nothing; the API server takes none such.
+    // An invalid selector selects nothing; the API server does not accept one.
     let mut selector = given.cloned().and_then(|given| Selector::try_from(given).ok()).unwrap_or_default();
     let own = keys.into_iter().flatten().filter_map(|key| Some((key.clone(), pod.labels.get(key)?.clone())));
     selector.extend(own.map(|(key, value)| kube::core::Expression::Equal(key, value)));

@@ -1,4 +1,4 @@
-//! What a pod says of its containers.
+//! The parts of a pod's spec that containers use.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -30,7 +30,7 @@ pub(super) fn args(container: &Container, pod: &Key, ip: Ipv4Addr, host: Ipv4Add
     Args::of(words.map(|word| expand(word, &known)))
 }
 
-/// A word with `$(NAME)` replaced; names that are not known stay as they are, `$$` is a dollar.
+/// Replaces `$(NAME)` in a word; unknown names stay as they are, `$$` is a dollar.
 fn expand(word: &str, known: &HashMap<&str, String>) -> String {
     let mut out = String::with_capacity(word.len());
     let mut rest = word;
@@ -54,7 +54,7 @@ fn expand(word: &str, known: &HashMap<&str, String>) -> String {
     out
 }
 
-/// What a probe asks.
+/// The request of a declared probe.
 pub(super) fn probe(container: &Container, declared: &Declared) -> Probe {
     let port = |port: &IntOrString| match port {
         IntOrString::Int(number) => u16::try_from(*number).unwrap_or_default(),
@@ -75,7 +75,7 @@ pub(super) fn probe(container: &Container, declared: &Declared) -> Probe {
     }
 }
 
-/// For how long a probe may fail.
+/// The time for which a probe may fail.
 pub(super) fn patience(declared: &Declared) -> Duration {
     let number =
         |given: Option<i32>, default: u64| given.and_then(|given| u64::try_from(given).ok()).unwrap_or(default);

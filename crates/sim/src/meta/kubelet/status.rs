@@ -1,4 +1,4 @@
-//! What a kubelet says of a pod.
+//! The status that a kubelet reports for a pod.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::sandbox::{ContainerRole, ContainerState, PodSandbox, Termination};
 
-/// The status of a pod. `missing` is what it waits for before its containers can be made.
+/// The status of a pod. `missing` names the object that it waits for before its containers can be created.
 pub(super) fn status(key: &Key, sandbox: &mut PodSandbox, host: Ipv4Addr, missing: bool, now: Timestamp) -> Value {
     let main = || sandbox.slots.iter().filter(|slot| slot.role == ContainerRole::Main);
     let ready = !missing && main().all(|slot| slot.ready);
@@ -62,7 +62,7 @@ pub(super) fn status(key: &Key, sandbox: &mut PodSandbox, host: Ipv4Addr, missin
 
 fn container(key: &Key, uid: &str, slot: &ContainerState, now: Timestamp) -> Value {
     let id = format!("simulated://{uid}-{}-{}", slot.name, slot.life);
-    // How it ended is told at once, and not how it ended the time before.
+    // Report the exit that was not handled yet, not the one before it.
     let just = slot.exit.clone().map(|(exit, started, _)| Termination { exit, started, finished: now });
     let state = match (&slot.running, just.as_ref().or(slot.last.as_ref())) {
         (Some(running), _) => json!({ "running": { "startedAt": seconds(running.since) } }),
@@ -95,12 +95,12 @@ fn terminated(ended: &Termination) -> Value {
     })
 }
 
-/// A time as the API has it: in whole seconds.
+/// A time in whole seconds, as the API stores it.
 pub(super) fn seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// A duration as Go writes it.
+/// A duration in the notation of Go.
 fn shown(wait: Duration) -> String {
     let (minutes, seconds) = (wait.as_secs() / 60, wait.as_secs() % 60);
     if minutes > 0 { format!("{minutes}m{seconds}s") } else { format!("{seconds}s") }

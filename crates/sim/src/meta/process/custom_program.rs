@@ -1,4 +1,4 @@
-//! A container whose program comes from whoever uses the meta cluster: the real code, where it can run within the process.
+//! A container whose program is supplied by the user of the meta cluster: the real code, where it can run within the process.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,10 +23,10 @@ use super::names::Names;
 use super::tls::file;
 use super::{ContainerRuntime, Exit, Probe, Process, StartRequest};
 
-/// What a container does: it ends when that does, and is told to end by [`Container::stopped`].
+/// The program of a container: the container ends with the future; [`Container::stopped`] is the request to end.
 pub type Program = Arc<dyn Fn(Container) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
-/// Programs by the component that images name. Cheap to clone.
+/// Programs by the component in the name of the image. Cheap to clone.
 #[derive(Clone, Default)]
 pub(in super::super) struct Programs(Arc<Mutex<HashMap<String, Program>>>);
 
@@ -40,7 +40,7 @@ impl Programs {
     }
 }
 
-/// A container, as its program sees it.
+/// A container, as seen by its program.
 pub struct Container {
     pod: Key,
     ip: Ipv4Addr,
@@ -64,20 +64,21 @@ impl Container {
         &self.pod.namespace
     }
 
-    /// The address of its pod; it may listen there.
+    /// The address of its pod, on which the program may listen.
     pub fn ip(&self) -> Ipv4Addr {
         self.ip
     }
 
-    /// What it was started with: the name of the program and other words, then flags.
+    /// The arguments: the program's name and other words, then flags.
     pub fn arguments(&self) -> &[String] {
         &self.arguments
     }
 
-    /// A kubeconfig of its files, with what it refers to. Names of the meta cluster, which only its DNS knows, are addresses there.
+    /// A kubeconfig from the container's files, with the referenced files inlined.
+    /// Names of the meta cluster, which only its DNS knows, are replaced by addresses.
     ///
     /// # Errors
-    /// There is no such file, it cannot be read, or its server is not known yet.
+    /// The file does not exist or cannot be read, or the address of its server is not known yet.
     pub fn kubeconfig(&self, path: &str) -> Result<Kubeconfig, String> {
         let text = file(&self.files, path)?;
         let wrong = |error: &dyn fmt::Display| format!("{path}: {error}");
@@ -97,7 +98,7 @@ impl Container {
         serde_json::from_value(config).map_err(|error| wrong(&error))
     }
 
-    /// Puts the content of a file in the place of its path: nobody else finds it there.
+    /// Replaces the path of a file by its content: outside of the container the path does not exist.
     fn inline(&self, at: &mut Value, name: &str) -> Result<(), String> {
         let Some(path) = at[name].as_str() else { return Ok(()) };
         let content = STANDARD.encode(file(&self.files, path)?);
@@ -108,17 +109,17 @@ impl Container {
         Ok(())
     }
 
-    /// From now on its probes are answered.
+    /// Reports the container as ready.
     pub fn is_ready(&self) {
         self.ready.store(true, Ordering::SeqCst);
         self.life.changed();
     }
 
-    /// Resolves when it is told to end.
+    /// Resolves when the container is asked to stop.
     pub fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut stopping = self.stopping.clone();
         async move {
-            // Nobody is left who could say so, at worst.
+            // At worst the sender is dropped, and no further signal can come.
             let _ = stopping.wait_for(|stop| *stop).await;
         }
     }
@@ -131,7 +132,7 @@ struct ProgramProcess {
     task: AbortHandle,
 }
 
-/// Starts one.
+/// Starts a custom program.
 pub(super) fn start(runtime: &ContainerRuntime, start: StartRequest, program: &Program) -> Arc<dyn Process> {
     let (stop, stopping) = watch::channel(false);
     let (done, over) = watch::channel(false);

@@ -1,4 +1,4 @@
-//! What containers do, by the name of their image.
+//! Processes of containers, chosen by the name of the image.
 
 mod apiserver;
 mod custom_program;
@@ -30,21 +30,21 @@ pub(super) use names::Names;
 use noop::NoopProcess;
 pub(super) use snapshots::{Buckets, kept_file};
 
-/// What is wrong with a version of a component.
+/// A defect of a version of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionDefect {
-    /// It runs and never becomes ready.
+    /// The process runs and never becomes ready.
     NeverReady,
-    /// It says that it is ready, and does not do what it is asked for: an API server keeps nothing that is written to it, a controller-manager holds its lease and
+    /// The process is ready and does not do its work: an API server stores no write, a controller-manager renews its lease and
     /// does nothing else.
     WrongAnswers,
-    /// It says that it is ready, and takes that long for each answer.
+    /// The process is ready, and delays each answer by this time.
     Slow(Duration),
-    /// It ends by itself after that long.
+    /// The process exits after this time.
     CrashesAfter(Duration),
 }
 
-/// Versions that were declared bad, by component and tag. Cheap to clone.
+/// The declared defects by component and tag. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct VersionDefects(Arc<Mutex<HashMap<(String, String), VersionDefect>>>);
 
@@ -64,7 +64,7 @@ impl VersionDefects {
     }
 }
 
-/// APIs that a release removes. Cheap to clone.
+/// The declared API removals. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Removals(Arc<Mutex<Vec<Removal>>>);
 
@@ -78,32 +78,31 @@ impl Removals {
     }
 }
 
-/// How a container ended.
+/// The exit of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Exit {
     pub(super) code: i32,
-    /// The last that it said.
+    /// The termination message.
     pub(super) message: String,
 }
 
 impl Exit {
-    /// It could not go on.
+    /// An exit after an error.
     pub(super) fn failed(message: impl Into<String>) -> Self {
         Self { code: 1, message: message.into() }
     }
 
-    /// What components of Kubernetes say when they do not start.
+    /// An exit with the message of Kubernetes components that fail to start.
     pub(super) fn command_failed<S: std::fmt::Display>(why: S) -> Self {
         Self::failed(format!("\"command failed\" err={:?}", why.to_string()))
     }
 
-    /// It was ended from outside, at once.
+    /// An exit by SIGKILL.
     pub(super) fn killed() -> Self {
         Self { code: 137, message: String::new() }
     }
 }
 
-/// A question of the kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
     Http {
@@ -112,29 +111,29 @@ pub(super) enum Probe {
         path: String,
     },
     Tcp(u16),
-    /// A program in the container, or a call that nobody looks at here.
+    /// A command in the container, or a call that is not simulated.
     Other,
 }
 
-/// A container that runs.
+/// The process of a running container.
 pub(super) trait Process: Send + Sync {
-    /// Answers the kubelet, or says what it would see.
+    /// Answers a probe; the error is what the kubelet would report.
     fn probe(&self, probe: &Probe) -> Result<(), String>;
 
-    /// Its files may have changed.
+    /// Called when its files may have changed.
     fn refreshed(&self) {}
 
-    /// It will be ended in a moment: who uses it should look for another.
+    /// Called before a stop: clients should switch to another process.
     fn drain(&self) {}
 
-    /// Ends it in order.
+    /// Stops the process gracefully.
     fn stop(&self) -> BoxFuture<'_, ()>;
 
-    /// Ends it at once.
+    /// Kills the process.
     fn kill(&self);
 }
 
-/// The flags that a container is started with.
+/// The arguments of a container.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Args {
     flags: Vec<(String, String)>,
@@ -142,7 +141,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// From words of the form `--name=value`; `--name` alone says `true`. Others stay words.
+    /// Parses words of the form `--name=value`; `--name` alone means `true`. Other words stay words.
     pub(super) fn of(words: impl IntoIterator<Item = String>) -> Self {
         let mut args = Self::default();
         for word in words {
@@ -157,31 +156,31 @@ impl Args {
         args
     }
 
-    /// All of it: words, then flags.
+    /// The whole command line: words, then flags.
     fn line(&self) -> Vec<String> {
         let flags = self.flags.iter().map(|(name, value)| format!("--{name}={value}"));
         self.words.iter().cloned().chain(flags).collect()
     }
 
-    /// What is no flag, in its order.
+    /// The words that are not flags, in their order.
     pub(super) fn words(&self) -> Vec<&str> {
         self.words.iter().map(String::as_str).collect()
     }
 
-    /// The value of a flag; of several the last.
+    /// The value of a flag; the last one if it is repeated.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.flags.iter().rev().find(|(flag, _)| flag == name).map(|(_, value)| value.as_str())
     }
 
-    /// All values of a flag that may be given more than once.
+    /// All values of a repeatable flag.
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.flags.iter().filter(move |(flag, _)| flag == name).map(|(_, value)| value.as_str())
     }
 
-    /// Files that flags name must be there.
+    /// Checks that the files named by flags exist.
     ///
     /// # Errors
-    /// In the words of the system.
+    /// The missing file, in the words of the system.
     fn check_files(&self, files: &Files) -> Result<(), Exit> {
         let file = |flag: &str| {
             ["-file", "-cafile", "-certfile", "-keyfile", "-kubeconfig"].iter().any(|end| flag.ends_with(end))
@@ -202,7 +201,7 @@ impl Args {
     }
 }
 
-/// What a container is started with.
+/// The description of a container to start.
 pub(super) struct StartRequest {
     pub(super) pod: Key,
     pub(super) ip: Ipv4Addr,
@@ -215,7 +214,7 @@ pub(super) struct StartRequest {
     pub(super) bad: Option<VersionDefect>,
 }
 
-/// What containers are made of.
+/// The shared state from which processes are created.
 pub(super) struct ContainerRuntime {
     pub(super) clock: Clock,
     pub(super) random: Random,
@@ -226,23 +225,22 @@ pub(super) struct ContainerRuntime {
     pub(super) names: Names,
     pub(super) etcds: Etcds,
     pub(super) apis: ApiServers,
-    /// What stores of snapshots hold, by where they are.
+    /// The content of object stores, by their location.
     pub(super) buckets: Buckets,
-    /// How often leases are renewed.
+    /// The interval of lease renewals.
     pub(super) lease: Duration,
-    /// Within the process.
+    /// Whether components call API servers within the process.
     pub(super) near: bool,
-    /// How much of the past the objects of a business cluster keep.
+    /// The limits of the watch history in the store of a business cluster.
     pub(super) history: HistoryLimits,
 }
 
 impl ContainerRuntime {
-    /// What is wrong with a version.
+    /// The declared defect of a version.
     pub(super) fn bad(&self, component: &str, version: &str) -> Option<VersionDefect> {
         self.defects.get(component, version)
     }
 
-    /// Starts a container.
     pub(super) async fn start(&self, start: StartRequest) -> Result<Arc<dyn Process>, Exit> {
         match start.component.as_str() {
             "kube-apiserver" => apiserver::start(self, start).await,
@@ -252,14 +250,14 @@ impl ContainerRuntime {
             "kube-controller-manager" | "kube-scheduler" => manager::start(self, start).await,
             other => match self.programs.get(other) {
                 Some(program) => Ok(custom_program::start(self, start, &program)),
-                // Whatever it is: it runs.
+                // An unknown image: its process only runs.
                 None => Ok(Arc::new(NoopProcess)),
             },
         }
     }
 }
 
-/// The component and the version that an image's name tells.
+/// The component and the version in the name of an image.
 pub(super) fn component(image: &str) -> (String, String) {
     let image = image.split('@').next().unwrap_or_default();
     let last = image.rsplit('/').next().unwrap_or_default();

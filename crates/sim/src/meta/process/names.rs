@@ -1,4 +1,4 @@
-//! Names of the meta cluster: what its DNS would say.
+//! The DNS of the meta cluster.
 
 use std::net::Ipv4Addr;
 
@@ -9,13 +9,13 @@ use super::super::kubelet::sandbox::PodSandboxes;
 use super::super::services::{ServiceListeners, selects};
 use super::super::view::{NAMESPACE, PodView, SerializedObject};
 
-/// What a name within the cluster begins with, up to the namespace; none if it is no such name.
+/// The part of a cluster-internal name before `.svc`; none for other names.
 pub(super) fn within(host: &str) -> Option<&str> {
     let host = host.trim_end_matches('.');
     host.strip_suffix(".cluster.local").unwrap_or(host).strip_suffix(".svc")
 }
 
-/// Resolves names. Cheap to clone.
+/// The resolver. Cheap to clone.
 #[derive(Clone)]
 pub(in super::super) struct Names {
     pub(in super::super) pods: Cache<PodView>,
@@ -25,7 +25,7 @@ pub(in super::super) struct Names {
 }
 
 impl Names {
-    /// The addresses of a name; none if there is no such name. Services are `NAME.NAMESPACE.svc`, pods of a headless one `POD.NAME.NAMESPACE.svc`.
+    /// The addresses of a name; none if it does not exist. Services are `NAME.NAMESPACE.svc`, pods of a headless one `POD.NAME.NAMESPACE.svc`.
     pub(in super::super) fn resolve(&self, host: &str) -> Vec<Ipv4Addr> {
         if let Ok(ip) = host.parse() {
             return vec![ip];
@@ -39,7 +39,7 @@ impl Names {
         }
     }
 
-    /// The pods that a name leads to in the end.
+    /// The pods behind a name.
     pub(in super::super) fn backends(&self, host: &str) -> Vec<Ipv4Addr> {
         let key =
             within(host).and_then(|service| service.split_once('.')).map(|(name, namespace)| Key::new(namespace, name));
@@ -70,7 +70,7 @@ impl Names {
             |pod: &PodView| pod.hostname.as_deref() == Some(name) && pod.subdomain.as_deref() == Some(&*service.name);
         let told = |pod: &PodView| spec.publish_not_ready_addresses == Some(true) || pod.ready.is_some();
         let pod = self.pods.get(&key).filter(|pod| named(pod) && told(pod));
-        // Where it runs is known here before it is told to the API server.
+        // The sandbox knows the address before the API server does.
         pod.and_then(|_| self.sandboxes.ip(&key)).into_iter().collect()
     }
 }

@@ -1,4 +1,4 @@
-//! A container of which nothing is known: it runs and is ready.
+//! The process of an unknown image: it runs and is ready.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;

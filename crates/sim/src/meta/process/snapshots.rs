@@ -1,4 +1,4 @@
-//! The steps of pods that take snapshots: what is taken is really what etcd holds, and is really restored.
+//! The steps of snapshot pods: they snapshot the real content of the simulated etcd, and restore it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::etcd::cluster::{Restored, minor};
 use super::etcd::{Data, host, members};
 use super::{ContainerRuntime, Exit, StartRequest, VersionDefect};
 
-/// Files of a volume or a bucket, by their names.
+/// The files of a volume or a bucket, by name.
 #[derive(Debug, Default)]
 pub(super) struct FileStore(Mutex<BTreeMap<String, Arc<[u8]>>>);
 
@@ -21,7 +21,7 @@ impl FileStore {
     }
 }
 
-/// What stores of snapshots hold, by where they are.
+/// The content of object stores, by their location.
 #[derive(Default)]
 pub(in super::super) struct Buckets(Mutex<HashMap<String, Arc<FileStore>>>);
 
@@ -31,12 +31,12 @@ impl Buckets {
     }
 }
 
-/// A file on the volume that snapshots are kept on.
+/// A file on the volume for snapshots.
 pub(in super::super) fn kept_file(volume: &Volume, file: &str) -> Option<Vec<u8>> {
     volume.read::<FileStore>()?.all().get(file).map(|bytes| bytes.to_vec())
 }
 
-/// A step of ours.
+/// A step of fleetwright's own program.
 pub(super) fn step(runtime: &ContainerRuntime, start: &StartRequest) -> Exit {
     let done = match start.args.words().get(1) {
         Some(&"take") => take(runtime, start),
@@ -104,7 +104,7 @@ fn restore(runtime: &ContainerRuntime, start: &StartRequest) -> Result<(), Strin
     let missing = || format!("open {file}: no such file or directory");
     let work = volume_files(start, folder)?;
     let bytes = work.all().get(name).cloned().ok_or_else(missing)?;
-    // Of any minor: only etcd refuses one that is too new, when it starts.
+    // A snapshot of any minor: etcd itself refuses one that is too new, when it starts.
     let version = work.all().get("etcd").cloned();
     let data = version.map(|version| minor(&String::from_utf8_lossy(&version))).unwrap_or_default();
     let storage = Storage::restore(&bytes, runtime.history.clone())
@@ -114,7 +114,7 @@ fn restore(runtime: &ContainerRuntime, start: &StartRequest) -> Result<(), Strin
     let members = members(flag(start, "initial-cluster")?);
     let own = members.iter().find(|(member, _)| member == name).ok_or("couldn't find local name")?.1.clone();
     let token = start.args.get("initial-cluster-token").map_or_else(|| start.pod.to_string(), str::to_owned);
-    // Members that are restored with the same token are one cluster.
+    // Members that are restored with the same token form one cluster.
     let words = format!("restored {} {token} {members:?}", start.pod.namespace);
     let cluster = runtime.etcds.begin(&words, &members, &runtime.random, data, || storage);
     let member = cluster.claim_member(&own).map_err(|why| format!("{why:?}"))?;
@@ -208,7 +208,7 @@ fn put_in_place(start: &StartRequest) -> Result<String, String> {
     Ok(String::new())
 }
 
-/// The ids of the keys that it has, first the one that encrypts.
+/// The ids of the container's keys, the encrypting one first.
 fn known_keys(start: &StartRequest) -> Result<Vec<String>, String> {
     let folder = flag(start, "encryption-keys")?;
     let read = |name: &str| start.files.read(&format!("{folder}/{name}"));
@@ -221,7 +221,7 @@ fn known_keys(start: &StartRequest) -> Result<Vec<String>, String> {
     Ok(all.into_iter().flatten().map(|bytes| format!("{:016x}", id(&bytes))).collect())
 }
 
-/// Where snapshots are kept.
+/// The bucket for the snapshots.
 fn bucket(runtime: &ContainerRuntime, start: &StartRequest) -> Result<Arc<FileStore>, String> {
     if let Some(folder) = start.args.get("volume") {
         return volume_files(start, folder);

@@ -1,4 +1,4 @@
-//! Certificates of containers: read from their files, checked as both ends of a connection would.
+//! Certificates of containers: loaded from their files, and verified as both ends of a connection do.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// A certificate with its key, as a container has it in its files.
+/// A certificate with its key, from a container's files.
 #[derive(Clone)]
 pub(super) struct TlsKeyPair {
     pub(super) cert_pem: String,
     pub(super) key_pem: String,
     key: Arc<CertifiedKey>,
-    /// When it ends.
+    /// The expiry of the certificate.
     ends: Timestamp,
 }
 
@@ -38,16 +38,16 @@ impl fmt::Debug for TlsKeyPair {
     }
 }
 
-/// A file that must be there.
+/// Reads a required file.
 pub(super) fn file(files: &Files, path: &str) -> Result<String, String> {
     files.text(path).ok_or_else(|| format!("open {path}: no such file or directory"))
 }
 
 impl TlsKeyPair {
-    /// Reads a certificate and its key.
+    /// Loads a certificate and its key.
     ///
     /// # Errors
-    /// In the words of Go's TLS: one is missing or cannot be read, or they do not belong together.
+    /// In the words of Go's TLS: a file is missing or invalid, or certificate and key do not match.
     pub(super) fn read(files: &Files, cert: &str, key: &str) -> Result<Self, String> {
         let (cert_pem, key_pem) = (file(files, cert)?, file(files, key)?);
         let chain: Vec<CertificateDer<'static>> =
@@ -65,7 +65,7 @@ impl TlsKeyPair {
         Ok(Self { cert_pem, key_pem, key: Arc::new(key), ends })
     }
 
-    /// As the flags of a container name them; none if they name none.
+    /// The pair that the flags of a container name; none without these flags.
     pub(super) fn of_flags(files: &Files, args: &Args, cert: &str, key: &str) -> Result<Option<Self>, Exit> {
         match (args.get(cert), args.get(key)) {
             (Some(cert), Some(key)) => Self::read(files, cert, key).map(Some).map_err(Exit::command_failed),
@@ -75,7 +75,7 @@ impl TlsKeyPair {
     }
 
     fn leaf(&self) -> (&CertificateDer<'static>, &[CertificateDer<'static>]) {
-        // Not empty: it was read.
+        // The chain is not empty: loading checked it.
         self.key.cert.split_first().unwrap_or_else(|| unreachable!("the pair has a certificate"))
     }
 }
@@ -85,8 +85,8 @@ fn ends(certificate: &CertificateDer<'_>) -> Result<Timestamp, String> {
     Timestamp::from_second(parsed.validity().not_after.timestamp()).map_err(|error| error.to_string())
 }
 
-/// Authorities that are trusted. Go accepts nothing of an authority that has expired, and webpki does not look at that: here such an authority is left out. Where
-/// none is left, a real server starts and refuses everyone; this one does not start.
+/// The trusted authorities. Go rejects certificates of an expired authority, and webpki does not check that: expired authorities are left out
+/// here. If none is left, a real server starts and refuses every client; this one does not start.
 pub(super) fn roots(pem: &str, now: Timestamp) -> Result<Arc<RootCertStore>, String> {
     let (mut roots, mut expired) = (RootCertStore::empty(), false);
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok) {
@@ -105,7 +105,7 @@ pub(super) fn roots(pem: &str, now: Timestamp) -> Result<Arc<RootCertStore>, Str
     Ok(Arc::new(roots))
 }
 
-/// What a listener shows, and whose client certificates it asks for.
+/// The certificate of a listener, and the client authorities that it asks for.
 #[derive(Clone, Debug)]
 pub(super) struct ServingTls {
     pub(super) pair: TlsKeyPair,
@@ -113,7 +113,7 @@ pub(super) struct ServingTls {
 }
 
 impl ServingTls {
-    /// The TLS side of a listener.
+    /// The TLS configuration of the listener.
     pub(super) fn config(&self, clock: &Clock) -> Result<ServerConfig, String> {
         let text = |error: &dyn fmt::Display| error.to_string();
         let builder = ServerConfig::builder_with_details(provider(), Arc::new(ClockTimeProvider(clock.clone())))
@@ -132,10 +132,10 @@ impl ServingTls {
         Ok(config)
     }
 
-    /// Whether a client that trusts `roots` and shows `client` would get through to it under that name; until when.
+    /// Whether the handshake of a client with these `roots` and this `client` certificate succeeds under this name; returns its expiry.
     ///
     /// # Errors
-    /// Why it would not, as a client sees it.
+    /// The error as the client reports it.
     pub(super) fn admits(
         &self,
         name: &str,
@@ -167,7 +167,7 @@ fn unix(now: Timestamp) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now.as_second()).unwrap_or_default()))
 }
 
-/// What is valid is valid by the clock of the simulation.
+/// A time provider for webpki that uses the clock of the simulation.
 pub(super) struct ClockTimeProvider(pub(super) Clock);
 
 impl fmt::Debug for ClockTimeProvider {

@@ -1,4 +1,4 @@
-//! A Deployment goes from one template to another, a few pods at a time, by ReplicaSets.
+//! The Deployment controller: it rolls pods from one template to another by ReplicaSets.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::{at_version, count, owned_by, part};
 const HASH: &str = "pod-template-hash";
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
-/// Keeps Deployments.
+/// The controller of Deployments.
 pub(in super::super) struct Deployments {
     pub(in super::super) deployments: Cache<SerializedObject<Deployment>>,
     pub(in super::super) sets: Cache<SerializedObject<ReplicaSet>>,
@@ -33,7 +33,7 @@ struct OwnedReplicaSet {
     counts: Counts,
 }
 
-/// How many pods a ReplicaSet should have, and what of them there is.
+/// The declared number of pods of a ReplicaSet, and the numbers of existing ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     wanted: i32,
@@ -62,7 +62,7 @@ impl OwnedReplicaSet {
     }
 }
 
-/// How a Deployment goes on.
+/// The surge and unavailability limits of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RolloutLimits {
     wanted: i32,
@@ -80,13 +80,13 @@ impl RolloutLimits {
         let surge = scaled_value(rolling.max_surge.as_ref(), wanted, true);
         let mut unavailable = scaled_value(rolling.max_unavailable.as_ref(), wanted, false);
         if surge == 0 && unavailable == 0 {
-            // Otherwise it would never get anywhere.
+            // With both limits at 0 the rollout would never progress.
             unavailable = 1;
         }
         Self { wanted, surge, unavailable: unavailable.min(wanted), recreate }
     }
 
-    /// How many pods each ReplicaSet should have next: the new one, and the old ones in their order. One step at a time, as the real controller.
+    /// The next size of each ReplicaSet: the new one, and the old ones in their order. One step at a time, as the real controller does.
     fn step(&self, new: Counts, olds: &[Counts], old_pods: usize) -> (i32, Vec<i32>) {
         let mut old: Vec<i32> = olds.iter().map(|old| old.wanted).collect();
         if self.recreate {
@@ -103,7 +103,7 @@ impl RolloutLimits {
         }
         let least = self.wanted - self.unavailable;
         let mut down = total - least - (new.wanted - new.available).max(0);
-        // Those that are not available go first: nobody misses them.
+        // Unavailable pods are scaled down first: no client uses them.
         for (wanted, counts) in old.iter_mut().zip(olds) {
             let idle = (counts.wanted - counts.available).clamp(0, down.max(0));
             *wanted -= idle;
@@ -205,7 +205,7 @@ impl Deployments {
         Ok(())
     }
 
-    /// Gives a ReplicaSet its number of pods and, if it is the one that counts, the number of the change that made it so.
+    /// Sets the size of a ReplicaSet and, on the current one, its revision.
     async fn set(
         &self,
         pass: &Pass,
@@ -227,7 +227,7 @@ impl Deployments {
         Ok(())
     }
 
-    /// The number of the last change, which `kubectl rollout` shows.
+    /// Writes the latest revision, which `kubectl rollout` shows.
     async fn revise(
         &self,
         pass: &Pass,
@@ -249,7 +249,7 @@ impl Deployments {
         Ok(())
     }
 
-    /// Forgets old templates beyond those that are to be kept.
+    /// Deletes old ReplicaSets beyond the revision history limit.
     async fn clean(&self, pass: &Pass, olds: &[&OwnedReplicaSet], kept: i32) -> Result<(), ReconcileError> {
         let mut empty: Vec<&&OwnedReplicaSet> =
             olds.iter().filter(|set| set.counts == Counts::default() && !set.view.deleting).collect();
@@ -262,7 +262,7 @@ impl Deployments {
     }
 
     async fn report(&self, pass: &Pass, name: &str) -> Result<Next, ReconcileError> {
-        // As it is after what was written above.
+        // The Deployment as of the writes above.
         let Some(view) = self.deployments.get(pass.key()) else { return Ok(Next::AwaitChange) };
         let deployment = view.read();
         let spec = deployment.spec.clone();
@@ -296,7 +296,7 @@ impl Deployments {
             let told = format!("ReplicaSet {name:?} has successfully progressed.");
             (("True", "NewReplicaSetAvailable", told), !rolled)
         } else if rolled && same_change {
-            // It was done; that a pod fails later is no change of it.
+            // The rollout had completed; a pod that fails later does not change that.
             (("True", "NewReplicaSetAvailable", format!("ReplicaSet {name:?} has successfully progressed.")), false)
         } else if progressed || last.is_none() || rolled || !same_change {
             (("True", "ReplicaSetUpdated", format!("ReplicaSet {name:?} is progressing.")), true)
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(way.step(Counts::default(), &[old], 2), (1, vec![2]));
         assert_eq!(way.step(counts(1, 0), &[old], 2), (1, vec![2]));
         assert_eq!(way.step(counts(1, 1), &[old], 2), (1, vec![1]));
-        // The old one is told, but did not go yet.
+        // The old pod is being deleted, but still exists.
         assert_eq!(way.step(counts(1, 1), &[Counts { wanted: 1, ..old }], 2), (2, vec![1]));
         assert_eq!(way.step(counts(2, 1), &[counts(1, 1)], 1), (2, vec![1]));
         assert_eq!(way.step(counts(2, 2), &[counts(1, 1)], 1), (2, vec![0]));
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn old_pods_that_do_not_work_go_first_and_back_is_the_same_way() {
         let way = RolloutLimits { wanted: 2, surge: 1, unavailable: 0, recreate: false };
-        // The newer template never comes up; the older one is wanted again.
+        // The pods of the newer template never become ready; the older template is wanted again.
         assert_eq!(way.step(counts(2, 2), &[counts(1, 0)], 1), (2, vec![0]));
         assert_eq!(way.step(counts(3, 3), &[], 0), (2, vec![]));
     }

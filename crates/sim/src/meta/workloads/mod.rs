@@ -1,4 +1,4 @@
-//! Deployments, ReplicaSets and StatefulSets become pods.
+//! Controllers of Deployments, ReplicaSets and StatefulSets.
 
 pub(super) mod deployment;
 pub(super) mod replica_set;
@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::view::PodView;
 use fleetwright_kit::Cache;
 
-/// The owner of what a controller makes.
+/// The owner reference for objects that a controller creates.
 pub(super) fn owned_by<K: Resource<DynamicType = ()>>(key: &Key, uid: &str) -> OwnerReference {
     OwnerReference {
         api_version: K::api_version(&()).into_owned(),
@@ -43,28 +43,28 @@ fn pod(template: &PodTemplateSpec, key: &Key, owner: OwnerReference, labels: &[(
     Pod { metadata, spec: template.spec.clone(), status: None }
 }
 
-/// Deletes a pod, with the grace that it asks for.
+/// Deletes a pod, with its own grace period.
 async fn delete(pass: &Pass, pods: &Cache<PodView>, key: &Key, pod: &PodView) -> Result<(), WriteError> {
     match pass.writer().delete(pods, key, &pod.uid, &pod.version).await {
-        // Gone already, which is what was wanted.
+        // The pod is deleted already.
         Err(WriteError::Gone(_)) => Ok(()),
         done => done,
     }
 }
 
-/// A number of a status; none at all for zero, as the API leaves it out.
+/// A number of a status; null for zero, as the API omits it.
 fn count(number: i32) -> Value {
     if number == 0 { Value::Null } else { number.into() }
 }
 
-/// The fields of a status that a controller writes, as they are now.
+/// The current values of the status fields that a controller writes.
 pub(super) fn part(status: &impl serde::Serialize, wanted: &Value) -> Value {
     let now = serde_json::to_value(status).unwrap_or_default();
     let fields = wanted.as_object().into_iter().flatten();
     Value::Object(fields.map(|(name, _)| (name.clone(), now[name].clone())).collect::<Map<_, _>>())
 }
 
-/// A patch that holds only for the version that was looked at.
+/// A JSON patch that applies only to this resourceVersion.
 pub(super) fn at_version(version: &str, mut changes: Vec<Value>) -> Value {
     changes.insert(0, json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
     changes.into()

@@ -1,4 +1,4 @@
-//! A ReplicaSet keeps so many pods of one template.
+//! The ReplicaSet controller: it keeps the declared number of pods of one template.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::super::reconciler::{ReconcileError, Reconciler};
 use super::super::view::{OWNER, PodView, SerializedObject};
 use super::{count, delete, owned_by, part, pod};
 
-/// Keeps ReplicaSets.
+/// The controller of ReplicaSets.
 pub(in super::super) struct ReplicaSets {
     pub(in super::super) sets: Cache<SerializedObject<ReplicaSet>>,
     pub(in super::super) pods: Cache<PodView>,
@@ -58,8 +58,8 @@ impl Reconciler for ReplicaSets {
     }
 }
 
-/// Those that are worth the least come first, as with the real controller: what does not run yet, what is not ready, what is ready the shortest, what is
-/// the youngest.
+/// The order of scale-down, as in the real controller: first pods that do not run yet, then unready ones, then the last that became ready, then the
+/// youngest.
 fn deletion_rank(pod: &PodView) -> impl Ord + use<> {
     (pod.node.is_some(), pod.running, pod.ready.is_some(), Reverse(pod.ready), Reverse(pod.created))
 }
@@ -77,7 +77,7 @@ impl ReplicaSets {
         let number = |length: usize| i32::try_from(length).unwrap_or(i32::MAX);
         let status = json!({
             "observedGeneration": set.metadata.generation,
-            // The only one that is told also when it is zero.
+            // The only count that the API also has when it is zero.
             "replicas": pods.len(),
             "fullyLabeledReplicas": count(number(pods.len())),
             "readyReplicas": count(number(pods.iter().filter(|(_, pod)| pod.ready.is_some()).count())),
@@ -90,7 +90,7 @@ impl ReplicaSets {
     }
 }
 
-/// When the first of these times comes.
+/// A requeue at the earliest of these times.
 pub(super) fn soonest(times: impl Iterator<Item = Timestamp>) -> Next {
     times.min().map_or(Next::AwaitChange, Next::At)
 }

@@ -1,4 +1,4 @@
-//! A StatefulSet keeps pods with names and volumes of their own, and changes them from the last to the first.
+//! The StatefulSet controller: it keeps pods with stable names and volumes, and updates them from the last to the first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,25 +23,25 @@ const HASH: &str = "controller-revision-hash";
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const INDEX: &str = "apps.kubernetes.io/pod-index";
 
-/// Keeps StatefulSets.
+/// The controller of StatefulSets.
 pub(in super::super) struct StatefulSets {
     pub(in super::super) sets: Cache<SerializedObject<StatefulSet>>,
     pub(in super::super) pods: Cache<PodView>,
     pub(in super::super) claims: Cache<ClaimView>,
-    /// The revision and the template that a set comes from, while it changes to another: a pod that is not to be changed yet comes back as it was.
+    /// The revision and the template before the running rollout: a pod that is not to be updated yet is recreated from it.
     /// The real controller keeps them as ControllerRevisions.
     pub(in super::super) previous_templates: Mutex<HashMap<Key, (String, Box<str>)>>,
     pub(in super::super) delays: Delays,
 }
 
-/// What to do next.
+/// An action of the controller.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Create(i32),
     Delete(i32),
 }
 
-/// A pod, as far as it matters here.
+/// The state of a pod that the decision needs.
 #[derive(Clone, Copy, Debug)]
 struct PodState {
     healthy: bool,
@@ -50,7 +50,7 @@ struct PodState {
     current: bool,
 }
 
-/// What to do next about the pods, of which `there` are. `from` is the first ordinal that is changed to a new template.
+/// The next actions for the existing pods `there`. `from` is the first ordinal that gets a new template.
 fn steps(wanted: i32, parallel: bool, from: i32, rolling: bool, there: &BTreeMap<i32, PodState>) -> Vec<Step> {
     let mut steps = Vec::new();
     for ordinal in 0..wanted {
@@ -59,7 +59,7 @@ fn steps(wanted: i32, parallel: bool, from: i32, rolling: bool, there: &BTreeMap
             Some(seen) if seen.over && !seen.leaving => steps.push(Step::Delete(ordinal)),
             Some(seen) if seen.healthy => continue,
             Some(_) if parallel => continue,
-            // One after the other: the next waits for this one.
+            // In order: the next pod waits for this one.
             Some(_) => return steps,
         }
         if !parallel {
@@ -142,7 +142,7 @@ impl Reconciler for StatefulSets {
 }
 
 impl StatefulSets {
-    /// Pods of that name and with these labels whose owner let go of them become its own.
+    /// Adopts pods of this name and with these labels that have no controller.
     async fn adopt(
         &self,
         pass: &Pass,
@@ -157,7 +157,7 @@ impl StatefulSets {
                 continue;
             };
             if selects.iter().all(|(name, value)| pod.labels.get(name) == Some(value)) {
-                // As the real controller does: a set that goes and leaves its pods, and that the cache still has, must not take them along.
+                // As the real controller does: a set that is deleted with orphaned pods, and that the cache still has, must not adopt them again.
                 let fresh = Api::<StatefulSet>::namespaced(pass.client(), &set.namespace).get_opt(&set.name).await?;
                 let meta = fresh.map(|fresh| fresh.metadata).unwrap_or_default();
                 if meta.uid.as_deref() != Some(&*view.uid) || meta.deletion_timestamp.is_some() {
@@ -171,7 +171,7 @@ impl StatefulSets {
         Ok(())
     }
 
-    /// The template of pods that are not to be changed yet.
+    /// The template of pods that are not to be updated yet.
     fn old_template(&self, key: &Key, current: &str, update: &str, spec: &StatefulSetSpec) -> PodTemplateSpec {
         let mut before = self.previous_templates.lock().unwrap_or_else(PoisonError::into_inner);
         if current == update {
@@ -197,7 +197,7 @@ impl StatefulSets {
         self.own(uid, name).into_iter().map(|(ordinal, pod)| (ordinal, seen(&pod))).collect()
     }
 
-    /// Creates a pod and its claims; says how long that is still delayed, if it is.
+    /// Creates a pod and its claims; returns the remaining delay, if one is set.
     async fn create(
         &self,
         pass: &Pass,
@@ -233,7 +233,7 @@ impl StatefulSets {
         Ok(None)
     }
 
-    /// The claim of a pod, which stays when the pod goes; says how long it is still delayed, if it is.
+    /// Creates the claim of a pod, which outlives the pod; returns the remaining delay, if one is set.
     async fn claim(
         &self,
         pass: &Pass,
@@ -244,7 +244,7 @@ impl StatefulSets {
     ) -> Result<Option<Duration>, ReconcileError> {
         let key = Key::new(&pass.key().namespace, name);
         match self.claims.get(&key) {
-            // As the real controller: a pod would hold on to what is about to go.
+            // As the real controller does: a pod would hold a claim that is terminating.
             Some(known) if known.deleting => {
                 return Err(ReconcileError::Machine(format!("persistentvolumeclaim {name:?} is being deleted")));
             }
@@ -282,7 +282,7 @@ impl StatefulSets {
         };
         let ready = number(pods.iter().filter(|(_, pod)| pod.active() && pod.ready.is_some()).count());
         let wanted = spec.replicas.unwrap_or(1);
-        // All are changed: what was new is what is.
+        // All pods are updated: the update revision becomes the current one.
         let complete = with(update) == wanted && ready == wanted && number(pods.len()) == wanted;
         let current = if complete { update } else { current };
         let status = json!({

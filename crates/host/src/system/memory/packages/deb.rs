@@ -1,4 +1,4 @@
-//! dpkg and apt on a host in memory: as much of them as the method `deb` uses.
+//! dpkg and apt on a host in memory, as far as the method `deb` uses them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ pub(super) fn run(machine: &mut Machine, program: &str, arguments: &[&str]) -> O
     })
 }
 
-/// The first of several packages is unpacked and not configured, or gone while the others are not.
+/// Interrupts the program: the first of several packages is unpacked and not configured, or removed while the others are not.
 pub(super) fn run_half(machine: &mut Machine, program: &str, arguments: &[&str]) {
     if program != "apt-get" {
         return;
@@ -125,7 +125,7 @@ fn mark(machine: &mut Machine, verb: &str, names: &[&str]) -> ProgramResult {
     ran(0, &manual)
 }
 
-/// What would be installed, what is needed first.
+/// The packages to install, dependencies first.
 fn plan(machine: &Machine, asked: &Asked<'_>) -> Result<Vec<(String, String)>, ProgramResult> {
     let packages = &machine.packages;
     let mut wanted = Vec::new();
@@ -191,7 +191,7 @@ fn install(machine: &mut Machine, asked: &Asked<'_>) -> ProgramResult {
     }
     if asked.flags.contains("--download-only") {
         let Some(folder) = &asked.folder else { return ran(0, "") };
-        // What is installed already is fetched as well, with --reinstall.
+        // With --reinstall, installed packages are downloaded as well.
         let again = asked.targets.iter().filter_map(|target| target.split_once('='));
         let again = again.map(|(name, version)| (name.to_owned(), version.to_owned()));
         for (name, version) in plan.into_iter().chain(again).collect::<BTreeSet<_>>() {
@@ -249,7 +249,7 @@ fn take(machine: &mut Machine, name: &str) {
 
 fn purge(machine: &mut Machine, asked: &Asked<'_>) -> ProgramResult {
     let mut going: BTreeSet<String> = asked.targets.iter().map(|name| (*name).to_owned()).collect();
-    // Whoever needs one of them goes with it.
+    // Packages that need one of them are removed with it.
     loop {
         let packages = &machine.packages;
         let needing =

@@ -29,10 +29,10 @@ pub(super) fn run(machine: &mut Machine, program: &str, arguments: &[&str]) -> O
     })
 }
 
-/// The menu is written beside and renamed: there is no half of it.
+/// Nothing to interrupt: the menu is written to a temporary file and renamed.
 pub(super) fn run_half(_machine: &mut Machine, _program: &str) {}
 
-/// A kernel package brings its files, lets the links lead to it, and tells GRUB.
+/// Installs a kernel package: creates its files, turns the links to it, and updates GRUB.
 pub(super) fn bring(machine: &mut Machine, release: &str) {
     machine.put(&format!("/boot/vmlinuz-{release}"), b"", 0o644);
     machine.put(&format!("/boot/initrd.img-{release}"), b"", 0o644);
@@ -57,7 +57,7 @@ pub(super) fn take(machine: &mut Machine, release: &str) {
     }
 }
 
-/// As Debian's packages do, where there are links.
+/// Turns the links, where there are any, as Debian's packages do.
 fn turn_links(machine: &mut Machine, release: &str) {
     for file in ["vmlinuz", "initrd.img"] {
         if machine.stat(&format!("/{file}")).is_some() {
@@ -70,7 +70,7 @@ fn text(machine: &Machine, path: &str) -> String {
     String::from_utf8_lossy(&machine.read(path, 1 << 20).ok().flatten().unwrap_or_default()).into_owned()
 }
 
-/// As `update-grub` does: the settings' last default, all their parameters, an entry for each kernel.
+/// Does what `update-grub` does: the last default of the settings, all their parameters, an entry for each kernel.
 fn update(machine: &mut Machine) {
     let (mut default, mut line) = ("0".to_owned(), "root=/dev/vda1 ro".to_owned());
     for file in machine.list(SETTINGS) {
@@ -96,7 +96,7 @@ fn update(machine: &mut Machine) {
     machine.put(MENU, menu.as_bytes(), 0o600);
 }
 
-/// The release and the command line that the host boots with: by GRUB if it is there, otherwise by the links.
+/// The release and the command line that the host boots with: by GRUB if it is installed, otherwise by the links.
 pub(in crate::system::memory) fn boot(machine: &Machine) -> (Option<String>, Option<String>) {
     let menu = text(machine, MENU);
     if menu.is_empty() {

@@ -1,4 +1,4 @@
-//! rpm and dnf on a host in memory: as much of them as the method `rpm` uses.
+//! rpm and dnf on a host in memory, as far as the method `rpm` uses them.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ pub(super) fn run(machine: &mut Machine, program: &str, arguments: &[&str]) -> O
             match asked.verb {
                 "install" | "reinstall" => install(machine, &asked),
                 "remove" => remove(machine, &asked),
-                // Who asked for what is not kept here.
+                // This host does not record which packages were installed by name.
                 "repoquery" => ran(1, "No such command\n"),
                 "mark" => ran(0, ""),
                 _ => ran(1, "No such command\n"),
@@ -49,7 +49,7 @@ pub(super) fn run(machine: &mut Machine, program: &str, arguments: &[&str]) -> O
     })
 }
 
-/// The new version of the first package is there beside the old one.
+/// Interrupts the program: the new version of the first package is installed beside the old one.
 pub(super) fn run_half(machine: &mut Machine, program: &str, arguments: &[&str]) {
     let asked = match (program, arguments) {
         ("dnf", _) => asked(arguments),
@@ -75,7 +75,7 @@ fn parts(spec: &str) -> Option<(String, String)> {
     Some((name.to_owned(), format!("{version}-{release}")))
 }
 
-/// The package that a name, or a name with a version, means here, and its versions.
+/// The package of a name, or of a name with a version, and its versions.
 fn meant(machine: &Machine, spec: &str) -> Option<(String, Vec<String>)> {
     if let Some(versions) = machine.packages.rpms.get(spec) {
         return Some((spec.to_owned(), versions.iter().cloned().collect()));
@@ -193,7 +193,7 @@ fn take(machine: &mut Machine, spec: &str) {
     machine.packages.rpms.retain(|_, versions| !versions.is_empty());
 }
 
-/// What goes with these, and those of them that were not named.
+/// The packages removed together with these, and those of them that were not named.
 fn going(machine: &Machine, names: &[&str]) -> (BTreeSet<String>, BTreeSet<String>) {
     let mut going: BTreeSet<String> = names.iter().filter_map(|name| Some(meant(machine, name)?.0)).collect();
     let named = going.clone();

@@ -1,4 +1,4 @@
-//! An API server's way to its etcd.
+//! The connection of an API server to its etcd.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -11,7 +11,7 @@ use super::super::etcd::{Etcds, MemberEvents, host, port};
 use super::super::names::Names;
 use super::super::tls::TlsKeyPair;
 
-/// The way to an etcd cluster: by these URLs, with these certificates.
+/// A connection to an etcd cluster: URLs and certificates.
 pub(super) struct EtcdConnection {
     pub(super) urls: Vec<String>,
     pub(super) roots: Option<Arc<RootCertStore>>,
@@ -29,26 +29,26 @@ impl fmt::Debug for EtcdConnection {
     }
 }
 
-/// What was found at the last look, and for how long that is good.
+/// The result of the last check, and its expiry.
 pub(super) struct CachedState {
     epoch: u64,
     until: Timestamp,
     state: Result<(), ConnectionError>,
 }
 
-/// Why there is no way.
+/// The reason why etcd cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionError {
-    /// Nobody answers, or not to us.
+    /// No member answers, or none accepts the certificate.
     Unreachable(String),
-    /// There is nobody who could decide anything.
+    /// The cluster has no leader.
     NoLeader,
-    /// There is an etcd, but not the one whose objects are served.
+    /// The URLs lead to another etcd cluster than the one whose objects are served.
     WrongCluster,
 }
 
 impl EtcdConnection {
-    /// The cluster at the other end, and until when the certificates are good.
+    /// The cluster behind the URLs, and the expiry of the certificates.
     pub(super) fn find(&self, now: Timestamp) -> Result<(Arc<Cluster>, Timestamp), ConnectionError> {
         let mut why = "no endpoint is given".to_owned();
         let pair = self.pair.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -80,7 +80,7 @@ impl EtcdConnection {
         Err(ConnectionError::Unreachable(why))
     }
 
-    /// How the way is now. What was found last counts until something happens to the cluster or a certificate ends.
+    /// The state of the connection. The cached result is valid until the cluster changes or a certificate expires.
     pub(super) fn state(&self, now: Timestamp) -> Result<(), ConnectionError> {
         let Some(bound) = self.bound.get() else {
             return Err(ConnectionError::Unreachable("not connected yet".to_owned()));
@@ -104,12 +104,12 @@ impl EtcdConnection {
         state
     }
 
-    /// Tells of members of etcd that come or go where this leads to.
+    /// Events about members of etcd behind these URLs.
     pub(super) fn member_events(&self) -> MemberEvents {
         self.etcds.watch(&self.urls)
     }
 
-    /// Other certificates: the way has to be found anew.
+    /// Replaces the certificate: the connection is checked again.
     pub(super) fn set_pair(&self, pair: TlsKeyPair) {
         *self.pair.write().unwrap_or_else(PoisonError::into_inner) = Some(pair);
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = None;

@@ -1,4 +1,4 @@
-//! What stands between an API server's clients and its objects: the way to etcd, and what is wrong with its version.
+//! Intercepts requests to an API server: checks the etcd connection and applies the version's defect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::etcd_connection::EtcdConnection;
 /// How long a request waits for etcd.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Lets requests through while etcd answers.
+/// Passes requests on while etcd answers.
 pub(super) struct EtcdInterceptor {
     pub(super) etcd_connection: Arc<EtcdConnection>,
     pub(super) clock: Clock,
@@ -23,7 +23,7 @@ pub(super) struct EtcdInterceptor {
 }
 
 impl EtcdInterceptor {
-    /// Whether etcd answers, after a wait if need be.
+    /// Whether etcd answers, after a wait if necessary.
     async fn open(&self) -> bool {
         if self.etcd_connection.state(self.clock.now()).is_ok() {
             return true;

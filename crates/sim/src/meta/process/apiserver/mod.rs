@@ -1,4 +1,4 @@
-//! An API server: an embedded one, on the address of its pod, with the certificates of its files and the objects of its etcd.
+//! A simulated kube-apiserver: an embedded server on its pod's address, with the certificates of its files and the objects of its etcd.
 
 mod etcd_connection;
 mod interceptor;
@@ -26,10 +26,10 @@ use super::{Args, ContainerRuntime, Exit, Probe, Process, StartRequest};
 use etcd_connection::{ConnectionError, EtcdConnection};
 use interceptor::EtcdInterceptor;
 
-/// How long a server waits for its etcd before it gives up.
+/// How long a server waits for its etcd before it exits.
 const STORAGE: Duration = Duration::from_secs(20);
 
-/// The API servers that run. Cheap to clone.
+/// The running API servers. Cheap to clone.
 #[derive(Clone, Default)]
 pub(in super::super) struct ApiServers(Arc<Mutex<HashMap<Ipv4Addr, Weak<ApiServer>>>>);
 
@@ -42,7 +42,7 @@ impl ApiServers {
         self.all().get(&ip)?.upgrade()
     }
 
-    /// The first of these addresses where a server answers.
+    /// The first of these addresses at which a server answers.
     pub(super) fn reach(&self, ips: impl IntoIterator<Item = Ipv4Addr>) -> Option<ApiServerRef> {
         let answers = |ip| self.at(ip).filter(|server| server.handle().is_some());
         ips.into_iter().find_map(answers).map(|server| ApiServerRef(Arc::downgrade(&server)))
@@ -53,22 +53,21 @@ impl ApiServers {
         self.at(ip)?.handle().as_ref().map(|handle| handle.client_as(user))
     }
 
-    /// How many there are.
     pub(in super::super) fn count(&self) -> usize {
         self.all().len()
     }
 }
 
-/// A server that was reached, and answers as long as it runs.
+/// A reference to a server; it answers while the server runs.
 pub(super) struct ApiServerRef(Weak<ApiServer>);
 
 impl ApiServerRef {
-    /// Its objects; none if it is over.
+    /// The store of its objects; none if the server stopped.
     pub(super) fn storage(&self) -> Option<Storage> {
         self.0.upgrade()?.handle().as_ref().map(|handle| handle.storage().clone())
     }
 
-    /// Calls it within the process; none if it is over.
+    /// Calls the server within the process; none if it stopped.
     pub(super) fn call(
         &self,
         user: &User,
@@ -78,7 +77,6 @@ impl ApiServerRef {
     }
 }
 
-/// An API server.
 pub(super) struct ApiServer {
     ip: Ipv4Addr,
     port: u16,
@@ -92,7 +90,7 @@ pub(super) struct ApiServer {
     over: OnceLock<()>,
 }
 
-/// What a server is made of, once there is an etcd.
+/// The parts of a server that needs an etcd to start.
 struct ServerParts {
     serving: Serving,
     key: ServiceAccountKey,
@@ -101,7 +99,7 @@ struct ServerParts {
     clock: Clock,
 }
 
-/// Starts a server. It runs at once, and answers when its etcd does.
+/// Starts a server. The process runs at once, and answers when its etcd does.
 pub(super) async fn start(runtime: &ContainerRuntime, start: StartRequest) -> Result<Arc<dyn Process>, Exit> {
     let StartRequest { ip, version, args, files, life, bad, .. } = start;
     args.check_files(&files)?;
@@ -189,7 +187,7 @@ fn serving(files: &Files, args: &Args, clock: &Clock) -> Result<Serving, Exit> {
     Ok(Serving { cert_pem: pair.cert_pem, key_pem: pair.key_pem, client_ca_pem })
 }
 
-/// `1.36`, `kube=1.36` or `kube:1.36`.
+/// Parses `1.36`, `kube=1.36` or `kube:1.36`.
 fn emulated(flag: &str) -> Option<(u32, u32)> {
     let kube = flag.split(',').find(|one| !one.contains(['=', ':']) || one.starts_with("kube"))?;
     let number = kube.rsplit(['=', ':']).next()?;
@@ -197,7 +195,7 @@ fn emulated(flag: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
 }
 
-/// Waits for etcd, serves, and watches over the way to it.
+/// Waits for etcd, serves, and monitors the connection to etcd.
 async fn run(server: Weak<ApiServer>, parts: ServerParts, life: ContainerHandle) {
     let clock = parts.clock.clone();
     let cluster = tokio::select! {
@@ -228,7 +226,7 @@ async fn run(server: Weak<ApiServer>, parts: ServerParts, life: ContainerHandle)
             ));
         }
         life.changed();
-        // While there is a way, only its own cluster can change that; else any etcd that comes there may be it.
+        // While etcd answers, only its own cluster can change that; otherwise any etcd that appears at the URLs may be the right one.
         tokio::select! {
             gone = changed.changed() => if gone.is_err() { return },
             () = member_events.next(), if broken.is_some() => {}
@@ -236,7 +234,7 @@ async fn run(server: Weak<ApiServer>, parts: ServerParts, life: ContainerHandle)
     }
 }
 
-/// Waits until etcd answers; none when the server is over.
+/// Waits until etcd answers; none when the server stopped.
 async fn find(server: &Weak<ApiServer>, clock: &Clock) -> Option<Arc<Cluster>> {
     let mut member_events = server.upgrade()?.etcd_connection.member_events();
     loop {
@@ -285,7 +283,7 @@ impl ApiServer {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is over; what it served with is for who asks first.
+    /// Stops the server; the first caller gets the handle of what it served with.
     fn end(&self) -> Option<Handle> {
         self.over.set(()).ok()?;
         if let Some(task) = self.task.get() {
@@ -331,7 +329,7 @@ impl Process for ApiServer {
         }
     }
 
-    /// Certificates of both sides and the authorities of clients are read anew, as the real server does; one that cannot be used changes nothing.
+    /// Reloads the certificates of both sides and the client authorities, as the real server does; an invalid file changes nothing.
     fn refreshed(&self) {
         if let Ok(serving) = serving(&self.files, &self.args, &self.interceptor.clock)
             && let Some(handle) = &*self.handle()

@@ -1,4 +1,4 @@
-//! An etcd cluster: its members, who of them lives, and what they keep together.
+//! A simulated etcd cluster: its members, which of them run, and their shared data.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,28 +10,27 @@ use fleetwright_kit::Random;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// Major and minor of a version of etcd.
+/// The major and minor of a version of etcd.
 pub(in super::super) type Minor = (u32, u32);
 
-/// The minor of a version such as `3.7.0`; the oldest of all if it is none.
+/// The minor of a version such as `3.7.0`; the oldest possible minor if the version cannot be parsed.
 pub(in super::super) fn minor(version: &str) -> Minor {
     let mut parts = version.trim_start_matches('v').split('.').map(|part| part.parse().unwrap_or_default());
     (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
 }
 
-/// A member.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Member {
     pub(super) id: u64,
-    /// Empty until it has started for the first time.
+    /// The name; empty until the member has started for the first time.
     pub(super) name: String,
     pub(super) peer_urls: Vec<String>,
     pub(super) client_urls: Vec<String>,
     pub(super) learner: bool,
-    /// It has been there: its log is on its volume, and nowhere else.
+    /// Whether the member has started before: then its log is on its volume, and nowhere else.
     started: bool,
     alive: bool,
-    /// The minor that it last started with.
+    /// The minor of its last start.
     minor: Minor,
 }
 
@@ -56,11 +55,11 @@ struct State {
     members: Vec<Member>,
     leader: Option<u64>,
     term: u64,
-    /// The minor that the data is of: no older etcd starts with it.
+    /// The minor of the data: an older etcd does not start with it.
     data: Minor,
 }
 
-/// Why something is refused, with the code of gRPC.
+/// The reason of a refusal, with the gRPC code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EtcdError(pub(super) u8, pub(super) String);
 
@@ -74,22 +73,22 @@ impl EtcdError {
     }
 }
 
-/// Why a member cannot take its place.
+/// The reason why a member cannot join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum JoinError {
-    /// Nobody expects it.
+    /// The cluster has no such member.
     Unknown,
-    /// It was there before, and has lost what it knew.
+    /// The member had started before, and its log is lost.
     LogLost(u64),
 }
 
-/// An etcd cluster. It lives as long as a volume holds it.
+/// A simulated etcd cluster. It exists while a volume holds it.
 pub(in super::super::super) struct Cluster {
     pub(super) id: u64,
     storage: Storage,
     state: Mutex<State>,
     random: Random,
-    /// Counts what happens to it.
+    /// Counts the changes of the cluster.
     epoch: AtomicU64,
     changed: watch::Sender<u64>,
 }
@@ -101,7 +100,7 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// A new one with these members, by name and peer URL, and with data of that minor.
+    /// A new cluster with these members, by name and peer URL, and with data of this minor.
     pub(super) fn new(members: &[(String, String)], storage: Storage, data: Minor, random: Random) -> Arc<Self> {
         let id = |random: &Random| random.below(u64::MAX).max(1);
         let member =
@@ -117,22 +116,22 @@ impl Cluster {
         })
     }
 
-    /// What its members keep.
+    /// The shared data of the members.
     pub(in super::super::super) fn storage(&self) -> &Storage {
         &self.storage
     }
 
-    /// Changes whenever something happens to it.
+    /// The change counter; callers compare it to detect changes.
     pub(in super::super::super) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Tells of each such change.
+    /// Notifies about each change of the epoch.
     pub(in super::super::super) fn watch(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// Something that matters to those who talk to it has changed.
+    /// Records a change that matters to clients.
     pub(super) fn touch(&self) {
         let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
         self.changed.send_replace(epoch);
@@ -142,12 +141,11 @@ impl Cluster {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its members.
     pub(super) fn members(&self) -> Vec<Member> {
         self.state().members.clone()
     }
 
-    /// Whether it has this member.
+    /// Whether the cluster has this member.
     pub(super) fn has(&self, id: u64) -> bool {
         self.state().members.iter().any(|member| member.id == id)
     }
@@ -162,12 +160,12 @@ impl Cluster {
         self.state().term
     }
 
-    /// The minor that its data is of: the oldest that its members ran when all of them lived, and never an older one again.
+    /// The minor of the data: the oldest minor of all members at a time when all of them ran. It never decreases.
     pub(in super::super) fn data(&self) -> Minor {
         self.state().data
     }
 
-    /// A member without a log takes the place that is kept for it.
+    /// Assigns a member without a log to its entry in the member list.
     pub(in super::super) fn claim_member(&self, peer_url: &str) -> Result<u64, JoinError> {
         let state = self.state();
         let member = state.members.iter().find(|member| member.peer_urls.iter().any(|url| url == peer_url));
@@ -178,7 +176,7 @@ impl Cluster {
         }
     }
 
-    /// A member lives, with that minor of etcd.
+    /// Marks a member as running, with this minor of etcd.
     pub(super) fn join(&self, id: u64, name: &str, client_urls: Vec<String>, minor: Minor) {
         self.with(id, |member| {
             member.minor = minor;
@@ -189,7 +187,7 @@ impl Cluster {
         });
     }
 
-    /// A member does not live any more.
+    /// Marks a member as stopped.
     pub(super) fn leave(&self, id: u64) {
         self.with(id, |member| member.alive = false);
     }
@@ -206,7 +204,7 @@ impl Cluster {
         self.touch();
     }
 
-    /// Another member is to come.
+    /// Adds a member to the list.
     pub(super) fn add(&self, peer_urls: Vec<String>, learner: bool) -> Result<Member, EtcdError> {
         let added = {
             let mut state = self.state();
@@ -216,7 +214,7 @@ impl Cluster {
             }
             let voters = || state.members.iter().filter(|member| !member.learner);
             let (started, after) = (voters().filter(|member| member.started).count(), voters().count() + 1);
-            // A first one beside a lonely one cannot but take the quorum away.
+            // A new voter beside a single member takes the quorum away until it starts; etcd allows that case all the same.
             if !learner && started < after / 2 + 1 && (started, after) != (1, 2) {
                 return Err(EtcdError::new(9, "re-configuration failed due to not enough started members"));
             }
@@ -236,7 +234,7 @@ impl Cluster {
         Ok(added)
     }
 
-    /// A member is not one any more.
+    /// Removes a member from the list.
     pub(super) fn remove(&self, id: u64) -> Result<(), EtcdError> {
         {
             let mut state = self.state();
@@ -262,7 +260,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A member is reached elsewhere.
+    /// Changes the peer URLs of a member.
     pub(super) fn update(&self, id: u64, peer_urls: Vec<String>) -> Result<(), EtcdError> {
         self.leader().ok_or_else(EtcdError::no_leader)?;
         if !self.has(id) {
@@ -272,7 +270,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The leader hands over to another member with a vote. Only the leader itself is asked.
+    /// Transfers the leadership to another voter. Only the leader itself accepts this.
     pub(super) fn transfer(&self, asked: u64, to: u64) -> Result<(), EtcdError> {
         {
             let mut state = self.state();
@@ -291,12 +289,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether that member has no vote.
+    /// Whether this member is a learner.
     pub(super) fn learns(&self, id: u64) -> bool {
         self.state().members.iter().any(|member| member.id == id && member.learner)
     }
 
-    /// A learner becomes a member with a vote.
+    /// Promotes a learner to a voter.
     pub(super) fn promote(&self, id: u64) -> Result<(), EtcdError> {
         self.leader().ok_or_else(EtcdError::no_leader)?;
         let member = self.members().into_iter().find(|member| member.id == id);
@@ -315,13 +313,13 @@ impl Cluster {
 }
 
 impl State {
-    /// How many members with a vote live, and how many there are.
+    /// The numbers of running voters and of all voters.
     fn voters(&self) -> (usize, usize) {
         let voters = || self.members.iter().filter(|member| !member.learner);
         (voters().filter(|member| member.alive).count(), voters().count())
     }
 
-    /// Raises the minor of the data, once the version of every member is known and newer.
+    /// Raises the minor of the data, after every member runs a known and newer version.
     fn raise(&mut self) {
         if self.members.iter().all(|member| member.alive) {
             let oldest = self.members.iter().map(|member| member.minor).min();
@@ -329,7 +327,7 @@ impl State {
         }
     }
 
-    /// Keeps the leader while it lives and has a quorum; else the first that lives takes over.
+    /// Keeps the leader while it runs and has a quorum; otherwise the first running voter becomes leader.
     fn elect(&mut self) {
         let (alive, voters) = self.voters();
         if alive < voters / 2 + 1 {
@@ -346,14 +344,14 @@ impl State {
     }
 }
 
-/// What a volume of a member holds.
+/// The data directory of a member.
 #[derive(Debug)]
 pub(in super::super) struct Data {
     pub(in super::super) cluster: Arc<Cluster>,
     pub(in super::super) member: u64,
 }
 
-/// What snapshots were restored to on a volume, by the folder.
+/// The data directories that snapshots were restored to on a volume, by folder.
 #[derive(Debug, Default)]
 pub(in super::super) struct Restored(Mutex<HashMap<String, Arc<Data>>>);
 
@@ -370,7 +368,7 @@ impl Restored {
         self.all().remove(folder)
     }
 
-    /// Puts it there, unless something is there; says whether it did.
+    /// Stores the data unless the folder has some; returns whether it stored them.
     pub(in super::super) fn put(&self, folder: &str, data: Data) -> bool {
         let mut all = self.all();
         let free = !all.contains_key(folder);

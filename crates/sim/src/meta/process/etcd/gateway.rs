@@ -1,4 +1,4 @@
-//! The JSON gateway of etcd, and its pages about health: as much of both as operators and people ask for.
+//! The JSON gateway of etcd, and its health and version pages: the calls that operators and people make.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use super::cluster::EtcdError;
 /// The body of an answer.
 pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// How much of a snapshot comes at once.
+/// The size of a chunk of a snapshot.
 const PIECE: usize = 32 * 1024;
-/// The largest request.
+/// The size limit of a request.
 const LARGEST: usize = 1 << 20;
 
 /// Answers a request.
@@ -53,7 +53,7 @@ pub(super) async fn answer(etcd: Arc<Etcd>, request: Request<hyper::body::Incomi
     }
 }
 
-/// What a test can delay of a call: before it is done, and after that.
+/// The delayable steps of a call: before its effect, and after it.
 fn steps(path: &str) -> (Option<Step>, Option<Step>) {
     match path {
         "/v3/cluster/member/list" => (None, Some(Step::MemberList)),
@@ -64,7 +64,7 @@ fn steps(path: &str) -> (Option<Step>, Option<Step>) {
     }
 }
 
-/// Pages that are read: health and version.
+/// Answers the health and version pages.
 fn page(etcd: &Etcd, path: &str) -> Response<Body> {
     if path == "/version" {
         let (major, minor) = etcd.cluster.data();
@@ -84,7 +84,7 @@ fn page(etcd: &Etcd, path: &str) -> Response<Body> {
 
 fn call(etcd: &Etcd, path: &str, asked: &Value) -> Option<Result<Value, EtcdError>> {
     let cluster = &etcd.cluster;
-    // Numbers of 64 bits are strings in JSON, but not everybody knows.
+    // In JSON, 64-bit numbers are strings, but some clients send plain numbers.
     let id = || asked["ID"].as_u64().or_else(|| asked["ID"].as_str()?.parse().ok()).unwrap_or_default();
     let urls = || -> Vec<String> {
         let given = asked["peerURLs"].as_array().into_iter().flatten();
@@ -121,7 +121,7 @@ fn call(etcd: &Etcd, path: &str, asked: &Value) -> Option<Result<Value, EtcdErro
             cluster.transfer(etcd.member, target.unwrap_or_default()).map(|()| json!({}))
         }
         "/v3/maintenance/hash" => Ok(json!({ "hash": (cluster.storage().revision() % u64::from(u32::MAX)) })),
-        // Keys are not told, only how many there are: nobody reads the objects past their API server.
+        // Only the count is returned: no client reads objects without their API server.
         "/v3/kv/range" => quorum().map(|()| json!({ "count": cluster.storage().size().0.to_string() })),
         _ => return None,
     }))
@@ -156,7 +156,7 @@ fn status(etcd: &Etcd) -> Value {
     status
 }
 
-/// All of it, in pieces, and a digest at the end, as etcd does.
+/// The whole snapshot in chunks, with a digest at the end, as etcd sends it.
 fn snapshot(etcd: &Etcd) -> Response<Body> {
     let mut bytes = etcd.cluster.storage().snapshot();
     let sum = digest(&SHA256, &bytes);
@@ -173,7 +173,7 @@ fn snapshot(etcd: &Etcd) -> Response<Body> {
         });
         Ok(Frame::data(Bytes::from(format!("{}\n", json!({ "result": result })))))
     });
-    // Made when they are wanted: a reader that is slow costs one piece.
+    // The chunks are built on demand: a slow reader costs the memory of one chunk.
     respond(200, "application/json", StreamBody::new(stream::iter(pieces)).boxed_unsync())
 }
 

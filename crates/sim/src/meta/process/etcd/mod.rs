@@ -1,4 +1,4 @@
-//! A member of an etcd cluster.
+//! A simulated member of an etcd cluster.
 
 pub(super) mod cluster;
 mod gateway;
@@ -34,20 +34,20 @@ use cluster::{Cluster, JoinError, Minor, Restored, minor};
 /// A client that does not finish its TLS handshake within this time is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// All members that live, and all clusters that some volume knows. Cheap to clone.
+/// All running members, and all clusters that a volume holds. Cheap to clone.
 #[derive(Clone)]
 pub(in super::super) struct Etcds(Arc<Registry>);
 
 struct Registry {
     living: Mutex<HashMap<Ipv4Addr, Weak<Etcd>>>,
-    /// By the names and URLs with which they were begun: members that begin at the same time find each other here. A cluster of which no volume is left is
-    /// gone.
+    /// Clusters by the names and URLs of their initial members, so that members that start at the same time find each other. An entry is gone
+    /// when no volume of the cluster is left.
     begun: Mutex<HashMap<String, Weak<Cluster>>>,
-    /// Who waits for members, by where they are to come: see [`place`].
+    /// The waiters for members, by the place where those appear: see [`place`].
     watchers: Mutex<HashMap<String, watch::Sender<()>>>,
-    /// Starts on empty volumes that matter.
+    /// Starts on empty volumes that a test must know.
     empty_starts: Mutex<BTreeSet<EmptyStart>>,
-    /// Starts with an etcd that is older than the data.
+    /// Starts with an etcd that is older than its data.
     older_starts: Mutex<BTreeSet<OlderStart>>,
 }
 
@@ -58,9 +58,9 @@ pub struct OlderStart {
     pub namespace: String,
     /// Its name.
     pub member: String,
-    /// The version of etcd that was started.
+    /// The started version of etcd.
     pub version: String,
-    /// Major and minor of the data.
+    /// The major and minor of the data.
     pub data: (u32, u32),
 }
 
@@ -71,27 +71,27 @@ pub struct EmptyStart {
     pub namespace: String,
     /// Its name.
     pub member: String,
-    /// The id that etcd has for it.
+    /// The member id in etcd.
     pub id: u64,
-    /// The volume is empty because it lost what was on it; a new one is empty, too.
+    /// Whether the volume was wiped; otherwise it is new.
     pub wiped: bool,
-    /// The member with this id had started before: its log is missing, and the container ends at once.
+    /// Whether the member with this id had started before: its log is missing, and the container ends at once.
     pub started_before: bool,
 }
 
-/// Tells that a member came or went where somebody looks for one.
+/// Notifications about members that start or stop at the watched places.
 pub(super) struct MemberEvents(Vec<watch::Receiver<()>>);
 
 impl MemberEvents {
-    /// Waits for the next.
+    /// Waits for the next notification.
     pub(super) async fn next(&mut self) {
         let any = self.0.iter_mut().map(|one| one.changed().boxed());
-        // Senders stay for as long as somebody listens.
+        // The senders exist while somebody listens.
         let _ = select_all(any).await;
     }
 }
 
-/// Where a member is that is found by this name: the namespace of a Service, or an address.
+/// The place of a member with this host name: the namespace of a Service, or an address.
 fn place(host: &str) -> &str {
     within(host).and_then(|host| host.rsplit('.').next()).unwrap_or(host)
 }
@@ -109,12 +109,12 @@ impl Etcds {
         self.0.living.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The member at an address.
+    /// The running member at an address.
     pub(super) fn at(&self, ip: Ipv4Addr) -> Option<Arc<Etcd>> {
         self.living().get(&ip)?.upgrade()
     }
 
-    /// Tells of members that come or go where these URLs lead to, and of no others: with thousands of clusters, each that begins would else wake all that wait.
+    /// Watches members behind these URLs, and no others: with thousands of clusters, each start would otherwise wake all waiting ones.
     pub(super) fn watch(&self, urls: &[String]) -> MemberEvents {
         let mut watchers = self.watchers();
         MemberEvents(
@@ -129,7 +129,7 @@ impl Etcds {
     fn notify(&self, etcd: &Etcd) {
         let mut watchers = self.watchers();
         for place in [&etcd.namespace, &etcd.ip.to_string()] {
-            // Nobody listens any more.
+            // No receiver is left.
             if watchers.get(place).is_some_and(|one| one.send(()).is_err()) {
                 watchers.remove(place);
             }
@@ -150,7 +150,7 @@ impl Etcds {
         self.0.older_starts.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// How many live.
+    /// The number of running members.
     pub(in super::super) fn count(&self) -> usize {
         self.living().len()
     }
@@ -165,7 +165,7 @@ impl Etcds {
         self.notify(etcd);
     }
 
-    /// The cluster that is begun with these members, and with that, which is of that minor.
+    /// The cluster with these initial members; created with this data of this minor if it does not exist.
     pub(super) fn begin(
         &self,
         words: &str,
@@ -187,17 +187,16 @@ impl Etcds {
     }
 }
 
-/// A member that lives.
 pub(super) struct Etcd {
     pub(super) cluster: Arc<Cluster>,
     pub(super) member: u64,
-    /// Without the `v` of the image's tag.
+    /// The version, without the `v` of the image's tag.
     pub(super) version: String,
     ip: Ipv4Addr,
     namespace: String,
     port: u16,
     metrics: Option<u16>,
-    /// None if it is asked without TLS.
+    /// The TLS configuration; none for plain HTTP.
     serves: Option<RwLock<ServingTls>>,
     tls: RwLock<Option<TlsAcceptor>>,
     args: Args,
@@ -210,7 +209,6 @@ pub(super) struct Etcd {
     over: OnceLock<()>,
 }
 
-/// Starts a member.
 pub(super) async fn start(runtime: &ContainerRuntime, start: StartRequest) -> Result<Arc<dyn Process>, Exit> {
     let StartRequest { pod, ip, version, args, files, life, bad, .. } = start;
     let serves = serves(&files, &args, runtime.clock.now())?;
@@ -253,7 +251,7 @@ pub(super) async fn start(runtime: &ContainerRuntime, start: StartRequest) -> Re
     Ok(etcd)
 }
 
-/// The member's cluster and its own number there: from its volume, or by the place that is kept for it.
+/// The member's cluster and its id there: from its volume, or by its entry in the member list.
 fn open(
     runtime: &ContainerRuntime,
     args: &Args,
@@ -343,7 +341,7 @@ fn open(
     Ok((cluster, member))
 }
 
-/// The members that a flag names.
+/// Parses the members that a flag names.
 pub(super) fn members(words: &str) -> Vec<(String, String)> {
     let pairs = words.split(',').filter_map(|one| one.split_once('='));
     let mut members: Vec<_> = pairs.map(|(name, url)| (name.to_owned(), url.to_owned())).collect();
@@ -367,7 +365,6 @@ fn acceptor(serves: Option<&ServingTls>, clock: &Clock) -> Result<Option<TlsAcce
     Ok(config.map(|config| TlsAcceptor::from(Arc::new(config))))
 }
 
-/// The host of a URL.
 pub(super) fn host(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split('/').next().unwrap_or_default();
@@ -386,7 +383,7 @@ impl Etcd {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the page about health is a good one; none if it is no such page.
+    /// The result of the health page; none for other pages.
     fn health(&self, path: &str) -> Option<Result<(), String>> {
         let serializable = match path {
             "/livez" => true,
@@ -404,21 +401,21 @@ impl Etcd {
         })
     }
 
-    /// Takes its time, if its version does.
+    /// Waits, if the version is declared slow.
     async fn dawdle(&self) {
         if let Some(VersionDefect::Slow(time)) = self.bad {
             self.clock.sleep(time).await;
         }
     }
 
-    /// Takes its time, if a test wants that of this step.
+    /// Waits, if a test delays this step.
     async fn delay(&self, step: Option<Step>) {
         if let Some(time) = step.and_then(|step| self.delays.take(step)) {
             self.clock.sleep(time).await;
         }
     }
 
-    /// What it shows to clients on this port; none if it speaks without TLS there.
+    /// The TLS configuration of this port; none for plain HTTP.
     pub(super) fn serves(&self, port: u16) -> Result<Option<ServingTls>, String> {
         if port != self.port {
             return Err("connect: connection refused".to_owned());
@@ -426,7 +423,7 @@ impl Etcd {
         Ok(self.serves.as_ref().map(|serves| serves.read().unwrap_or_else(PoisonError::into_inner).clone()))
     }
 
-    /// It is over, however it came to that.
+    /// Unregisters the member after any kind of end.
     fn end(&self) {
         if self.over.set(()).is_ok() {
             self.tasks().abort_all();
@@ -461,7 +458,7 @@ impl Process for Etcd {
         }
     }
 
-    /// etcd reads its certificates anew for each connection; the authorities that it trusts it reads once.
+    /// etcd reloads its certificates for each connection; it loads the trusted authorities only at its start.
     fn refreshed(&self) {
         let (Some(serves), Some(cert), Some(key)) =
             (&self.serves, self.args.get("cert-file"), self.args.get("key-file"))
@@ -489,7 +486,7 @@ impl Process for Etcd {
     }
 }
 
-/// Tells the kubelet whatever would change an answer; ends the member when it is one no more.
+/// Reports to the kubelet each change of a probe's answer; ends the member after it was removed from the cluster.
 async fn follow(etcd: Weak<Etcd>, mut changed: watch::Receiver<u64>, life: ContainerHandle) {
     while changed.changed().await.is_ok() {
         let Some(etcd) = etcd.upgrade() else { return };
@@ -527,7 +524,7 @@ async fn connection(etcd: Weak<Etcd>, stream: TcpStream, acceptor: Option<TlsAcc
     let service = service_fn(move |request| {
         let etcd = etcd.upgrade();
         async move {
-            // One that is over answers nothing.
+            // A member that ended answers nothing.
             let etcd = etcd.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::ConnectionReset))?;
             Ok::<_, std::io::Error>(gateway::answer(etcd, request).await)
         }

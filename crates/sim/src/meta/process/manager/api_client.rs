@@ -1,4 +1,4 @@
-//! A client of a business cluster, made from the kubeconfig in a container's files. Between two calls that are far apart it holds nothing.
+//! A client of a business cluster, configured by the kubeconfig in a container's files. It keeps no connection between calls that are far apart.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,19 +27,18 @@ use super::super::etcd::{host, port};
 use super::super::names::Names;
 use super::super::tls::{ClockTimeProvider, file, provider, roots};
 
-/// How long an answer may take.
+/// The timeout of a call.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A client.
 pub(super) struct ApiClient {
     host: String,
     port: u16,
     tls: TlsConnector,
     names: Names,
     clock: Clock,
-    /// Whether the connection is kept for the next call.
+    /// Whether the connection stays open for the next call.
     pub(super) keeps: bool,
-    /// There is none: the server is called within the process, as that user.
+    /// Without a connection: the server is called within the process, as this user.
     pub(super) near: Option<User>,
     open: Option<SendRequest<Full<Bytes>>>,
     apis: ApiServers,
@@ -47,23 +46,23 @@ pub(super) struct ApiClient {
     reached: Option<ApiServerRef>,
 }
 
-/// Why there is no answer.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct CallError(String);
 
 impl CallError {
-    /// There is one, but none that helps.
+    /// A refusal by the server.
     pub(super) fn told(code: u16, answer: &Value) -> Self {
         Self(format!("{code}: {}", answer["message"].as_str().unwrap_or_default()))
     }
 }
 
 impl ApiClient {
-    /// From a kubeconfig.
+    /// A client by a kubeconfig.
     ///
     /// # Errors
-    /// It names no server or no user, or something in it cannot be read.
+    /// The kubeconfig names no server or no user, or part of it cannot be read.
     pub(super) fn new(files: &Files, path: &str, runtime: &ContainerRuntime, keeps: bool) -> Result<Self, String> {
         let (names, apis, clock) = (runtime.names.clone(), runtime.apis.clone(), runtime.clock.clone());
         let text = file(files, path)?;
@@ -78,7 +77,7 @@ impl ApiClient {
             (named("clusters", &context["cluster"], "cluster"), named("users", &context["user"], "user"));
         let server =
             cluster["server"].as_str().ok_or("invalid configuration: no server found for the current context")?;
-        // Either in the file itself or in another one.
+        // Either inline or in a referenced file.
         let part = |of: &Value, name: &str| -> Result<Option<String>, String> {
             if let Some(data) = of[format!("{name}-data")].as_str() {
                 let bytes = STANDARD.decode(data).map_err(|error| format!("{name}-data: {error}"))?;
@@ -104,12 +103,12 @@ impl ApiClient {
         Ok(Self { host, port, tls, names, clock, keeps, near: None, open: None, apis, reached: None })
     }
 
-    /// The objects of the server that is called; none if there is no server.
+    /// The store of the server that is called; none if no server answers.
     pub(super) fn storage(&mut self) -> Option<Storage> {
         self.reach(|server| server.storage())
     }
 
-    /// Asks the server that was found last, and another if that one is over: names need not be looked up as long as it is there.
+    /// Calls the server that was found last, and another one if that one stopped: no name lookup is needed while it runs.
     fn reach<T>(&mut self, ask: impl Fn(&ApiServerRef) -> Option<T>) -> Option<T> {
         if let Some(answer) = self.reached.as_ref().and_then(&ask) {
             return Some(answer);
@@ -192,7 +191,7 @@ impl ApiClient {
         let stream = self.tls.connect(name, stream).await.map_err(|error| format!("tls: {error}"))?;
         let (sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-        // Ends with the sender.
+        // The task ends when the sender is dropped.
         tokio::spawn(connection);
         Ok(sender)
     }

@@ -1,4 +1,4 @@
-//! kube-controller-manager and kube-scheduler: they hold their leases in the business cluster, and the controller-manager does there what the API server leaves to it.
+//! kube-controller-manager and kube-scheduler: they renew their leases in the business cluster; the former also runs controllers there.
 
 mod api_client;
 
@@ -25,22 +25,21 @@ use super::{Args, ContainerRuntime, Exit, Probe, Process, StartRequest, VersionD
 use api_client::{ApiClient, CallError};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
-/// A connection is kept from one renewal to the next if they are not further apart.
+/// The longest renewal interval for which a connection stays open.
 const KEEP_CONNECTION: Duration = Duration::from_secs(10);
-/// How long a process that is stopped may take to give its lease back.
+/// The time limit for the release of the lease when the process stops.
 const RELEASE: Duration = Duration::from_secs(2);
 
-/// A process that holds a lease.
+/// A process with leader election.
 struct LeaderElectedProcess {
     port: u16,
     bad: Option<VersionDefect>,
-    /// It has reached the API server.
+    /// Whether the process has reached the API server.
     connected: Arc<AtomicBool>,
     stop: watch::Sender<bool>,
     task: OnceLock<Mutex<Option<JoinHandle<()>>>>,
 }
 
-/// Starts one.
 pub(super) async fn start(runtime: &ContainerRuntime, start: StartRequest) -> Result<Arc<dyn Process>, Exit> {
     let StartRequest { pod, component, args, files, life, bad, .. } = start;
     args.check_files(&files)?;
@@ -82,7 +81,7 @@ pub(super) async fn start(runtime: &ContainerRuntime, start: StartRequest) -> Re
     Ok(Arc::new(leader))
 }
 
-/// What it was told of its lease, by flags or by its configuration file.
+/// The lease settings, from flags or from the configuration file.
 struct Settings {
     kubeconfig: String,
     lease: Option<String>,
@@ -116,7 +115,7 @@ impl Settings {
     }
 }
 
-/// A duration as Go writes it, as far as people write them for leases.
+/// Parses a duration in the notation of Go, as far as leases use it.
 fn seconds(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at(text.find(|letter: char| !letter.is_ascii_digit())?);
     let number: u64 = number.parse().ok()?;
@@ -141,7 +140,7 @@ fn signers(files: &Files, args: &Args) -> Result<ControllerManager, Exit> {
     Ok(ControllerManager { signer: clients.or_else(|| all.clone()), kubelet_signer: serving.or(all), quotas: true })
 }
 
-/// The authority in the files that two flags of that prefix name, if they are set.
+/// The authority in the files of the two flags with this prefix, if they are set.
 fn signer(files: &Files, args: &Args, prefix: &str) -> Result<Option<Arc<Authority>>, Exit> {
     let flag = |what: &str| args.get(&format!("{prefix}-{what}-file"));
     let (Some(cert), Some(key)) = (flag("cert"), flag("key")) else {
@@ -190,7 +189,7 @@ impl Process for LeaderElectedProcess {
             self.stop.send_replace(true);
             let task = self.task.get().and_then(|task| task.lock().unwrap_or_else(PoisonError::into_inner).take());
             if let Some(task) = task {
-                // It panicked, at worst.
+                // At worst the task panicked.
                 let _ = task.await;
             }
         }
@@ -211,16 +210,16 @@ impl Drop for LeaderElectedProcess {
     }
 }
 
-/// A lease, and who wants to hold it.
+/// A lease and the candidate that elects with it.
 struct LeaderElector {
     api_client: ApiClient,
     lease: String,
     identity: String,
     every: Duration,
     duration: Duration,
-    /// The lease as it was written last, while it is ours.
+    /// The lease as last written, while this candidate holds it.
     held: Option<Value>,
-    /// The lease of another, and when it was seen to change.
+    /// The lease of another holder, and the time when it was seen to change.
     observed: Option<(Value, Duration)>,
     renewed: Option<Duration>,
     manager: Option<ControllerManager>,
@@ -248,7 +247,7 @@ impl LeaderElector {
         }
     }
 
-    /// One try to get or keep the lease, and to do what follows from it.
+    /// Tries once to acquire or renew the lease, and acts on the result.
     async fn run_once(&mut self, life: &ContainerHandle, elects: bool) {
         if let Some(VersionDefect::Slow(time)) = self.bad {
             self.clock.sleep(time).await;
@@ -267,7 +266,7 @@ impl LeaderElector {
         }
     }
 
-    /// Writes the lease if it is ours or free; says whether it is ours.
+    /// Writes the lease if this candidate holds it or it is free; returns whether this candidate holds it.
     async fn try_acquire_or_renew(&mut self) -> Result<bool, CallError> {
         let path = format!("{LEASES}/{}", self.lease);
         if let Some(held) = &self.held {
@@ -289,7 +288,7 @@ impl LeaderElector {
         };
         match code {
             200 | 201 => Ok(self.has(lease)),
-            // Another was faster.
+            // Conflict: another candidate was faster.
             409 => Ok(false),
             _ => Err(CallError::told(code, &lease)),
         }
@@ -301,7 +300,7 @@ impl LeaderElector {
         true
     }
 
-    /// Whether nobody holds a lease, or it was not renewed for as long as it lasts.
+    /// Whether the lease has no holder or has expired.
     fn is_free(&mut self, lease: &Value) -> bool {
         let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
         if holder.is_empty() || holder == self.identity {
@@ -321,7 +320,7 @@ impl LeaderElector {
         }
     }
 
-    /// A lease as we hold it.
+    /// The lease with this candidate as its holder.
     fn filled(&self, lease: &Value) -> Value {
         let now = micro(self.clock.now());
         let mut lease = lease.clone();
@@ -338,17 +337,17 @@ impl LeaderElector {
         lease
     }
 
-    /// Looks after the objects of the cluster, as the one that leads.
+    /// Runs the controllers of the cluster, as the leader.
     fn manage(&mut self) {
         let Some(manager) = &self.manager else { return };
         let Some(storage) = self.api_client.storage() else { return };
-        // One who held the lease for a moment may have taken over, and be gone again.
+        // A candidate that held the lease for a moment may have taken over and ended again.
         if !self.managing.as_ref().is_some_and(|managing| managing.works_on(&storage)) {
             self.managing = Some(storage.manage(manager.clone()));
         }
     }
 
-    /// Gives the lease back, so that the next need not wait.
+    /// Releases the lease, so that the next holder need not wait for its expiry.
     async fn release(mut self) {
         self.managing = None;
         let Some(mut lease) = self.held.take() else { return };
@@ -362,9 +361,9 @@ impl LeaderElector {
     }
 }
 
-/// Resolves when it is time to stop.
+/// Resolves when the process must stop.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // An error means that nobody is left who could say so.
+    // An error means that the sender was dropped, so that no signal can come.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
