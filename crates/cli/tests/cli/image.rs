@@ -129,7 +129,7 @@ async fn operate(meta: &Meta, archive: &Path) -> Result<()> {
     let machines: Api<Machine> = Api::namespaced(client.clone(), "fleet");
     let machine = json!({
         "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine", "metadata": {"name": "host-1"},
-        "spec": {"addresses": ["198.18.255.1"], "ssh": {"keyRef": {"name": "not-there"}}},
+        "spec": {"addresses": ["198.18.255.1"], "ssh": {"keyRef": {"name": "not-there"}, "hostKeys": {"policy": "TrustOnFirstUse"}}},
     });
     machines.create(&PostParams::default(), &serde_json::from_value(machine)?).await?;
     let of = |machine: &Machine, type_: &str| {
