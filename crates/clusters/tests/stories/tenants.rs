@@ -398,7 +398,7 @@ async fn values_bring_nothing_into_the_meta_cluster(kind: ServerKind) {
     let image = "x\n        image: registry.example/evil:v1";
     let more = "x\n      - name: evil\n        image: registry.example/evil:v1";
     let keys = "x\n        envFrom: [{secretRef: {name: ca}}]";
-    for (text, part) in [(EVIL, "Secret"), (image, "beside"), (more, "other containers"), (keys, "envFrom[0]")] {
+    for (text, part) in [(EVIL, "Secret"), (image, "beside"), (more, "containers"), (keys, "envFrom[0]")] {
         let choice = json!([{ "name": "beside", "values": { "text": text } }]);
         world.change("pay", json!({ "spec": { "extensions": choice } })).await;
         not_accepted(&world, "pay", reason, part).await;
