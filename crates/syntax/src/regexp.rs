@@ -16,10 +16,12 @@ use regex::{Error, Regex, RegexBuilder};
 const SIZE_LIMIT: usize = 4 << 20;
 /// The nesting limit of groups, alternatives and repetitions.
 const NEST_LIMIT: u32 = 250;
-/// The longest translated pattern. A longer one would exceed [`SIZE_LIMIT`], after it took much more to find out.
-const LENGTH_LIMIT: usize = 1 << 20;
-/// The most classes such as `\pL` in a pattern: each takes kilobytes before it is compiled.
-const UNICODE_CLASS_LIMIT: usize = 1000;
+/// The longest translated pattern. The parser takes hundreds of times as much memory before [`SIZE_LIMIT`] is checked.
+const LENGTH_LIMIT: usize = 64 << 10;
+/// The most classes such as `\pL`, and ranges of more than [`WIDE_RANGE`] characters, in a pattern: with `(?i)` the parser looks at each of their
+/// characters before the pattern is compiled.
+const WIDE_CLASS_LIMIT: usize = 200;
+const WIDE_RANGE: u32 = 2000;
 /// The limit of the product of all repetitions around an expression.
 const REPEAT_LIMIT: u64 = 1000;
 
@@ -67,7 +69,7 @@ fn translate(pattern: &str) -> Result<String, String> {
         repeats: 1,
         operand: None,
         repetition: None,
-        unicode_classes: 0,
+        wide_classes: 0,
         names_end: false,
     };
     while let Some(c) = translator.rest.chars().next() {
@@ -90,7 +92,7 @@ struct Translator<'p> {
     operand: Option<u64>,
     /// The pattern from the last repetition on, if nothing follows it yet.
     repetition: Option<&'p str>,
-    unicode_classes: usize,
+    wide_classes: usize,
     /// Whether no `:]` follows. Then it is not searched for again, which would take quadratic time.
     names_end: bool,
 }
@@ -306,10 +308,7 @@ impl<'p> Translator<'p> {
 
     /// Reads a class such as `\pL` or `\P{Greek}`: a general category or a script, where `regex` knows other properties too.
     fn unicode_class(&mut self) -> Result<(), String> {
-        self.unicode_classes += 1;
-        if self.unicode_classes > UNICODE_CLASS_LIMIT {
-            return Err(problem(TOO_LARGE, self.pattern));
-        }
+        self.count_wide_class()?;
         let start = self.rest;
         let (len, name) = match start[2..].chars().next() {
             Some('{') => start.find('}').map_or((start.len(), ""), |end| (end + 1, &start[3..end])),
@@ -401,8 +400,16 @@ impl<'p> Translator<'p> {
         if high < low {
             return Err(problem(BAD_RANGE, &start[..start.len() - self.rest.len()]));
         }
+        if high - low > WIDE_RANGE {
+            self.count_wide_class()?;
+        }
         push_range(&mut self.out, low, high);
         Ok(())
+    }
+
+    fn count_wide_class(&mut self) -> Result<(), String> {
+        self.wide_classes += 1;
+        if self.wide_classes > WIDE_CLASS_LIMIT { Err(problem(TOO_LARGE, self.pattern)) } else { Ok(()) }
     }
 
     fn class_character(&mut self, class: &str) -> Result<u32, String> {
@@ -693,6 +700,14 @@ mod tests {
         assert!(compile(&"(".repeat(10_000)).is_err());
         let deep = format!("{}{}", "(".repeat(1000), ")".repeat(1000));
         assert_eq!(compile(&deep).unwrap_err(), format!("error parsing regexp: expression nests too deeply: `{deep}`"));
+    }
+
+    #[test]
+    fn patterns_that_the_parser_could_not_hold_are_refused_before_it_sees_them() {
+        for pattern in [".".repeat(100_000), format!("(?i){}", "[!-\u{1E943}]".repeat(1000)), r"(?i)\pC".repeat(1000)] {
+            assert!(compile(&pattern).unwrap_err().contains(TOO_LARGE));
+        }
+        compile(&format!("(?i){}", "[!-\u{1E943}]".repeat(100))).expect("it is small enough");
     }
 
     #[test]

@@ -133,7 +133,7 @@ async fn logins_that_cannot_be_used_say_so_without_a_host() {
         (locked, "passphrase"),
         (Login { key: "nothing".into(), certificate: None }, "private key"),
         (Login { certificate: Some("nothing".into()), ..good.clone() }, "-cert.pub"),
-        (Login { certificate: Some(foreign.into()), ..good.clone() }, "another key"),
+        (Login { certificate: Some(foreign.into()), ..good.clone() }, "does not match"),
     ] {
         match ssh.connect(route(sshd.hop_with(&login))).await.err() {
             Some(ReachError::InvalidLogin(text)) => assert!(text.contains(why), "{text}"),
