@@ -32,21 +32,21 @@ pub async fn denied(server: &Server, object: &Value, subresource: Option<&str>, 
 async fn a_machine_stays_the_same_host(server: &Server) {
     let named = object("Machine", "named", json!({"hostname": "host-1"}));
     create(server, &named).await;
-    let part = "delete the machine and make a new one";
+    let part = "delete the machine";
     denied(server, &named, None, json!({"spec": {"hostname": "host-2"}}), "spec.hostname", part).await;
     denied(server, &named, None, json!({"spec": {"hostname": null}}), "spec.hostname", part).await;
     allowed(server, &named, None, json!({"spec": {"addresses": ["10.0.0.1"], "paused": true}})).await;
 
     // The provider's name may come later; from then on it stays.
     allowed(server, &named, None, json!({"spec": {"providerID": "bare://host-1"}})).await;
-    let part = "put the old one back";
+    let part = "old one back";
     denied(server, &named, None, json!({"spec": {"providerID": "bare://host-2"}}), "spec.providerID", part).await;
     denied(server, &named, None, json!({"spec": {"providerID": null}}), "spec.providerID", part).await;
 
     // Without a host name it is the machine's own, said or not.
     let unnamed = object("Machine", "unnamed", json!({}));
     create(server, &unnamed).await;
-    let part = "delete the machine and make a new one";
+    let part = "delete the machine";
     denied(server, &unnamed, None, json!({"spec": {"hostname": "host-2"}}), "spec.hostname", part).await;
     allowed(server, &unnamed, None, json!({"spec": {"hostname": "unnamed"}})).await;
     allowed(server, &unnamed, None, json!({"spec": {"hostname": null}})).await;
@@ -56,7 +56,7 @@ async fn a_package_version_stays_as_it_is(server: &Server) {
     let mut package = packages::package(json!({}));
     package["metadata"]["name"] = "fixed".into();
     create(server, &package).await;
-    let part = "make another MachinePackageVersion";
+    let part = "another MachinePackageVersion";
     for patch in [
         json!({"spec": {"version": "1.37.2"}}),
         json!({"spec": {"disruption": "Drain"}}),
@@ -78,7 +78,7 @@ async fn an_operation_stays_the_same_act(server: &Server) {
         json!({"spec": {"target": {"name": "host-18"}}}),
         json!({"spec": {"keepFor": "1h"}}),
     ] {
-        denied(server, &act, None, patch, "spec", "make a new Operation").await;
+        denied(server, &act, None, patch, "spec", "new Operation").await;
     }
     let annotated = json!({"metadata": {"annotations": {"fleetwright.io/outcome": "Failed"}}});
     allowed(server, &act, None, annotated).await;

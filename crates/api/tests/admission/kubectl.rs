@@ -71,18 +71,15 @@ fn commands(kubectl: &Kubectl) -> Vec<String> {
         printed.push(kubectl.ok(&format!("apply -f docs/examples/{example}.yaml")));
     }
     let (refused, went_well) = kubectl.run(r#"patch ma host-17 --type=merge -p {"spec":{"hostname":"host-18"}}"#);
-    assert!(!went_well && refused.contains("delete the machine and make a new one"), "{refused}");
+    assert!(!went_well && refused.contains("delete the machine"), "{refused}");
     printed.push(refused);
     let (refused, went_well) = kubectl.run(r#"patch rg workers --type=merge -p {"spec":{"safetyNet":{"max":"500%"}}}"#);
-    assert!(!went_well && refused.contains("a percentage from 0% to 100%"), "{refused}");
+    assert!(!went_well && refused.contains("0% to 100%"), "{refused}");
     printed.push(refused);
 
     for (patch, part) in [
-        (r#"{"spec":{"network":{"pods":"10.245.0.0/16"}}}"#, "make another Cluster with the networks wanted"),
-        (
-            r#"{"spec":{"components":{"apiserver":{"args":{"etcd-servers":"a"}}}}}"#,
-            "etcd-servers: where objects are kept",
-        ),
+        (r#"{"spec":{"network":{"pods":"10.245.0.0/16"}}}"#, "networks wanted"),
+        (r#"{"spec":{"components":{"apiserver":{"args":{"etcd-servers":"a"}}}}}"#, "objects are kept"),
         (
             r#"{"spec":{"components":{"apiserver":{"args":{"max-inflight":"1"}}}}}"#,
             "max-inflight: kube-apiserver has no such argument",
