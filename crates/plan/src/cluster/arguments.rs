@@ -93,7 +93,7 @@ mod tests {
         }
         let found = unknown(&spec("apiserver", "no-such"), ("p", &package("1.37.1")));
         let text = found[0].to_string();
-        for part in ["kube-apiserver", "1.37", "no-such", "spec.components.apiserver.args of the Cluster"] {
+        for part in ["kube-apiserver", "1.37", "no-such", "spec.components.apiserver.args", "of the Cluster"] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
         assert!(unknown(&spec("apiserver", "no-such"), ("p", &package("1.99.0"))).is_empty(), "nothing is known of it");

@@ -178,9 +178,9 @@ fn what_is_off_is_not_rendered_and_what_nobody_has_is_said() {
 #[test]
 fn what_is_no_object_or_there_twice_is_refused() {
     for (template, said) in [
-        ("- a\n", "document 1: not an object"),
-        ("kind: ConfigMap\n", "document 1: apiVersion and kind"),
-        ("apiVersion: v1\nkind: ConfigMap\n", "document 1: ConfigMap: metadata.name"),
+        ("- a\n", "not an object"),
+        ("kind: ConfigMap\n", "apiVersion and kind"),
+        ("apiVersion: v1\nkind: ConfigMap\n", "ConfigMap: metadata.name"),
         ("apiVersion: v1\nkind: List\nitems: []\n", "document 1: List "),
         ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, labels: {a: 1}}\n", "ConfigMap a: metadata.labels"),
         ("a: b: c\n", "YAML"),
@@ -203,7 +203,7 @@ fn beside_the_control_plane_are_a_few_kinds_in_its_namespace_alone() {
     assert_eq!(one.objects[0]["metadata"]["namespace"], "fleet-pay");
     for (template, said) in [
         ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: other}\n", "metadata.namespace other"),
-        ("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n", "v1 Secret a is not allowed"),
+        ("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n", "Secret a is not allowed"),
         (
             "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: a}\n",
             "ClusterRole a is not allowed",

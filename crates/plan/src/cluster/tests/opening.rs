@@ -146,7 +146,7 @@ fn a_newer_etcd_that_all_members_started_with_stays_and_it_says_so() {
         broken.passes();
         assert!(broken.world.etcd_image().ends_with("etcd:v3.7.0"), "{}", broken.world.etcd_image());
         let waits = broken.world.status.waiting_for.clone().unwrap();
-        assert!(waits.contains("etcd stays at v1.37") && waits.contains("3.6.16 of v1.36"), "{waits}");
+        assert!(waits.contains("stays at v1.37") && waits.contains("3.6.16"), "{waits}");
     }
     // With one that still has the old etcd, also a container that started changed nothing.
     let mut broken = BrokenEtcdUpgrade::new(3, "etcd-2", true);
@@ -178,7 +178,7 @@ fn a_newer_etcd_stays_as_it_is_when_its_package_version_is_deleted() {
     assert!(!makes_etcd(&decision) && decision.orphan.is_none(), "{:?}", kinds(&decision));
     let (status, reason, message) = world.condition(names::MEMBERS_UP_TO_DATE);
     assert_eq!((status, reason.as_str()), (Status::False, names::reasons::PACKAGE_VERSION_NOT_FOUND));
-    for part in ["etcd 3.7.0", "etcd 3.6.16 of v1.36", "ClusterPackageVersion v1.37", "create it again"] {
+    for part in ["etcd 3.7.0", "etcd 3.6.16", "v1.36", "ClusterPackageVersion v1.37", "create it again"] {
         assert!(message.contains(part), "{part} in {message}");
     }
     // Volumes that are to grow wait for it too: their StatefulSet could not be made again.
@@ -249,7 +249,7 @@ fn what_runs_is_recorded_of_a_cluster_of_before_and_nothing_is_deleted_until_the
     world.status.components.clear();
     let decision = world.decide();
     assert!(!makes_etcd(&decision), "{:?}", kinds(&decision));
-    assert!(decision.held.unwrap().contains("create v1.37 again"));
+    assert!(decision.held.unwrap().contains("create v1.37"));
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn two_minors_stay_too_far_when_the_package_version_that_it_has_is_deleted() {
     assert!(decision.apply.is_empty() && decision.package == "v1.36", "{:?}", kinds(&decision));
     let (status, reason, message) = world.condition(names::UPGRADABLE);
     assert_eq!((status, reason.as_str()), (Status::False, names::reasons::UNSUPPORTED_UPGRADE_PATH));
-    for part in ["1.37 first", "ClusterPackageVersion v1.36, "] {
+    for part in ["1.37 first", "ClusterPackageVersion v1.36"] {
         assert!(message.contains(part), "{part} in {message}");
     }
     let plan = world.look(|seen| cluster_plan::rehearse(seen, NOW));
@@ -355,7 +355,7 @@ fn nothing_is_changed_while_it_is_not_known_which_version_a_cluster_has() {
     assert!(decision.apply.is_empty() && decision.emulates.is_none(), "{:?}", kinds(&decision));
     let (status, reason, message) = world.condition(names::UPGRADABLE);
     assert_eq!((status, reason.as_str()), (Status::False, names::reasons::PACKAGE_VERSION_NOT_FOUND));
-    assert!(message.contains("ClusterPackageVersion v1.36, "), "{message}");
+    assert!(message.contains("ClusterPackageVersion v1.36"), "{message}");
     assert_eq!(world.status().package_version.as_deref(), Some("v1.36"));
     world.packages.insert("v1.36".to_owned(), deleted);
     world.settle();
@@ -388,7 +388,7 @@ fn an_upgrade_is_no_rollback_when_the_package_version_that_it_leaves_is_deleted(
     let decision = world.decide();
     assert_eq!(decision.failed, None);
     let message = decision.progress.unwrap().message;
-    assert!(message.contains("no automatic rollback: ClusterPackageVersion v1.36"), "{message}");
+    assert!(message.contains("no automatic rollback") && message.contains("ClusterPackageVersion v1.36"), "{message}");
     world.packages.insert("v1.36".to_owned(), deleted);
     assert!(world.decide().failed.is_some());
 }

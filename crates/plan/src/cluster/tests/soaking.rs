@@ -180,7 +180,7 @@ fn a_rollback_that_is_held_back_keeps_the_soak_from_ending() {
     assert_eq!((world.status.emulates.as_deref(), world.versions()), (Some("1.36"), [true; 3]));
     let (status, reason, message) = world.finishable();
     assert_eq!((status, reason.as_str()), (Status::Unknown, names::reasons::CHANGE_IN_PROGRESS));
-    assert!(message.contains("spec.packageVersion is v1.36"), "{message}");
+    assert!(message.contains("spec.packageVersion") && message.contains("v1.36"), "{message}");
     world.known.overrides = Some("KubeletTooNew@v1.36".to_owned());
     world.settle();
     assert_eq!(world.status.package_version.as_deref(), Some("v1.36"));

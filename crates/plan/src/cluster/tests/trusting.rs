@@ -105,7 +105,7 @@ fn authorities_are_not_taken_further_before_all_machines_have_what_is_trusted() 
     world.followers = Some(TrustDistribution { at: world.now, of: of.clone(), behind: Ok(behind) });
     let decision = world.decide();
     assert!(decision.follow.is_none() && decision.next.is_some(), "they are asked again in a while");
-    assert!(says(&world).contains("host-4, host-5 and 2 more"), "{}", says(&world));
+    assert!(says(&world).contains("host-5 and 2 more"), "{}", says(&world));
     world.followers = Some(TrustDistribution { at: world.now, of: of.clone(), behind: Err("it is silent".to_owned()) });
     assert!(says(&world).contains("it is silent"), "{}", says(&world));
     // An answer to another question does not count.
@@ -156,7 +156,7 @@ fn people_are_warned_half_a_year_before_an_authority_expires() {
     world.now = end - day * 180;
     let (status, reason, message) = world.valid();
     assert_eq!((status, reason.as_str()), (Status::False, names::reasons::AUTHORITY_EXPIRING));
-    for part in ["ca expires at", "etcd-ca", "front-proxy-ca", "kubelet-ca", "rotateAuthorities", &end.to_string()] {
+    for part in ["ca expires", "etcd-ca", "front-proxy-ca", "kubelet-ca", "rotateAuthorities", &end.to_string()] {
         assert!(message.contains(part), "{part} is not in: {message}");
     }
     world.settle();
@@ -169,7 +169,7 @@ fn people_are_warned_half_a_year_before_an_authority_expires() {
     expired.now = end;
     let (status, reason, message) = expired.valid();
     assert_eq!((status, reason.as_str()), (Status::False, names::reasons::AUTHORITY_EXPIRED));
-    assert!(message.contains("ca expired at"), "{message}");
+    assert!(message.contains("ca expired"), "{message}");
 
     // One that lasts a year is no matter for nine months.
     let mut short = without_snapshots();
