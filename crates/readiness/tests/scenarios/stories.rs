@@ -184,7 +184,9 @@ pub async fn a_missing_report_means_what_the_gate_says(harness: &Harness) -> Res
         (59..=60).contains(&seconds_after(gone, &closed)),
         "a report that vanished was not tolerated as long as another failure",
     )?;
-    ensure(closed.message.contains("LogAgentReady (reporter log-agent) missing"), &closed.message)?;
+    for part in ["LogAgentReady", "reporter log-agent", "missing"] {
+        ensure(closed.message.contains(part), &closed.message)?;
+    }
     harness.run_for(Duration::from_secs(600)).await?;
     for name in ["pass", "keep"] {
         harness.verdict(name, Status::True, "Ready").await?;
@@ -334,7 +336,7 @@ pub async fn a_persons_hand_on_a_node_wins(harness: &Harness) -> Result<()> {
 
     harness.patch_node("a", json!({ "spec": { "unschedulable": true } })).await?;
     let told = harness.verdict("a", Status::False, "Cordoned").await?;
-    ensure(told.message.contains("cordoned by kubectl-test"), &told.message)?;
+    ensure(told.message.contains("kubectl-test"), &told.message)?;
     ensure(told.message.contains(&format!("kubectl uncordon {node}")), &told.message)?;
     // The gates continue to open and close the Node, and the cordon stays.
     harness.ready("a", "False").await?;
@@ -465,11 +467,12 @@ pub async fn the_safety_net_keeps_machines_open_that_fail_together(harness: &Har
     }
     for name in &names[..4] {
         let told = harness.verdict(name, Status::True, "SafetyNet").await?;
-        ensure(told.message.contains("ReadinessGates workers"), &told.message)?;
-        ensure(told.message.contains("NodeReady (Node condition Ready) Unknown"), &told.message)?;
+        for part in ["ReadinessGates workers", "NodeReady", "Unknown"] {
+            ensure(told.message.contains(part), &told.message)?;
+        }
     }
     let told = harness.holding("workers", Status::True).await?;
-    ensure(told.message.contains("4 of 6 machines"), &told.message)?;
+    ensure(told.message.contains("4 of 6"), &told.message)?;
     harness.event("SafetyNetActivated", "ReadinessGates workers").await?;
     // Time alone releases no machine, nor does a restarted operator.
     harness.run_for(Duration::from_secs(900)).await?;
@@ -485,7 +488,7 @@ pub async fn the_safety_net_keeps_machines_open_that_fail_together(harness: &Har
     }
     harness.verdict(names[0], Status::True, "Ready").await?;
     harness.holding("workers", Status::False).await?;
-    harness.event("SafetyNetDeactivated", "keeps no machine open").await?;
+    harness.event("SafetyNetDeactivated", "no machine").await?;
     for name in &names[1..4] {
         harness.ready(name, "True").await?;
         harness.verdict(name, Status::True, "Ready").await?;
