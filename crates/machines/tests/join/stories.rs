@@ -35,7 +35,7 @@ async fn join(site: &JoinSite, name: &str) -> Client {
 pub async fn a_machine_joins(site: &JoinSite) {
     site.machine("host-17", "10.0.0.17").await;
     let client = join(site, "host-17").await;
-    site.told("host-17", "CertificateApproved", "client certificate of Machine host-17").await;
+    site.told("host-17", "CertificateApproved", "client certificate").await;
     assert_eq!(site.tokens("host-17").await.len(), 1, "it is needed until the Node is there");
 
     // With its certificate the client is its node, and no other.
@@ -198,7 +198,7 @@ pub async fn a_node_serves_under_its_own_names(site: &JoinSite) {
     }
     site.told("server", "CertificateDenied", "kubernetes.default.svc").await;
     site.told("server", "CertificateDenied", "192.168.5.1").await;
-    site.told("server", "CertificateDenied", "spec.addresses of Machine server").await;
+    site.told("server", "CertificateDenied", "spec.addresses").await;
 
     // Addresses that a person declares count from then on, until they are removed.
     for (addresses, signed) in [(&["10.0.5.1", "192.168.5.1"][..], true), (&["10.0.5.1"], false)] {
@@ -255,7 +255,7 @@ pub async fn missing_values_are_named(site: &JoinSite) {
     site.set_value("caBundle", None);
     site.machine("early", "10.0.7.1").await;
     let refusal = site.refusal("early").await;
-    assert!(refusal.contains("ConfigMap fleet/cluster-values, data.caBundle"), "{refusal}");
+    assert!(refusal.contains("fleet/cluster-values") && refusal.contains("data.caBundle"), "{refusal}");
     assert!(site.tokens("early").await.is_empty());
     site.set_value("caBundle", Some(site.target.ca_pem()));
 }
