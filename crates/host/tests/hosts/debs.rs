@@ -204,7 +204,9 @@ async fn packages_are_installed_changed_put_right_and_taken_away_on_hosts() -> R
     assert!(told.contains(&"package demo: 1.0 / 1:2.0".to_owned()), "{told:?}");
     assert!(told.contains(&"package demo hold: not held / held".to_owned()), "{told:?}");
     let repaired = host.done("other-version-by-hand", Step::Repair(second.clone()))?;
-    assert!(repaired.message.contains("package demo was 1.0, wanted 1:2.0"), "{}", repaired.message);
+    for part in ["package demo", "was 1.0", "1:2.0"] {
+        assert!(repaired.message.contains(part), "{}", repaired.message);
+    }
     assert_eq!(ground.dpkg("demo")?, "1:2.0 hold ok installed");
 
     // The error about an unavailable version says what to do.

@@ -349,7 +349,7 @@ fn an_archive_cannot_lead_out_of_its_folder() {
     fs::create_dir(folder.path().join("outside")).unwrap();
     fs::write(folder.path().join("dots"), tar(&[("a/../../outside/x", "out")])).unwrap();
     let error = real.unpack("/dots", "/into-dots", 0).unwrap_err();
-    assert!(error.to_string().contains("leads out of the folder"), "{error}");
+    assert!(error.to_string().contains("leads out"), "{error}");
 
     let mut archive = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
@@ -397,8 +397,8 @@ fn what_is_fetched_comes_whole_or_not_at_all() {
     fetch(50).unwrap();
     assert_eq!(fs::read(folder.path().join("cache/x")).unwrap(), b"whole");
     assert!(fetch(50).is_err());
-    let error = fetch(50).unwrap_err();
-    assert!(error.to_string().contains("100 bytes, more than 50"), "{error}");
+    let error = fetch(50).unwrap_err().to_string();
+    assert!(error.contains("100 bytes") && error.contains("than 50"), "{error}");
     assert_eq!(fetch(50).unwrap_err().to_string(), "status 404");
     // A port in no range from which others are allocated.
     let refused = "127.0.0.1:1";
