@@ -246,7 +246,7 @@ fn after_a_set_back_older_versions_count() {
 }
 
 #[test]
-#[should_panic(expected = "the cache has no index \"owner\"")]
+#[should_panic(expected = "no index \"owner\"")]
 fn an_index_that_was_never_asked_for_is_a_mistake_not_an_empty_answer() {
     store().by("owner", "anna");
 }

@@ -237,7 +237,11 @@ mod tests {
         let (leading, follow) = watch::channel(Leading::Standby { holder: Some("other".into()) });
         health.follow(follow);
         let standby = health.ready();
-        assert!(standby.good && standby.text.contains("standing by, other"), "{}", standby.text);
+        assert!(
+            standby.good && standby.text.contains("standing by") && standby.text.contains("other"),
+            "{}",
+            standby.text
+        );
         leading.send_replace(Leading::Leading);
         assert!(health.ready().good && health.ready().text.contains("leading"), "{}", health.ready().text);
         leading.send_replace(Leading::Lost { why: "taken by other".into() });

@@ -93,7 +93,7 @@ async fn a_head_without_end_is_refused_and_harms_nobody() {
 async fn a_taken_address_is_named() {
     let served = served().await;
     let error = Endpoint::bind(served.address).await.unwrap_err();
-    assert!(error.to_string().starts_with(&format!("cannot listen on {}: ", served.address)), "{error}");
+    assert!(error.to_string().contains(&format!("listen on {}", served.address)), "{error}");
 }
 
 #[tokio::test]
