@@ -194,7 +194,7 @@ async fn a_mistyped_secret_stops_nothing_of_a_cluster_that_runs() {
     let file = json!({ "config": [{ "name": "encryption.yaml", "secret": { "name": "keyz", "key": "config" } }] });
     world.change("pay", json!({ "spec": { "components": { "apiserver": file } } })).await;
     let says = not_accepted(&world, "pay", names::reasons::SECRET_NOT_FOUND, "").await;
-    for part in ["fleet/keyz", "spec.components.apiserver.config[encryption.yaml].secret", "last accepted spec"] {
+    for part in ["fleet/keyz", "spec.components.apiserver.config[encryption.yaml].secret", "last accepted"] {
         assert!(says.contains(part), "{part} is not in {says}");
     }
     // What runs is kept as before, and the spec that cannot be followed is not taken for one that was accepted.

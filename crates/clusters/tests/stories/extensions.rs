@@ -310,7 +310,7 @@ async fn wrong_values_and_templates_are_named_and_what_is_there_stays() {
     assert_eq!(maps.get("notes").await.unwrap().data.unwrap()["text"], "7");
 
     refer(&world, "wrong").await;
-    let status = world.says(Status::False, names::reasons::INVALID_EXTENSION, "cluster.nmae is not defined").await;
+    let status = world.says(Status::False, names::reasons::INVALID_EXTENSION, "cluster.nmae").await;
     assert_eq!(status.package_version.as_deref(), Some("wrong"));
     world.api::<Deployment>("pay").get("beside").await.unwrap();
     refer(&world, "full").await;

@@ -108,7 +108,7 @@ async fn the_only_replica_is_left_to_get_well_by_itself() {
         .until("its proof fails again and again", async || {
             let status = world.status("pay").await;
             let waits = status.waiting_for.clone().unwrap_or_default();
-            if waits.contains("is not verified: ") { Ok(()) } else { Err(waits) }
+            if waits.contains("not verified") { Ok(()) } else { Err(waits) }
         })
         .await;
     world.meta.declare("kube-apiserver", VERSION, None);

@@ -90,8 +90,8 @@ async fn a_cluster_with_nodes_is_not_deleted_until_they_are_gone() {
     let metadata = ObjectMeta { name: Some("host-17".to_owned()), ..ObjectMeta::default() };
     nodes.create(&PostParams::default(), &Node { metadata, ..Node::default() }).await.unwrap();
     world.delete("pay").await;
-    let said = world.held("0 machines and 1 node ").await.message;
-    assert!(said.contains("ReleaseMachines"), "{said}");
+    let said = world.held("1 node ").await.message;
+    assert!(said.contains("0 machines") && said.contains("ReleaseMachines"), "{said}");
     let events: Api<Event> = Api::namespaced(world.client.clone(), crate::support::FLEET);
     world
         .until("an event tells it", async || {
@@ -123,7 +123,8 @@ async fn machines_are_released(kind: ServerKind) {
     machine.metadata.finalizers = Some(vec![names::MACHINE_FINALIZER.to_owned()]);
     machines.create(&PostParams::default(), &machine).await.unwrap();
     world.delete("pay").await;
-    world.held("1 machine and 0 nodes ").await;
+    let said = world.held("1 machine ").await.message;
+    assert!(said.contains("0 nodes"), "{said}");
     assert!(machines.get("host-17").await.unwrap().metadata.deletion_timestamp.is_none());
     assert!(budgets.get_opt("keeps-the-last").await.unwrap().is_some());
     world.change("pay", json!({ "spec": { "onDelete": "ReleaseMachines" } })).await;
@@ -302,7 +303,7 @@ async fn a_dead_api_server_holds_a_cluster_only_until_somebody_says_otherwise() 
     world.ready("pay").await;
     break_server(&world).await;
     world.delete("pay").await;
-    world.held("cannot list the joined machines").await;
+    world.held("cannot list").await;
     world.change("pay", json!({ "spec": { "onDelete": "ReleaseMachines" } })).await;
     // Several attempts over two minutes.
     world.held("lasts 2 minutes").await;

@@ -110,7 +110,7 @@ async fn a_snapshot_that_does_not_restore_is_told_and_holds_an_upgrade_back() {
             match (recent, upgradable) {
                 (Some(recent), Some(upgradable))
                     if recent.reason == names::reasons::SNAPSHOT_FAILED
-                        && recent.message.contains("restore: Error: snapshot file integrity check failed")
+                        && recent.message.contains("integrity")
                         && upgradable.reason == names::reasons::SNAPSHOT_REQUIRED
                         && upgradable.message.contains("integrity") =>
                 {
@@ -289,7 +289,7 @@ async fn another_snapshot_takes_the_place_of_one_that_does_not_restore_to_the_me
         .until("it does not restore to the members", async || {
             let status = world.status("pay").await;
             let stage = status.restoring.as_ref().map(|restoring| restoring.stage);
-            let fails = status.waiting_for.as_ref().is_some_and(|waits| waits.contains("integrity check failed"));
+            let fails = status.waiting_for.as_ref().is_some_and(|waits| waits.contains("integrity"));
             if stage == Some(RestoreStage::Restoring) && fails { Ok(()) } else { Err(format!("{status:#?}")) }
         })
         .await;

@@ -150,8 +150,7 @@ async fn a_prepared_namespace_is_not_used(kind: ServerKind) {
     world.operator_starts();
     for (cluster, made) in [("pay", &bare), ("shop", &copied)] {
         let uid = made.uid().unwrap();
-        let said =
-            not_accepted(&world, cluster, names::reasons::NAMESPACE_CONFLICT, "the operator did not create it").await;
+        let said = not_accepted(&world, cluster, names::reasons::NAMESPACE_CONFLICT, "did not create").await;
         let command = format!(
             "kubectl patch cluster {cluster} -n {FLEET} --subresource=status --type=merge -p '{}'",
             json!({ "status": { "namespaceUid": uid } })
@@ -185,7 +184,7 @@ async fn a_prepared_namespace_is_not_used(kind: ServerKind) {
         .await;
     let replayed = prepared(&world, "base", Some(&proof)).await;
     world.operator_starts();
-    not_accepted(&world, "base", names::reasons::NAMESPACE_CONFLICT, "the operator did not create it").await;
+    not_accepted(&world, "base", names::reasons::NAMESPACE_CONFLICT, "did not create").await;
     assert_eq!(keys(&world, "base").await, [""; 0], "its keys came back into the hands of others");
     namespaces.delete("fleet-base", &Default::default()).await.unwrap();
     world
@@ -223,7 +222,7 @@ async fn a_copy_of_an_unrecorded_namespace_is_not_used(kind: ServerKind) {
     world.operator_stops().await;
     record(&world, "pay", Value::Null).await;
     world.operator_starts();
-    not_accepted(&world, "pay", names::reasons::NAMESPACE_CONFLICT, "the operator did not create it").await;
+    not_accepted(&world, "pay", names::reasons::NAMESPACE_CONFLICT, "did not create").await;
     let now = namespaces.get("fleet-pay").await.unwrap();
     assert_eq!((now.uid(), &now.metadata.deletion_timestamp), (first.uid(), &None));
     record(&world, "pay", json!(first.uid())).await;
