@@ -174,7 +174,7 @@ async fn hands_of_others(target: Target) {
     place.kubectl(&scale, None).await.ok();
     let before = everything(&client).await;
     let error = place.run(&["install", "--replicas", "3", "--image", "example.com/new:1"]).await.refused();
-    assert!(error.contains(".spec.replicas is set by \"kubectl\""), "{error}");
+    assert!(error.contains(".spec.replicas") && error.contains("\"kubectl\""), "{error}");
     assert!(error.contains("--force-conflicts") && error.contains("Nothing was changed"), "{error}");
     assert_eq!(everything(&client).await, before);
     place.run(&["install", "--replicas", "3", "--force-conflicts"]).await.ok();
@@ -203,7 +203,7 @@ async fn refusals(target: Target) {
     let before = everything(&client).await;
     for args in [vec!["uninstall"], vec!["uninstall", "--dry-run"]] {
         let error = place.run(&args).await.refused();
-        assert!(error.contains("1 machines in namespace fleet"), "{error}");
+        assert!(error.contains(" 1 machine"), "{error}");
         assert!(error.contains("kubectl -n fleet delete machines.fleetwright.io --all"), "{error}");
     }
     assert_eq!(everything(&client).await, before, "nothing was removed");
@@ -220,7 +220,7 @@ async fn refusals(target: Target) {
     nodes.create(&PostParams::default(), &node).await.expect("a Node");
 
     let error = place.run(&["uninstall", "--fleet-namespace", "other"]).await.refused();
-    assert!(error.contains("pass --fleet-namespace fleet"), "{error}");
+    assert!(error.contains("--fleet-namespace fleet"), "{error}");
     let gone = place.run(&["uninstall"]).await.ok();
     assert!(gone.contains("namespace/fleet kept: "), "{gone}");
     assert!(
@@ -256,7 +256,7 @@ async fn the_definitions_stay_while_another_installation_needs_them() {
     assert!(gone.contains("CustomResourceDefinitions kept") && gone.contains("blue-system"), "{gone}");
     blue.get("host-1").await.expect("the other's machine is there");
     let error = place.run(&["uninstall", "--namespace", "blue-system", "--fleet-namespace", "blue"]).await.refused();
-    assert!(error.contains("1 machines in namespace blue"), "{error}");
+    assert!(error.contains(" 1 machine") && error.contains("kubectl -n blue "), "{error}");
     place.target.stop(false).await;
 }
 
@@ -380,7 +380,7 @@ async fn wait_ends_when_all_replicas_are_available_and_says_why_not() {
     let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     let client = place.target.admin();
     let error = place.run(&["install", "--wait", "--timeout", "500ms"]).await.refused();
-    assert!(error.contains("timed out after 500ms") && error.contains("0 of 6 operators available"), "{error}");
+    assert!(error.contains("timed out after 500ms") && error.contains("0 of 6"), "{error}");
     assert!(error.contains("kubectl -n fleetwright-system get pods"), "{error}");
 
     let deployments: Api<Deployment> = Api::namespaced(client, "fleetwright-system");
@@ -400,7 +400,7 @@ async fn wait_ends_when_all_replicas_are_available_and_says_why_not() {
 async fn who_cannot_install_is_told_why() {
     let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     let ran = place.run(&["install", "--kubeconfig", "/nonexistent"]).await.refused();
-    assert!(ran.contains("cannot read the kubeconfig /nonexistent"), "{ran}");
+    assert!(ran.contains("cannot read") && ran.contains("/nonexistent"), "{ran}");
     let ran = place.run(&["install", "--context", "nowhere"]).await.refused();
     assert!(ran.contains("nowhere"), "{ran}");
 
@@ -421,7 +421,7 @@ async fn who_cannot_install_is_told_why() {
     let file = place.kubeconfig();
     place.target.stop(false).await;
     let ran = alone(&["install", "--kubeconfig", file.to_str().expect("text")]).refused();
-    assert!(ran.contains("cannot reach the API server at https://127.0.0.1"), "{ran}");
+    assert!(ran.contains("cannot reach") && ran.contains("https://127.0.0.1"), "{ran}");
 }
 
 #[test]

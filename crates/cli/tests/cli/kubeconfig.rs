@@ -100,7 +100,10 @@ async fn a_kubeconfig_leads_into_the_cluster(target: Target) {
     // Merged repeatedly into an existing file, whose current context stays the meta cluster.
     for _ in 0..2 {
         let out = place.run(&["cluster", "kubeconfig", "pay-01", "--user", "ann", "--merge"]).await.ok();
-        assert!(out.starts_with("kubectl --context pay-01 get nodes    # as ann in system:masters"), "{out}");
+        assert!(
+            out.starts_with("kubectl --context pay-01 get nodes ") && out.contains("ann in system:masters"),
+            "{out}"
+        );
     }
     assert_eq!(mode(&place.kubeconfig()), 0o600);
     assert_eq!(whoami(&place, &["--context", "pay-01"]).await.0, "ann");
@@ -118,10 +121,7 @@ async fn a_kubeconfig_leads_into_the_cluster(target: Target) {
 
     // A merge that would lose an entry, or could not work, is refused.
     let meta = place.kubeconfig();
-    for (args, said) in [
-        (&["--output", meta.to_str().expect("text")][..], "which would be lost"),
-        (&["nobody"], "not found in namespace fleet"),
-    ] {
+    for (args, said) in [(&["--output", meta.to_str().expect("text")][..], "lost"), (&["nobody"], "not found")] {
         let name: &[&str] = if args.len() == 1 { &[] } else { &["pay-01"] };
         let refused = place.run(&[&["cluster", "kubeconfig"], name, args].concat()).await.refused();
         assert!(refused.contains(said), "{args:?}: {refused}");
@@ -132,13 +132,13 @@ async fn a_kubeconfig_leads_into_the_cluster(target: Target) {
     assert!(refused.contains("set spec.endpoint.host") && refused.contains("--server URL"), "{refused}");
     let at = ["cluster", "kubeconfig", "new", "--server", "https://192.0.2.1:6443", "--output", path];
     let refused = place.run(&at).await.refused();
-    assert!(refused.contains("status.namespace is empty") && refused.contains("etcd is about to be made"), "{refused}");
+    assert!(refused.contains("status.namespace") && refused.contains("etcd is about to be made"), "{refused}");
     say(&place, "new", json!({"namespace": "fleet-new"})).await;
     let refused = place.run(&at).await.refused();
-    assert!(refused.contains("Secret ca in namespace fleet-new"), "{refused}");
+    assert!(refused.contains("Secret ca") && refused.contains("fleet-new"), "{refused}");
     for (args, said) in [
         (&["--duration", "1000h"][..], "720h"),
-        (&["--server", "http://x"], "write https://HOST:PORT"),
+        (&["--server", "http://x"], "https://HOST:PORT"),
         (&["--merge", "--output", "x"], "cannot be used with"),
     ] {
         let ran = place.run(&[&["cluster", "kubeconfig", "pay-01"], args].concat()).await;
@@ -155,7 +155,10 @@ async fn a_kubeconfig_leads_into_the_cluster(target: Target) {
     let args =
         ["cluster", "kubeconfig", "pay-01", "-n", "fleet", "--context", "viewer", "--user", "ann", "--output", path];
     let refused = place.run(&args).await.refused();
-    assert!(refused.contains("not allowed to read Secret ca") && refused.contains("--user ann"), "{refused}");
+    assert!(
+        refused.contains("not allowed") && refused.contains("Secret ca") && refused.contains("--user ann"),
+        "{refused}"
+    );
     server.stop().await;
     place.target.stop(false).await;
 }

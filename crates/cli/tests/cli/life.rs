@@ -76,7 +76,7 @@ async fn a_cluster_is_made_reached_upgraded_rolled_back_and_deleted_by_commands(
 
     let create = ["cluster", "create", "pay-01", "--package-version", "k8s-1.36.4-r1", "--wait", "--timeout", "3m"];
     let ran = place.run(&create).await;
-    assert!(ran.err.contains("waiting: Creating 0/2") && ran.err.contains("is Ready after"), "{}", ran.err);
+    assert!(ran.err.contains("waiting: Creating 0/2") && ran.err.contains("is Ready"), "{}", ran.err);
     ran.ok();
     let out = place.run(&["cluster", "tree", "pay-01"]).await.ok();
     assert!(out.starts_with("✓ pay-01  Ready  k8s-1.36.4-r1") && !out.contains('✗'), "{out}");
@@ -98,7 +98,7 @@ async fn a_cluster_is_made_reached_upgraded_rolled_back_and_deleted_by_commands(
     assert!(out.contains("Soaking") && out.contains("emulates 1.36"), "{out}");
     inside(&["get", "configmap", "kept"]).await;
     let out = place.run(&["cluster", "rollback", "pay-01", "--wait", "--timeout", "3m"]).await.ok();
-    assert!(out.contains("rolling back pay-01 from k8s-1.37.1-r1 to k8s-1.36.4-r1"), "{out}");
+    assert!(out.contains("rolling back pay-01"), "{out}");
     let version = inside(&["version", "-o", "json"]).await;
     assert!(version.contains("v1.36.4"), "{version}");
     inside(&["get", "configmap", "kept"]).await;

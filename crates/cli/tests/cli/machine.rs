@@ -56,7 +56,7 @@ fn an_inventory_is_shown_as_machines_without_any_cluster() {
         "{}",
         ran.err
     );
-    assert!(ran.err.contains("the variable motto "), "{}", ran.err);
+    assert!(ran.err.contains("variable motto"), "{}", ran.err);
     assert!(!ran.err.contains("hunter2"), "{}", ran.err);
     let list: Value = serde_json::from_str(&ran.ok()).expect("JSON");
     assert_eq!(list["items"].as_array().map(Vec::len), Some(2));
@@ -201,7 +201,7 @@ async fn every_change_of_a_machine_is_told(target: Target) {
         watching.stop().await;
     }
     let refused = place.run(&["machine", "status", "-w", "-o", "json"]).await.refused();
-    assert!(refused.contains("--watch prints lines"), "{refused}");
+    assert!(refused.contains("--watch"), "{refused}");
     place.target.stop(false).await;
 }
 
@@ -268,11 +268,13 @@ async fn machines_are_imported_told_and_steered(target: Target) {
     assert!(out.contains("192.0.2.2") && out.contains("debian-12") && !out.contains("192.0.2.1"), "{out}");
     let out = place.run(&["machine", "status", "machine/b"]).await.ok();
     for said in [
-        "machine/b is Degraded, 1/2 packages ready",
+        "machine/b is Degraded",
+        "1/2 packages",
         "✗ kubelet",
         "1.36.4 → 1.37.1",
         "✓ containerd",
-        "was 0666, should be 0644",
+        "was 0666",
+        "should be 0644",
         "debian-12, kernel 6.1.0, amd64",
     ] {
         assert!(out.contains(said), "{said}: {out}");
@@ -324,7 +326,7 @@ async fn machines_are_imported_told_and_steered(target: Target) {
     let own = api.get("c").await.expect("it is there").metadata.uid.unwrap_or_default();
     owned(owner(&own), "Owned").await;
     let out = place.run(&["machine", "adopt", "c"]).await.ok();
-    assert!(out.contains("already owns its host"), "{out}");
+    assert!(out.contains("already owns"), "{out}");
     owned(Value::Null, "HostNotClaimed").await;
     let error = place.run(&["machine", "adopt", "c"]).await.refused();
     assert!(error.contains("--from unclaimed"), "{error}");
@@ -341,10 +343,10 @@ async fn machines_are_imported_told_and_steered(target: Target) {
     assert_eq!(annotations.get(names::FORCE_RELEASE).map(String::as_str), Some("true"));
 
     for (args, said) in [
-        (&["machine", "status", "nobody"][..], "\"nobody\" not found in namespace fleet"),
+        (&["machine", "status", "nobody"][..], "\"nobody\" not found"),
         (&["machine", "retry", "-l", "tier=none"], "tier=none"),
         (&["machine", "plan", "nobody"], "not found"),
-        (&["machine", "pause", "x", "-n", "elsewhere"], "not found in namespace elsewhere"),
+        (&["machine", "pause", "x", "-n", "elsewhere"], "namespace elsewhere"),
     ] {
         let refused = place.run(args).await.refused();
         assert!(refused.contains(said), "{args:?}: {refused}");
@@ -403,13 +405,13 @@ async fn plans_are_told(target: Target) {
     assert!(ran.out.contains("fleetwright machine bind-node old"), "{}", ran.out);
     let bound = async || api.get("old").await.expect("it is there").status.and_then(|status| status.node_ref);
     let out = place.run(&["machine", "bind-node", "old", "--dry-run"]).await.ok();
-    assert!(out.contains("machine.fleetwright.io/old would be bound to Node old (uid "), "{out}");
+    assert!(out.contains("would be bound to Node old"), "{out}");
     assert_eq!(bound().await, None);
     let out = place.run(&["machine", "bind-node", "old"]).await.ok();
-    assert_eq!(out.trim(), "machine.fleetwright.io/old bound to Node old");
+    assert!(out.contains("machine.fleetwright.io/old bound"), "{out}");
     assert_eq!(bound().await.and_then(|node| node.binding), Some(NodeBinding::Adopted));
     let out = place.run(&["machine", "bind-node", "old"]).await.ok();
-    assert!(out.contains("already bound to Node old"), "{out}");
+    assert!(out.contains("already bound"), "{out}");
     let error = place.run(&["machine", "bind-node", "new"]).await.refused();
     assert!(error.contains("Node new not found"), "{error}");
 
@@ -434,13 +436,9 @@ async fn plans_are_told(target: Target) {
     }
     let out = place.run(&["machine", "plan", "old"]).await.ok();
     assert!(out.contains("Blocks the drain: pod fleet/bare: ") && !out.contains("fleet/guard"), "{out}");
-    for said in [
-        "upgrade containerd 1.6 → 1.7",
-        "install kernel",
-        "remove sysctl-network",
-        "reboot",
-        "the Node old is closed and drained, and the host reboots",
-    ] {
+    for said in
+        ["upgrade containerd 1.6 → 1.7", "install kernel", "remove sysctl-network", "reboot", "drained", "host reboots"]
+    {
         assert!(out.contains(said), "{said}: {out}");
     }
     let out = place.run(&["machine", "plan", "old", "-o", "json"]).await.ok();
@@ -462,7 +460,7 @@ async fn plans_are_told(target: Target) {
     let ran = place.run(&["machine", "plan", "--all"]).await;
     assert_eq!(ran.code, 1, "one cannot be told");
     assert!(
-        ran.out.contains("machine/broken: ") && ran.out.contains("\n  MachinePackageVersion kubelet-9 not found"),
+        ran.out.contains("machine/broken: ") && ran.out.contains("MachinePackageVersion kubelet-9 not found"),
         "{}",
         ran.out
     );
@@ -515,7 +513,7 @@ async fn plans_are_told(target: Target) {
     let status = json!({"status": {"components": [entry("agent", "1")]}});
     api.patch_status("edited", &PatchParams::default(), &Patch::Merge(&status)).await.expect("it has a status");
     let out = place.run(&["machine", "plan", "edited"]).await.ok();
-    assert!(out.contains("Compared by version only") && out.contains(": agent;"), "{out}");
+    assert!(out.contains("version only") && out.contains(": agent;"), "{out}");
 
     let before = api.get("old").await.expect("it is there").metadata.resource_version;
     place.run(&["machine", "plan", "old"]).await.ok();

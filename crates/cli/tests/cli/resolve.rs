@@ -39,7 +39,7 @@ async fn resolves(target: Target) {
     let says = ["--outcome", "Succeeded", "--reason", "host checked by hand"];
 
     let out = place.run(&[&["resolve", "operation/lost"][..], &says].concat()).await.ok();
-    assert_eq!(out.trim(), "operation.fleetwright.io/lost resolved as Succeeded");
+    assert!(out.contains("operation.fleetwright.io/lost resolved") && out.contains("Succeeded"), "{out}");
     let annotations = api.get("lost").await.expect("it is there").metadata.annotations.expect("annotations");
     assert_eq!(annotations[names::OUTCOME], "Succeeded");
     assert_eq!(annotations[names::OUTCOME_REASON], "host checked by hand");
@@ -52,9 +52,9 @@ async fn resolves(target: Target) {
     }
 
     let error = place.run(&[&["resolve", "op/lost", "-n", "elsewhere"][..], &says].concat()).await.refused();
-    assert!(error.contains("not found in namespace elsewhere") && error.contains("in fleet"), "{error}");
+    assert!(error.contains("namespace elsewhere") && error.contains("in fleet"), "{error}");
     let error = place.run(&[&["resolve", "op/nobody"][..], &says].concat()).await.refused();
-    assert!(error.contains("\"nobody\" not found in namespace fleet"), "{error}");
+    assert!(error.contains("\"nobody\" not found"), "{error}");
     place.target.stop(false).await;
 }
 

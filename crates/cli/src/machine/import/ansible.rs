@@ -560,7 +560,7 @@ all:
             assert_eq!(place(by_name(&yaml, name)), place(by_name(&ini, name)), "{name}");
         }
         assert_eq!(by_name(&yaml, "db1").port, Some(2222));
-        assert!(yaml.notes.lines().any(|note| note.contains("the variable list is")));
+        assert!(yaml.notes.lines().any(|note| note.contains("variable list")));
     }
 
     #[test]

@@ -259,6 +259,6 @@ mod tests {
         assert_eq!(second.addresses, ["host-2"]);
         let notes: Vec<_> = imported.notes.lines().collect();
         assert!(notes.iter().any(|note| note.contains("bad=a b")), "{notes:#?}");
-        assert!(notes.iter().any(|note| note.contains("the field nested")), "{notes:#?}");
+        assert!(notes.iter().any(|note| note.contains("field nested")), "{notes:#?}");
     }
 }
