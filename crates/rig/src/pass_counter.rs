@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(sums["c"], expected);
         assert!(pass_counter.check_budgets(&[("c", Budget { reads: 1, writes: 2 })]).is_ok());
         let refused = pass_counter.check_budgets(&[("c", Budget { reads: 1, writes: 1 })]).unwrap_err();
-        assert_eq!(refused, "c a: done, 1 reads, 2 writes: more than the budget of 1 reads and 1 writes");
+        assert!(["c a:", "2 writes", "1 writes"].iter().all(|part| refused.contains(part)), "{refused}");
         assert!(pass_counter.check_budgets(&[]).is_err(), "a controller without a budget must not pass");
         assert!(pass_counter.table(&[("c", Budget { reads: 1, writes: 2 })]).contains("2 of 2"));
     }

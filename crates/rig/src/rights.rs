@@ -230,7 +230,7 @@ mod tests {
         let unused = judged(&[WATCH]).unwrap_err().to_string();
         assert!(unused.contains("machines/status") && !unused.contains("pods"), "{unused}");
         let missing = judged(&[WATCH, PATCH, ("DELETE", "/api/v1/namespaces/a/pods/p")]).unwrap_err().to_string();
-        assert_eq!(missing, "nobody gives the right to delete pods in namespace");
+        assert!(missing.contains("delete pods"), "{missing}");
     }
 
     #[test]
