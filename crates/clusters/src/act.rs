@@ -2,7 +2,7 @@
 
 use fleetwright_api::{ControlPlaneComponent, names};
 use fleetwright_kit::events::Level;
-use fleetwright_kit::{Key, Pass, WriteError};
+use fleetwright_kit::{JsonPatch, Key, Pass, WriteError};
 use fleetwright_plan::cluster::copied_secrets::required_copies;
 use fleetwright_plan::cluster::objects::{Kind, Object};
 use fleetwright_plan::cluster::release::DeletionHold;
@@ -11,7 +11,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ObjectMeta, PropagationPolicy};
-use serde_json::json;
 
 use crate::cluster::{Clusters, Found, UnchangedComponents};
 use crate::errors::{ActError, Refusal};
@@ -125,10 +124,8 @@ impl Clusters {
         }
         for (claim, size) in &decision.expand {
             let key = Key::new(&names.namespace, &claim.name);
-            let patch = json!([
-                { "op": "test", "path": "/metadata/uid", "value": claim.uid },
-                { "op": "replace", "path": "/spec/resources/requests/storage", "value": size },
-            ]);
+            let path = ["spec", "resources", "requests", "storage"];
+            let patch = JsonPatch::new().test_uid(&claim.uid).replace(&path, size);
             refusal.noted(pass.writer().json_patch(&self.caches.claims, &key, patch).await)?;
         }
         let mut next = refusal.noted(self.change_members(pass, found, decision).await)?.flatten();

@@ -7,13 +7,12 @@ use std::time::Duration;
 use fleetwright_api::{CertificateStatus, Cluster, ClusterStatus, ControlPlaneComponent, names};
 use fleetwright_kit::events::reference;
 use fleetwright_kit::journal::Journal;
-use fleetwright_kit::{Budget, Controller, Key, Next, Outcome, Pass, StepError, WriteError};
+use fleetwright_kit::{Budget, Controller, JsonPatch, Key, Next, Outcome, Pass, StepError, WriteError};
 use fleetwright_plan::cluster::networks::MetaNetworks;
 use fleetwright_plan::cluster::release::DeletionHold;
 use fleetwright_plan::cluster::{self, Decision, Names, Observed, StatusInputs, UnchangedComponent};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
-use serde_json::json;
 
 use crate::accepted::{AcceptedSpecs, Refused};
 use crate::access::{self, Account};
@@ -281,15 +280,8 @@ impl Controller for Clusters {
                 Ok(if gone { Done::Gone } else { Done::KEPT })
             }
             Choice::Finalize => {
-                let meta = &found.cluster.0.metadata;
-                let test = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version });
-                let add = match &meta.finalizers {
-                    Some(_) => {
-                        json!({ "op": "add", "path": "/metadata/finalizers/-", "value": names::CLUSTER_FINALIZER })
-                    }
-                    None => json!({ "op": "add", "path": "/metadata/finalizers", "value": [names::CLUSTER_FINALIZER] }),
-                };
-                pass.writer().json_patch(&self.caches.clusters, pass.key(), json!([test, add])).await?;
+                let patch = JsonPatch::add_finalizer(&found.cluster.0.metadata, names::CLUSTER_FINALIZER);
+                pass.writer().json_patch(&self.caches.clusters, pass.key(), patch).await?;
                 Ok(Done::KEPT)
             }
             Choice::Claim(namespace) => self.claim(pass, found, namespace).await,

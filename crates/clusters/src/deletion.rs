@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fleetwright_api::{ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent, RestoreStage, Status, names};
-use fleetwright_kit::{Key, Pass, View as _, WriteError};
+use fleetwright_kit::{JsonPatch, Key, Pass, View as _, WriteError};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::release::{self, DeletionHold, JoinedAnswer};
 use jiff::Timestamp;
@@ -11,7 +11,6 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod, Secret};
 use kube::ResourceExt as _;
 use kube::api::PropagationPolicy;
-use serde_json::json;
 
 use crate::access::Account;
 use crate::caches::{BY_NAMESPACE, Caches};
@@ -162,15 +161,8 @@ pub async fn end(
             if caches.secrets.get(&copy).is_some() {
                 pass.writer().delete_by_name::<Secret>(&copy).await?;
             }
-            let finalizers = cluster.0.metadata.finalizers.iter().flatten();
-            let Some(index) = finalizers.into_iter().position(|name| name == names::CLUSTER_FINALIZER) else {
-                return Ok(true);
-            };
-            let path = format!("/metadata/finalizers/{index}");
-            let patch = json!([
-                { "op": "test", "path": path, "value": names::CLUSTER_FINALIZER },
-                { "op": "remove", "path": path },
-            ]);
+            let patch = JsonPatch::new().remove_finalizer(&cluster.0.metadata, names::CLUSTER_FINALIZER);
+            let Some(patch) = patch else { return Ok(true) };
             match pass.writer().json_patch(&caches.clusters, pass.key(), patch).await {
                 Ok(()) | Err(WriteError::Gone(_)) => Ok(true),
                 Err(error) => Err(error.into()),

@@ -2,9 +2,8 @@
 
 use fleetwright_api::names;
 use fleetwright_kit::events::Level;
-use fleetwright_kit::{Key, Pass, WriteError};
+use fleetwright_kit::{JsonPatch, Key, Pass, WriteError};
 use fleetwright_plan::cluster::heal::{HealSteps, ServingChange};
-use serde_json::json;
 
 use crate::cluster::{Clusters, Found};
 
@@ -30,10 +29,8 @@ impl Clusters {
     async fn serves(&self, pass: &Pass, found: &Found, one: &ServingChange) -> Result<(), WriteError> {
         let ServingChange { replica, serves, why } = one;
         let key = Key::new(&found.names.namespace, &replica.name);
-        let patch = json!([
-            { "op": "test", "path": "/metadata/uid", "value": replica.uid },
-            { "op": "add", "path": format!("/metadata/labels/{}", names::SERVING.replace('/', "~1")), "value": serves.to_string() },
-        ]);
+        let label = ["metadata", "labels", names::SERVING];
+        let patch = JsonPatch::new().test_uid(&replica.uid).add(&label, serves.to_string());
         match pass.writer().json_patch(&self.caches.pods, &key, patch).await {
             Ok(()) => {}
             Err(WriteError::Gone(_)) => return Ok(()),

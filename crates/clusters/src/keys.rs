@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use fleetwright_api::{KeyStatus, names};
-use fleetwright_kit::{Key as ObjectKey, Pass, WriteError};
+use fleetwright_kit::{JsonPatch, Key as ObjectKey, Pass, WriteError};
 use fleetwright_pki::{SealKey, ServiceAccountKey, fingerprint};
 use fleetwright_plan::cluster::certificates::{Authority, SERVICE_ACCOUNT};
 use fleetwright_plan::cluster::keys::{Key, KeyDecision, SEAL, SEAL_DATA, SEALED_DATA, key_digest};
@@ -228,11 +228,10 @@ impl CertificateIssuer<'_> {
         match &copy.version {
             Some(version) => {
                 let annotations: BTreeMap<_, _> = [(names::SEALED, says)].into();
-                let patch = json!([
-                    { "op": "test", "path": "/metadata/resourceVersion", "value": version },
-                    { "op": "add", "path": "/metadata/annotations", "value": annotations },
-                    { "op": "add", "path": "/data", "value": data },
-                ]);
+                let patch = JsonPatch::new()
+                    .test_version(version)
+                    .add(&["metadata", "annotations"], annotations)
+                    .add(&["data"], data);
                 self.pass.writer().json_patch(&self.caches.secrets, &key, patch).await?;
             }
             None => {
@@ -322,17 +321,16 @@ fn is_of(key: Key, data: &Data, record: &KeyStatus) -> bool {
 }
 
 /// A JSON patch that leads from what a Secret held to what it is to hold.
-fn patch(secret: &Secret, before: &Data, after: &Data) -> serde_json::Value {
-    let version = &secret.metadata.resource_version;
-    let mut patch = vec![json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version })];
+fn patch(secret: &Secret, before: &Data, after: &Data) -> JsonPatch {
+    let mut patch = JsonPatch::new().test_version(secret.metadata.resource_version.as_deref().unwrap_or_default());
     for (key, value) in after.iter().filter(|(key, value)| before.get(*key) != Some(value)) {
         let value = ByteString(value.clone().into_bytes());
-        patch.push(json!({ "op": "add", "path": format!("/data/{key}"), "value": value }));
+        patch = patch.add(&["data", key], value);
     }
     for key in before.keys().filter(|key| !after.contains_key(*key)) {
-        patch.push(json!({ "op": "remove", "path": format!("/data/{key}") }));
+        patch = patch.remove(&["data", key]);
     }
-    json!(patch)
+    patch
 }
 
 /// Error for a Secret that changed since the decision: the next pass decides again.

@@ -15,7 +15,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use fleetwright_api::Cluster;
 use fleetwright_kit::events::Level;
-use fleetwright_kit::{Key, Pass, WriteError};
+use fleetwright_kit::{JsonPatch, Key, Pass, WriteError};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::keys::SEAL;
 use fleetwright_plan::cluster::unrecorded_namespace::{NamespaceDecision, UnrecordedNamespace};
@@ -117,8 +117,8 @@ impl Clusters {
             }
             NamespaceDecision::Recreate => {
                 // The cache may not have the record of another process yet: a namespace in use is not deleted.
-                let version = &cluster.metadata.resource_version;
-                let test = json!([{ "op": "test", "path": "/metadata/resourceVersion", "value": version }]);
+                let version = cluster.metadata.resource_version.as_deref().unwrap_or_default();
+                let test = JsonPatch::new().test_version(version);
                 pass.writer().json_patch(&self.caches.clusters, pass.key(), test).await?;
                 discard(&self.caches, pass, names, self.account, namespace).await?;
                 let message = format!(

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use fleetwright_api::Machine;
 use fleetwright_kit::{
-    Budget, Cache, Controller, Key, Next, Operator, Options, Outcome, Pass, Remedy, Settings, Source, StepError, View,
-    WriteError, events,
+    Budget, Cache, Controller, JsonPatch, Key, Next, Operator, Options, Outcome, Pass, Remedy, Settings, Source,
+    StepError, View, WriteError, events,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -123,13 +123,13 @@ impl Controller for Labeler {
     async fn act(&self, pass: &Pass, (machine, _): &Self::Valid, decision: &Decision) -> Result<(), ActError> {
         let Decision::Label(model) = decision else { return Ok(()) };
         // The test operation turns a lost race into a conflict: the pass is repeated with the fresh object.
-        let test = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": machine.version });
-        let add = if machine.labelled {
-            json!({ "op": "add", "path": "/metadata/labels/model", "value": model })
+        let patch = JsonPatch::new().test_version(&machine.version);
+        let patch = if machine.labelled {
+            patch.add(&["metadata", "labels", "model"], model)
         } else {
-            json!({ "op": "add", "path": "/metadata/labels", "value": { "model": model } })
+            patch.add(&["metadata", "labels"], json!({ "model": model }))
         };
-        Ok(pass.writer().json_patch(&self.machines, pass.key(), json!([test, add])).await?)
+        Ok(pass.writer().json_patch(&self.machines, pass.key(), patch).await?)
     }
 
     async fn report(&self, _: &Pass, _: &Self::Found, _: Outcome<'_, Self>) -> Result<Next, Infallible> {

@@ -205,15 +205,16 @@ impl Writer {
         self.patch(cache, key, "/status", "application/merge-patch+json", "", &body).await
     }
 
-    /// Applies a JSON patch, which should start with `test` operations on what the decision relied on. A failed test is a conflict.
-    /// An empty patch is not sent.
+    /// Applies a JSON patch, a [`JsonPatch`](crate::JsonPatch), which should start with `test` operations on what the decision relied on.
+    /// A failed test is a conflict. An empty patch is not sent.
     ///
     /// # Errors
     /// See [`WriteError`].
-    pub async fn json_patch<V>(&self, cache: &Cache<V>, key: &Key, patch: Value) -> Result<(), WriteError>
+    pub async fn json_patch<V>(&self, cache: &Cache<V>, key: &Key, patch: impl Into<Value>) -> Result<(), WriteError>
     where
         V: View,
     {
+        let patch = patch.into();
         if patch.as_array().is_some_and(Vec::is_empty) {
             return Ok(());
         }

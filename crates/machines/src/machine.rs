@@ -7,14 +7,16 @@ use std::time::Duration;
 use fleetwright_api::{ComponentState, Machine, MachineStatus, NodeBinding, OperationPhase, names};
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::journal::{Journal, JournalError, Progress};
-use fleetwright_kit::{Budget, Controller, Key, Next, Outages, Outcome, Pass, Remedy, StepError, View, WriteError};
+use fleetwright_kit::{
+    Budget, Controller, JsonPatch, Key, Next, Outages, Outcome, Pass, Remedy, StepError, View, WriteError,
+};
 use fleetwright_plan::join::Binding;
 use fleetwright_plan::machine::{self, Act, Decision, ObservedScope, RemainingPods, StepRun, WindowRequest};
 use fleetwright_wire as wire;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::Api;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::OnceCell;
 
 use crate::drain::ReadError;
@@ -451,7 +453,7 @@ impl Machines {
         Ok(Done::Window(self.journal.drive(pass, &WindowAct { intent, ended: None }).await?))
     }
 
-    async fn patch_node(&self, pass: &Pass, look: &Observed, patch: Option<Value>) -> Result<Done, ActError> {
+    async fn patch_node(&self, pass: &Pass, look: &Observed, patch: Option<JsonPatch>) -> Result<Done, ActError> {
         if let Some(patch) = patch {
             let key = Key::cluster(look.machine.node());
             pass.writer().json_patch(&self.caches.nodes, &key, patch).await?;
@@ -500,26 +502,14 @@ impl Machines {
     }
 
     async fn finalize(&self, pass: &Pass, look: &Observed) -> Result<Done, ActError> {
-        let meta = &look.machine.0.metadata;
-        let test = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version });
-        let add = match &meta.finalizers {
-            Some(_) => json!({ "op": "add", "path": "/metadata/finalizers/-", "value": names::MACHINE_FINALIZER }),
-            None => json!({ "op": "add", "path": "/metadata/finalizers", "value": [names::MACHINE_FINALIZER] }),
-        };
-        pass.writer().json_patch(&self.caches.machines, pass.key(), json!([test, add])).await?;
+        let patch = JsonPatch::add_finalizer(&look.machine.0.metadata, names::MACHINE_FINALIZER);
+        pass.writer().json_patch(&self.caches.machines, pass.key(), patch).await?;
         Ok(Done::WokenLater)
     }
 
     async fn release_machine(&self, pass: &Pass, look: &Observed) -> Result<Done, ActError> {
-        let finalizers = look.machine.0.metadata.finalizers.iter().flatten();
-        let Some(index) = finalizers.into_iter().position(|name| name == names::MACHINE_FINALIZER) else {
-            return Ok(Done::Gone);
-        };
-        let path = format!("/metadata/finalizers/{index}");
-        let patch = json!([
-            { "op": "test", "path": path, "value": names::MACHINE_FINALIZER },
-            { "op": "remove", "path": path },
-        ]);
+        let patch = JsonPatch::new().remove_finalizer(&look.machine.0.metadata, names::MACHINE_FINALIZER);
+        let Some(patch) = patch else { return Ok(Done::Gone) };
         match pass.writer().json_patch(&self.caches.machines, pass.key(), patch).await {
             Ok(()) | Err(WriteError::Gone(_)) => {}
             Err(error) => return Err(error.into()),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fleetwright_api::{Machine, Taint, is_shared, names};
-use fleetwright_kit::View;
+use fleetwright_kit::{JsonPatch, View};
 use fleetwright_plan::join::{Binding, JoiningMachine, RegisteredNode, bind};
 use fleetwright_plan::package::SecretUnavailable;
 use jiff::Timestamp;
@@ -288,59 +288,46 @@ impl NodeView {
     }
 
     /// The patch that sets these labels and removes others, by their keys. All other labels stay.
-    pub fn label_patch(&self, set: &BTreeMap<String, String>, remove: &[String]) -> Value {
-        let mut patch = vec![
-            json!({ "op": "test", "path": "/metadata/uid", "value": &*self.uid }),
-            json!({ "op": "test", "path": "/metadata/resourceVersion", "value": &*self.version }),
-        ];
+    pub fn label_patch(&self, set: &BTreeMap<String, String>, remove: &[String]) -> JsonPatch {
+        let mut patch = JsonPatch::new().test_uid(&self.uid).test_version(&self.version);
         if self.labels.is_empty() {
-            patch.push(json!({ "op": "add", "path": "/metadata/labels", "value": {} }));
+            patch = patch.add(&["metadata", "labels"], json!({}));
         }
         for key in remove {
-            patch.push(json!({ "op": "remove", "path": format!("/metadata/labels/{}", pointer(key)) }));
+            patch = patch.remove(&["metadata", "labels", key]);
         }
         for (key, value) in set {
-            patch.push(json!({ "op": "add", "path": format!("/metadata/labels/{}", pointer(key)), "value": value }));
+            patch = patch.add(&["metadata", "labels", key], value);
         }
         if self.annotated {
-            let path = format!("/metadata/annotations/{}", pointer(names::NODE_LABELS));
-            patch.push(json!({ "op": "remove", "path": path }));
+            patch = patch.remove(&["metadata", "annotations", names::NODE_LABELS]);
         }
-        Value::Array(patch)
+        patch
     }
 
     /// The patch that keeps new pods away. The taint names its window, so that another process recognizes it.
-    pub fn close_patch(&self, window: &str) -> Value {
-        let mut patch = self.tests();
+    pub fn close_patch(&self, window: &str) -> JsonPatch {
+        let patch = self.tests();
         let taint = json!({ "key": names::MAINTENANCE_TAINT, "value": window, "effect": "NoSchedule" });
         match self.ours().next() {
-            Some(index) => {
-                patch.push(json!({ "op": "replace", "path": format!("/spec/taints/{index}"), "value": taint }));
-            }
-            None if self.taints.is_some() => {
-                patch.push(json!({ "op": "add", "path": "/spec/taints/-", "value": taint }));
-            }
-            None => patch.push(json!({ "op": "add", "path": "/spec/taints", "value": [taint] })),
+            Some(index) => patch.replace(&["spec", "taints", &index.to_string()], taint),
+            None if self.taints.is_some() => patch.add(&["spec", "taints", "-"], taint),
+            None => patch.add(&["spec", "taints"], [taint]),
         }
-        Value::Array(patch)
     }
 
     /// The patch that allows pods again. Only our own taint is removed: a person's cordon or taint stays.
-    pub fn open_patch(&self) -> Value {
-        let mut patch = self.tests();
+    pub fn open_patch(&self) -> JsonPatch {
         let ours: Vec<usize> = self.ours().collect();
         if ours.is_empty() {
-            return json!([]);
+            return JsonPatch::new();
         }
-        for index in ours.into_iter().rev() {
-            patch.push(json!({ "op": "remove", "path": format!("/spec/taints/{index}") }));
-        }
-        Value::Array(patch)
+        let indices = ours.into_iter().rev();
+        indices.fold(self.tests(), |patch, index| patch.remove(&["spec", "taints", &index.to_string()]))
     }
 
     /// The patch that sets these taints and removes others, by [`Taint::id`]. All other taints stay, in their order.
-    pub fn taint_patch(&self, set: &[Taint], remove: &[String]) -> Value {
-        let mut patch = self.tests();
+    pub fn taint_patch(&self, set: &[Taint], remove: &[String]) -> JsonPatch {
         let stale = |taint: Taint| {
             let id = taint.id();
             remove.contains(&id) || set.iter().any(|declared| declared.id() == id && *declared != taint)
@@ -349,16 +336,12 @@ impl NodeView {
         let mut taints: Vec<Value> = self.list().filter(kept).cloned().collect();
         let has = self.typed_taints();
         taints.extend(set.iter().filter(|declared| !has.contains(declared)).map(|taint| json!(taint)));
-        patch.push(json!({ "op": "add", "path": "/spec/taints", "value": taints }));
-        Value::Array(patch)
+        self.tests().add(&["spec", "taints"], taints)
     }
 
     /// The patch that sets the provider id of a Node that has none.
-    pub fn provider_patch(&self, id: &str) -> Value {
-        json!([
-            { "op": "test", "path": "/metadata/uid", "value": &*self.uid },
-            { "op": "add", "path": "/spec/providerID", "value": id },
-        ])
+    pub fn provider_patch(&self, id: &str) -> JsonPatch {
+        JsonPatch::new().test_uid(&self.uid).add(&["spec", "providerID"], id)
     }
 
     /// Its taints, without those with an unknown effect.
@@ -366,14 +349,13 @@ impl NodeView {
         self.list().filter_map(|taint| Taint::deserialize(taint).ok()).collect()
     }
 
-    fn tests(&self) -> Vec<Value> {
-        let mut patch = vec![json!({ "op": "test", "path": "/metadata/uid", "value": &*self.uid })];
+    fn tests(&self) -> JsonPatch {
+        let patch = JsonPatch::new().test_uid(&self.uid);
         match &self.taints {
-            Some(taints) => patch.push(json!({ "op": "test", "path": "/spec/taints", "value": taints })),
+            Some(taints) => patch.test(&["spec", "taints"], taints),
             // JSON Patch has no test for an absent field.
-            None => patch.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": &*self.version })),
+            None => patch.test_version(&self.version),
         }
-        patch
     }
 
     fn list(&self) -> impl Iterator<Item = &Value> {
@@ -383,11 +365,6 @@ impl NodeView {
     fn ours(&self) -> impl Iterator<Item = usize> {
         self.list().enumerate().filter(|(_, taint)| taint["key"] == names::MAINTENANCE_TAINT).map(|(index, _)| index)
     }
-}
-
-/// A key escaped for a JSON pointer.
-fn pointer(key: &str) -> String {
-    key.replace('~', "~0").replace('/', "~1")
 }
 
 /// The cached fields of a Secret: its contents, and with whom it is shared. Its debug output has none of the contents.
@@ -487,7 +464,7 @@ mod tests {
         assert_eq!((node.boot_id.as_deref(), node.kubelet.as_deref()), (Some("b"), Some("v1.36.0")));
         assert_eq!(node.addresses.iter().map(|one| &**one).collect::<Vec<_>>(), ["10.0.0.1"]);
         assert!(node.labels.iter().any(|(key, value)| (&**key, &**value) == ("a", "b")) && node.annotated);
-        assert_eq!(node.open_patch().as_array().map(Vec::len), Some(3), "two tests and what they allow");
+        assert_eq!(Value::from(node.open_patch()).as_array().map(Vec::len), Some(3), "two tests and what they allow");
     }
 
     #[test]
@@ -510,14 +487,14 @@ mod tests {
             { "op": "add", "path": "/metadata/labels/example.com~1pool", "value": "gpu" },
             { "op": "remove", "path": "/metadata/annotations/fleetwright.io~1node-labels" },
         ]);
-        assert_eq!(node.label_patch(&set, &["old".to_owned()]), expected);
+        assert_eq!(Value::from(node.label_patch(&set, &["old".to_owned()])), expected);
         let expected = json!([
             tests[0], tests[1],
             { "op": "add", "path": "/metadata/labels", "value": {} },
             { "op": "add", "path": "/metadata/labels/example.com~1pool", "value": "gpu" },
         ]);
         let node = of(json!({ "name": "n", "uid": "u", "resourceVersion": "7" }));
-        assert_eq!(node.label_patch(&set, &[]), expected);
+        assert_eq!(Value::from(node.label_patch(&set, &[])), expected);
     }
 
     #[test]
@@ -541,7 +518,7 @@ mod tests {
             { "key": "gpu", "effect": "NoExecute" },
         ]))
         .unwrap();
-        let patch = node.taint_patch(&set, &["old:NoSchedule".to_owned()]);
+        let patch = Value::from(node.taint_patch(&set, &["old:NoSchedule".to_owned()]));
         let after = json!([taints[0], taints[2], taints[4], { "key": "gpu", "value": "yes", "effect": "NoSchedule" }]);
         assert_eq!(patch[1], json!({ "op": "test", "path": "/spec/taints", "value": taints }));
         assert_eq!(patch[2], json!({ "op": "add", "path": "/spec/taints", "value": after }));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fleetwright_api::{Condition, Status, TaintEffect, names};
-use fleetwright_kit::{Cache, Key};
+use fleetwright_kit::{Cache, JsonPatch, Key};
 use fleetwright_plan::readiness::reports::{CopiedConditions, RefusedReport, copy};
 use fleetwright_plan::readiness::safety_net::{FullNet, NetMembership};
 use fleetwright_plan::readiness::verdict::{
@@ -218,22 +218,22 @@ impl Observed {
     }
 
     /// The patch that opens or closes the Node, safe against concurrent writes.
-    pub fn patch(&self, turn: NodeAction, now: Timestamp) -> Option<Value> {
+    pub fn patch(&self, turn: NodeAction, now: Timestamp) -> Option<JsonPatch> {
         let ObservedNode::Found(node) = &self.node else { return None };
-        let mut patch = vec![json!({ "op": "test", "path": "/metadata/uid", "value": &*node.uid })];
-        match &node.taints {
-            Some(taints) => patch.push(json!({ "op": "test", "path": "/spec/taints", "value": taints })),
+        let patch = JsonPatch::new().test_uid(&node.uid);
+        let mut patch = match &node.taints {
+            Some(taints) => patch.test(&["spec", "taints"], taints),
             // JSON Patch has no test for an absent field.
-            None => patch.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": &*node.version })),
-        }
+            None => patch.test_version(&node.version),
+        };
         match turn {
             NodeAction::Close => {
                 // The time of closing is kept with the taint: the safety net counts by it, also after a restart.
                 let taint = json!({ "key": names::UNREADY_TAINT, "effect": "NoSchedule", "timeAdded": stamp(now) });
-                match &node.taints {
-                    Some(_) => patch.push(json!({ "op": "add", "path": "/spec/taints/-", "value": taint })),
-                    None => patch.push(json!({ "op": "add", "path": "/spec/taints", "value": [taint] })),
-                }
+                patch = match &node.taints {
+                    Some(_) => patch.add(&["spec", "taints", "-"], taint),
+                    None => patch.add(&["spec", "taints"], [taint]),
+                };
             }
             NodeAction::Open => {
                 let ours: Vec<usize> = node
@@ -243,11 +243,11 @@ impl Observed {
                     .map(|(n, _)| n)
                     .collect();
                 for index in ours.into_iter().rev() {
-                    patch.push(json!({ "op": "remove", "path": format!("/spec/taints/{index}") }));
+                    patch = patch.remove(&["spec", "taints", &index.to_string()]);
                 }
             }
         }
-        Some(Value::Array(patch))
+        Some(patch)
     }
 }
 

@@ -14,8 +14,8 @@ use fleetwright_kit::cache::FullObject;
 use fleetwright_kit::events::reference;
 use fleetwright_kit::journal::{Act, CallOutcome, Intent, Journal, JournalError, OperationKey, ProbeResult, Progress};
 use fleetwright_kit::{
-    Budget, Cache, Change, Clock, Controller, Key, Next, Operator, Options, Outcome, Pass, Remedy, Settings, Source,
-    StepError, WriteError,
+    Budget, Cache, Change, Clock, Controller, JsonPatch, Key, Next, Operator, Options, Outcome, Pass, Remedy, Settings,
+    Source, StepError, WriteError,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
@@ -228,10 +228,8 @@ impl Controller for Courier {
                 pass.writer().create_in(&self.receipts, &receipt).await?;
             }
             Some(receipt) => {
-                let patch = json!([
-                    { "op": "test", "path": "/metadata/resourceVersion", "value": receipt.0.resource_version() },
-                    { "op": "replace", "path": "/data", "value": data },
-                ]);
+                let version = receipt.0.resource_version().unwrap_or_default();
+                let patch = JsonPatch::new().test_version(&version).replace(&["data"], data);
                 pass.writer().json_patch(&self.receipts, &key, patch).await?;
             }
         }

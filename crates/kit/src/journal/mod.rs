@@ -53,7 +53,7 @@ use crate::cache::FullObject;
 use crate::client::{CallError, retry_after};
 use crate::events::{Level, reference};
 use crate::operator::Triggers;
-use crate::{Budget, Cache, Change, Key, Operator, Pass, Source, View, WriteError};
+use crate::{Budget, Cache, Change, JsonPatch, Key, Operator, Pass, Source, View, WriteError};
 use attempts::Attempts;
 
 pub use act::{Act, Intent, JournalError, OperationKey, Progress};
@@ -463,26 +463,15 @@ impl Journal {
 
     /// Adds the finalizer to an Operation that lacks it: one of an older version, or one whose finalizers somebody edited.
     async fn protect(&self, pass: &Pass, operation: &CachedOperation) -> Result<(), JournalError> {
-        let meta = &operation.0.metadata;
-        let test = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version });
-        let add = match &meta.finalizers {
-            Some(_) => json!({ "op": "add", "path": "/metadata/finalizers/-", "value": names::OPERATION_FINALIZER }),
-            None => json!({ "op": "add", "path": "/metadata/finalizers", "value": [names::OPERATION_FINALIZER] }),
-        };
-        self.patch(pass, operation, json!([test, add])).await
+        let patch = JsonPatch::add_finalizer(&operation.0.metadata, names::OPERATION_FINALIZER);
+        self.patch(pass, operation, patch).await
     }
 
     /// Removes the finalizer, if the Operation still has the version that was decided on: a claim in between keeps the finalizer.
     async fn release(&self, pass: &Pass, operation: &CachedOperation) -> Result<(), JournalError> {
         let meta = &operation.0.metadata;
-        let mut finalizers = meta.finalizers.iter().flatten();
-        let Some(index) = finalizers.position(|name| name == names::OPERATION_FINALIZER) else { return Ok(()) };
-        let path = format!("/metadata/finalizers/{index}");
-        let patch = json!([
-            { "op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version },
-            { "op": "test", "path": path, "value": names::OPERATION_FINALIZER },
-            { "op": "remove", "path": path },
-        ]);
+        let patch = JsonPatch::new().test_version(meta.resource_version.as_deref().unwrap_or_default());
+        let Some(patch) = patch.remove_finalizer(meta, names::OPERATION_FINALIZER) else { return Ok(()) };
         match self.patch(pass, operation, patch).await {
             // Another writer already removed it.
             Err(JournalError::Write(WriteError::Gone(_))) => Ok(()),
@@ -490,12 +479,7 @@ impl Journal {
         }
     }
 
-    async fn patch(
-        &self,
-        pass: &Pass,
-        operation: &CachedOperation,
-        patch: serde_json::Value,
-    ) -> Result<(), JournalError> {
+    async fn patch(&self, pass: &Pass, operation: &CachedOperation, patch: JsonPatch) -> Result<(), JournalError> {
         let (cache, key) = (&self.inner.operations, Key::of(&operation.0));
         match pass.writer().json_patch(cache, &key, patch).await {
             Err(error @ WriteError::Conflict { .. }) => {

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fleetwright_kit::{Cache, Key, Next, Pass, write};
+use fleetwright_kit::{Cache, JsonPatch, Key, Next, Pass, write};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::api::PostParams;
@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use super::net::Address;
 use super::reconciler::{ReconcileError, Reconciler};
 use super::view::SerializedObject;
-use super::workloads::at_version;
 
 /// The taints of a node that is not ready yet, and of an unreachable one.
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -168,8 +167,8 @@ impl NodeReconciler {
             }
         }
         if !write::same(&json!(present), &json!(wanted)) {
-            let change = json!({ "op": "add", "path": "/spec/taints", "value": wanted });
-            pass.writer().json_patch(&self.cache, pass.key(), at_version(&view.version, vec![change])).await?;
+            let patch = JsonPatch::new().test_version(&view.version).add(&["spec", "taints"], wanted);
+            pass.writer().json_patch(&self.cache, pass.key(), patch).await?;
         }
         Ok(())
     }

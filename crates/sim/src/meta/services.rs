@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fleetwright_kit::{Cache, Change, Key, Next, Pass, write};
+use fleetwright_kit::{Cache, Change, JsonPatch, Key, Next, Pass, write};
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -16,7 +16,7 @@ use super::net::Address;
 use super::nodes::Nodes;
 use super::reconciler::{ReconcileError, Reconciler};
 use super::view::{NAMESPACE, PodView, SerializedObject};
-use super::workloads::{at_version, owned_by};
+use super::workloads::owned_by;
 
 /// The controller of Services.
 pub(super) struct Services {
@@ -167,15 +167,16 @@ impl Services {
             return Ok(());
         };
         let now = serde_json::to_value(known.read()).unwrap_or_default();
-        let mut changes = Vec::new();
+        let unchanged = JsonPatch::new().test_version(&known.version);
+        let mut patch = unchanged.clone();
         for (field, wanted) in [("endpoints", json!(endpoints)), ("ports", json!(ports))] {
             let present = if now[field].is_null() { json!([]) } else { now[field].clone() };
             if !write::same(&present, &wanted) {
-                changes.push(json!({ "op": "add", "path": format!("/{field}"), "value": wanted }));
+                patch = patch.add(&[field], wanted);
             }
         }
-        if !changes.is_empty() {
-            pass.writer().json_patch(&self.slices, &key, at_version(&known.version, changes)).await?;
+        if patch != unchanged {
+            pass.writer().json_patch(&self.slices, &key, patch).await?;
         }
         Ok(())
     }

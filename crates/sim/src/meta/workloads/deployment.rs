@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fleetwright_kit::{Cache, Key, Next, Pass, write};
+use fleetwright_kit::{Cache, JsonPatch, Key, Next, Pass, write};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentSpec, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::super::names::digest;
 use super::super::reconciler::{ReconcileError, Reconciler};
 use super::super::view::{OWNER, PodView, SerializedObject};
-use super::{at_version, count, owned_by, part};
+use super::{count, owned_by, part};
 
 const HASH: &str = "pod-template-hash";
 const REVISION: &str = "deployment.kubernetes.io/revision";
@@ -213,15 +213,15 @@ impl Deployments {
         wanted: i32,
         revision: Option<i64>,
     ) -> Result<(), ReconcileError> {
-        let mut changes = Vec::new();
+        let unchanged = JsonPatch::new().test_version(&set.view.version);
+        let mut patch = unchanged.clone();
         if set.counts.wanted != wanted {
-            changes.push(json!({ "op": "replace", "path": "/spec/replicas", "value": wanted }));
+            patch = patch.replace(&["spec", "replicas"], wanted);
         }
         if let Some(revision) = revision.filter(|revision| *revision != set.revision) {
-            changes.push(revise(revision));
+            patch = patch.add(&["metadata", "annotations", REVISION], revision.to_string());
         }
-        if !changes.is_empty() {
-            let patch = at_version(&set.view.version, changes);
+        if patch != unchanged {
             pass.writer().json_patch(&self.sets, &set.key, patch).await?;
         }
         Ok(())
@@ -239,12 +239,12 @@ impl Deployments {
         if annotations.and_then(|all| all.get(REVISION)).is_some_and(|told| *told == revision.to_string()) {
             return Ok(());
         }
-        let change = if annotations.is_some() {
-            revise(revision)
+        let patch = JsonPatch::new().test_version(&view.version);
+        let patch = if annotations.is_some() {
+            patch.add(&["metadata", "annotations", REVISION], revision.to_string())
         } else {
-            json!({ "op": "add", "path": "/metadata/annotations", "value": { REVISION: revision.to_string() } })
+            patch.add(&["metadata", "annotations"], json!({ REVISION: revision.to_string() }))
         };
-        let patch = at_version(&view.version, vec![change]);
         pass.writer().json_patch(&self.deployments, pass.key(), patch).await?;
         Ok(())
     }
@@ -322,11 +322,6 @@ impl Deployments {
         let due = if fresh { now + patience } else { deadline.unwrap_or(now + patience) };
         Ok(if waits { Next::At(due) } else { Next::AwaitChange })
     }
-}
-
-fn revise(revision: i64) -> Value {
-    let path = format!("/metadata/annotations/{}", REVISION.replace('/', "~1"));
-    json!({ "op": "add", "path": path, "value": revision.to_string() })
 }
 
 fn condition(

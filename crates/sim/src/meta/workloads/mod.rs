@@ -10,7 +10,7 @@ use fleetwright_kit::{Key, Pass, WriteError};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::view::PodView;
 use fleetwright_kit::Cache;
@@ -62,10 +62,4 @@ pub(super) fn part(status: &impl serde::Serialize, wanted: &Value) -> Value {
     let now = serde_json::to_value(status).unwrap_or_default();
     let fields = wanted.as_object().into_iter().flatten();
     Value::Object(fields.map(|(name, _)| (name.clone(), now[name].clone())).collect::<Map<_, _>>())
-}
-
-/// A JSON patch that applies only to this resourceVersion.
-pub(super) fn at_version(version: &str, mut changes: Vec<Value>) -> Value {
-    changes.insert(0, json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
-    changes.into()
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fleetwright_kit::{Cache, Key, Next, Pass, write};
+use fleetwright_kit::{Cache, JsonPatch, Key, Next, Pass, write};
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec};
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume,
@@ -17,7 +17,7 @@ use super::super::names::digest;
 use super::super::reconciler::{ReconcileError, Reconciler};
 use super::super::view::{ClaimView, OWNER, PodView, SerializedObject};
 use super::replica_set::soonest;
-use super::{at_version, count, delete, owned_by, part, pod};
+use super::{count, delete, owned_by, part, pod};
 
 const HASH: &str = "controller-revision-hash";
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
@@ -164,8 +164,8 @@ impl StatefulSets {
                     return Ok(());
                 }
                 let owner = json!([owned_by::<StatefulSet>(set, &view.uid)]);
-                let add = json!({ "op": "add", "path": "/metadata/ownerReferences", "value": owner });
-                pass.writer().json_patch(&self.pods, &key, at_version(&pod.version, vec![add])).await?;
+                let patch = JsonPatch::new().test_version(&pod.version).add(&["metadata", "ownerReferences"], owner);
+                pass.writer().json_patch(&self.pods, &key, patch).await?;
             }
         }
         Ok(())
