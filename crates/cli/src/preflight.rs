@@ -135,12 +135,7 @@ mod tests {
 
     #[test]
     fn needs_read_as_kubectl_writes_them() {
-        let rule = PolicyRule {
-            api_groups: Some(vec!["fleetwright.io".into()]),
-            resources: Some(vec!["machines/status".into()]),
-            verbs: vec!["patch".into()],
-            ..PolicyRule::default()
-        };
+        let rule = fleetwright_kit::rights::rule("fleetwright.io", &["machines/status"], &["patch"]);
         let needs = needs(&[rule], Some("fleet"));
         assert_eq!(needs[0].words(), "patch machines.fleetwright.io/status in namespace fleet");
         let review = serde_json::to_value(needs[0].review().expect("a review")).expect("JSON");

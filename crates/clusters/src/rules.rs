@@ -1,5 +1,6 @@
 use fleetwright_api::GROUP;
 use fleetwright_kit::journal::Journal;
+use fleetwright_kit::rights::rule;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
 use crate::access::control_plane_role;
@@ -68,15 +69,5 @@ pub fn rules(account_namespace: &str) -> Rules {
                 ..rule("rbac.authorization.k8s.io", &["clusterroles"], &["bind"])
             },
         ],
-    }
-}
-
-fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
-    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
-    PolicyRule {
-        api_groups: Some(vec![group.to_owned()]),
-        resources: Some(owned(resources)),
-        verbs: owned(verbs),
-        ..PolicyRule::default()
     }
 }

@@ -26,6 +26,7 @@ pub mod pass;
 pub mod patch;
 pub mod queue;
 pub mod random;
+pub mod rights;
 pub mod serve;
 pub mod telemetry;
 pub mod waker;

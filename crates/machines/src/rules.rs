@@ -1,5 +1,6 @@
 use fleetwright_api::GROUP;
 use fleetwright_kit::journal::Journal;
+use fleetwright_kit::rights::rule;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
 use crate::join;
@@ -41,14 +42,4 @@ pub fn rules() -> Rules {
     // The namespace's uid identifies the API server. A Role in a namespace grants its own Namespace, too.
     tokens.push(rule("", &["namespaces"], &["get"]));
     Rules { namespaced, tokens, cluster }
-}
-
-fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
-    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
-    PolicyRule {
-        api_groups: Some(vec![group.to_owned()]),
-        resources: Some(owned(resources)),
-        verbs: owned(verbs),
-        ..PolicyRule::default()
-    }
 }

@@ -1,4 +1,5 @@
 use fleetwright_api::GROUP;
+use fleetwright_kit::rights::rule;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
 /// The rights of the operator: the least that it needs.
@@ -25,15 +26,5 @@ pub fn rules() -> Rules {
         ],
         lease: vec![rule("coordination.k8s.io", &["leases"], &["get", "watch", "create", "update"])],
         cluster: vec![rule("", &["nodes"], &["get", "list", "watch", "patch"])],
-    }
-}
-
-fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
-    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
-    PolicyRule {
-        api_groups: Some(vec![group.to_owned()]),
-        resources: Some(owned(resources)),
-        verbs: owned(verbs),
-        ..PolicyRule::default()
     }
 }

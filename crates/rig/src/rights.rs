@@ -201,16 +201,12 @@ async fn create<K: Clone + Debug + Resource + Serialize + DeserializeOwned>(api:
 
 #[cfg(test)]
 mod tests {
+    use fleetwright_kit::rights::rule;
+
     use super::*;
 
     fn rules() -> Vec<PolicyRule> {
-        let rule = |group: &str, resource: &str, verbs: &[&str]| PolicyRule {
-            api_groups: Some(vec![group.to_owned()]),
-            resources: Some(vec![resource.to_owned()]),
-            verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
-            ..PolicyRule::default()
-        };
-        vec![rule("", "pods", &["list", "watch"]), rule("fleetwright.io", "machines/status", &["patch"])]
+        vec![rule("", &["pods"], &["list", "watch"]), rule("fleetwright.io", &["machines/status"], &["patch"])]
     }
 
     fn judged(paths: &[(&str, &str)]) -> Result<()> {

@@ -10,6 +10,7 @@ use fleetwright_api::{
 use fleetwright_apiserver::Config;
 use fleetwright_clusters::Options;
 use fleetwright_kit::metrics::Metrics;
+use fleetwright_kit::rights::rule;
 use fleetwright_kit::{Clock, Operator, Settings};
 use fleetwright_lab::{ServerKind, Target, define};
 use fleetwright_plan::cluster::networks::{MetaNetworks, UNKNOWN_NETWORKS};
@@ -17,7 +18,6 @@ use fleetwright_rig::rights::grant_in;
 use fleetwright_sim::meta::{Meta, MetaConfig, service_network};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, Namespace};
-use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -263,12 +263,8 @@ impl TestFleet {
 
 /// Somebody who may write Clusters and nothing else.
 pub async fn cluster_writer(world: &TestFleet) -> Client {
-    let rule = PolicyRule {
-        api_groups: Some(vec![fleetwright_api::GROUP.to_owned()]),
-        resources: Some(vec!["clusters".to_owned()]),
-        verbs: ["get", "list", "watch", "create", "update", "patch", "delete"].map(str::to_owned).to_vec(),
-        ..PolicyRule::default()
-    };
+    let verbs = ["get", "list", "watch", "create", "update", "patch", "delete"];
+    let rule = rule(fleetwright_api::GROUP, &["clusters"], &verbs);
     grant_in(&world.client, FLEET, "eve", &[rule]).await.unwrap();
     world.client_as("eve").await
 }

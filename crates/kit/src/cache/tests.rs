@@ -383,7 +383,6 @@ mod following {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_namespace_that_may_not_be_read_holds_up_no_other_one() -> Result<()> {
         use fleetwright_rig::rights::{grant_everywhere, grant_in};
-        use k8s_openapi::api::rbac::v1::PolicyRule;
 
         let server = Target::embedded().await?;
         let admin = server.admin();
@@ -391,12 +390,7 @@ mod following {
             namespace(&admin, name, if name == "keys" { "none" } else { "blue" }).await?;
             put(&admin, name, "first").await?;
         }
-        let rule = |resource: &str| PolicyRule {
-            api_groups: Some(vec![String::new()]),
-            resources: Some(vec![resource.to_owned()]),
-            verbs: vec!["list".to_owned(), "watch".to_owned()],
-            ..PolicyRule::default()
-        };
+        let rule = |resource: &str| crate::rights::rule("", &[resource], &["list", "watch"]);
         grant_everywhere(&admin, "reader", &[rule("namespaces")]).await?;
         for name in ["keys", "one"] {
             grant_in(&admin, name, "reader", &[rule("configmaps")]).await?;

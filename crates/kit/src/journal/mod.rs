@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_api::{
-    Operation, OperationPhase, OperationPolicy, OperationPolicySpec, OperationPolicyStatus, OperationSpec,
+    GROUP, Operation, OperationPhase, OperationPolicy, OperationPolicySpec, OperationPolicyStatus, OperationSpec,
     OperationStatus, Span, condition, names,
 };
 use fleetwright_plan::gate::{self, GateAnswer, Population};
@@ -53,6 +53,7 @@ use crate::cache::FullObject;
 use crate::client::{CallError, retry_after};
 use crate::events::{Level, reference};
 use crate::operator::Triggers;
+use crate::rights::rule;
 use crate::{Budget, Cache, Change, JsonPatch, Key, Operator, Pass, Source, View, WriteError};
 use attempts::Attempts;
 
@@ -226,17 +227,11 @@ impl Journal {
 
     /// The RBAC rules that a journal needs in its namespace.
     pub fn rules() -> Vec<PolicyRule> {
-        let rule = |resource: &str, verbs: &[&str]| PolicyRule {
-            api_groups: Some(vec![fleetwright_api::GROUP.to_owned()]),
-            resources: Some(vec![resource.to_owned()]),
-            verbs: verbs.iter().map(|&verb| verb.to_owned()).collect(),
-            ..PolicyRule::default()
-        };
         vec![
-            rule("operations", &["get", "list", "watch", "create", "patch", "delete"]),
-            rule("operations/status", &["patch"]),
-            rule("operationpolicies", &["get", "list", "watch"]),
-            rule("operationpolicies/status", &["patch"]),
+            rule(GROUP, &["operations"], &["get", "list", "watch", "create", "patch", "delete"]),
+            rule(GROUP, &["operations/status"], &["patch"]),
+            rule(GROUP, &["operationpolicies"], &["get", "list", "watch"]),
+            rule(GROUP, &["operationpolicies/status"], &["patch"]),
         ]
     }
 

@@ -13,6 +13,7 @@ use fleetwright_apiserver::{Config, Handle, Server};
 use fleetwright_kit::client::Fence;
 use fleetwright_kit::leader::{Leader, Leading, Lease, LeaseLost};
 use fleetwright_kit::metrics::Metrics;
+use fleetwright_kit::rights::rule;
 use fleetwright_kit::{Clock, Random};
 use fleetwright_lab::Target;
 use fleetwright_rig::rights::grant_in;
@@ -20,7 +21,6 @@ use futures::FutureExt;
 use http::{Request, Response};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease as Record;
-use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::Api;
 use kube::client::Body;
 use tokio::sync::{oneshot, watch};
@@ -544,12 +544,7 @@ async fn on(target: Target) {
 /// In real time, with exactly the permissions that the module's page names.
 async fn handed_over(target: &Target) {
     let (admin, client) = (target.admin(), target.client_as("operator", &[]).await.unwrap());
-    let rule = PolicyRule {
-        api_groups: Some(vec!["coordination.k8s.io".to_owned()]),
-        resources: Some(vec!["leases".to_owned()]),
-        verbs: ["get", "create", "update", "watch"].map(str::to_owned).to_vec(),
-        ..PolicyRule::default()
-    };
+    let rule = rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "watch"]);
     grant_in(&admin, "default", "operator", &[rule]).await.unwrap();
     let clock = Clock::system();
     let second = Duration::from_secs(1);

@@ -13,6 +13,7 @@ mod requests;
 mod tokens;
 pub(crate) mod view;
 
+use fleetwright_kit::rights::rule;
 use fleetwright_kit::{Budget, Cache, Controller, Key, Operator, Options, Source};
 use fleetwright_plan::join::{CLIENT_SIGNER, SERVING_SIGNER};
 use k8s_openapi::api::rbac::v1::PolicyRule;
@@ -122,16 +123,6 @@ pub fn rules() -> Rules {
             // Events about a request, which has no namespace, are stored in the namespace default; those about a Machine, in its own.
             rule("", &["events"], &["create"]),
         ],
-    }
-}
-
-fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
-    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
-    PolicyRule {
-        api_groups: Some(vec![group.to_owned()]),
-        resources: Some(owned(resources)),
-        verbs: owned(verbs),
-        ..PolicyRule::default()
     }
 }
 

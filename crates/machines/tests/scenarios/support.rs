@@ -12,6 +12,7 @@ use fleetwright_api::{
     condition, crds, names,
 };
 use fleetwright_kit::leader::Lease;
+use fleetwright_kit::rights::rule;
 use fleetwright_kit::{Budget, Operator, Settings};
 use fleetwright_lab::ServerKind;
 use fleetwright_machines::Options;
@@ -27,7 +28,7 @@ use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, PolicyRule};
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -83,12 +84,7 @@ pub const TOKENS: &str = "kube-system";
 /// Gives a user the rights that an installation gives the operator, except one, and waits until the API server enforces them.
 async fn grant(harness: &Harness, user: &'static str, missing: Option<&Right>) -> Result<()> {
     let (admin, rules) = (harness.admin(), fleetwright_machines::rules());
-    let lease = PolicyRule {
-        api_groups: Some(vec!["coordination.k8s.io".to_owned()]),
-        resources: Some(vec!["leases".to_owned()]),
-        verbs: ["get", "watch", "create", "update"].map(str::to_owned).into(),
-        ..PolicyRule::default()
-    };
+    let lease = rule("coordination.k8s.io", &["leases"], &["get", "watch", "create", "update"]);
     let namespaced = [without(BESIDE_MACHINES, &rules.namespaced, missing), vec![lease]].concat();
     grant_in(&admin, harness.namespace(), user, &namespaced).await?;
     grant_in(&admin, TOKENS, user, &without(TOKENS, &rules.tokens, missing)).await?;
