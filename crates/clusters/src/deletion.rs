@@ -158,8 +158,8 @@ pub async fn end(
             }
             // A later cluster of the same name gets keys of its own.
             let copy = Key::new(&caches.keys, &names.sealed_keys());
-            if caches.secrets.get(&copy).is_some() {
-                pass.writer().delete_by_name::<Secret>(&copy).await?;
+            if let Some(sealed) = caches.secrets.get(&copy) {
+                pass.writer().delete_uid::<Secret>(&copy, &sealed.uid, PropagationPolicy::Background).await?;
             }
             let patch = JsonPatch::new().remove_finalizer(&cluster.0.metadata, names::CLUSTER_FINALIZER);
             let Some(patch) = patch else { return Ok(true) };

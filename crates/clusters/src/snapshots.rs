@@ -116,12 +116,15 @@ impl SnapshotSecrets<'_> {
             },
             "data": { SEALED_DATA: ByteString(sealed) },
         });
-        // The resourceVersion is the precondition: a person who restores a key into the Secret at this moment must not be overwritten.
+        // A person who restores the Secret, or a key into it, at this moment must not be overwritten.
+        let at = Key::new(&self.names.namespace, CLUSTER_KEYS);
         if let Some(version) = version {
             body["metadata"]["resourceVersion"] = version.into();
+            self.pass.writer().apply(&self.caches.secrets, &at, &body).await?;
+        } else if !self.pass.writer().create_in(&self.caches.secrets, &parsed(&body, CLUSTER_KEYS)?).await? {
+            let (what, message) = (format!("Secret {at}"), "another writer created it".to_owned());
+            return Err(WriteError::Conflict { what, message }.into());
         }
-        let at = Key::new(&self.names.namespace, CLUSTER_KEYS);
-        self.pass.writer().apply(&self.caches.secrets, &at, &body).await?;
         Ok(())
     }
 

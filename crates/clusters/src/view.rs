@@ -222,6 +222,8 @@ impl<K> ClusterOwned for ObjectView<K> {
 #[derive(Debug)]
 pub struct SecretView {
     cluster: Option<Box<str>>,
+    /// Its uid.
+    pub uid: Box<str>,
     /// The certificate in `tls.crt`.
     pub certificate: Option<Certificate>,
     /// Whether the key in `tls.key` belongs to the certificate.
@@ -250,6 +252,7 @@ impl View for SecretView {
         let copied = object.annotations().contains_key(names::SOURCE_HASH);
         let sealed = object.annotations().get(names::SEALED).and_then(|says| serde_json::from_str(says).ok());
         let name = object.name_any();
+        let uid = object.metadata.uid.unwrap_or_default().into();
         let data = object.data.unwrap_or_default();
         let values = || data.iter().map(|(key, value)| (key.as_str(), value.0.as_slice()));
         let copy = copied.then(|| digest(values()).into());
@@ -267,6 +270,7 @@ impl View for SecretView {
             certificate.as_ref().zip(text("tls.key")).is_some_and(|(certificate, key)| certificate.is_of_key(key));
         Self {
             cluster,
+            uid,
             key_matches,
             trusts: text("ca.crt").map(Into::into),
             first_end,

@@ -7,7 +7,15 @@
 //! | [`Writer::create`], [`Writer::create_in`], [`Writer::create_for_uid`] | no object has that name |
 //! | [`Writer::delete`] | uid and resourceVersion |
 //! | [`Writer::delete_uid`], [`Writer::hurry`] | uid |
-//! | [`Writer::apply`], [`Writer::delete_all`], [`Writer::delete_by_name`] | none: their docs say when that is safe |
+//! | [`Writer::apply`], [`Writer::delete_all`], [`Writer::delete_by_name`] | none |
+//!
+//! The callers of the last three, and why they are safe without a precondition:
+//! - `apply`: the workloads, Services, NetworkPolicies, PodDisruptionBudgets and ConfigMaps of a control plane, its renewed leaf certificates, and its copies
+//!   of the Secrets that the Cluster refers to. The caller computes the content without the live object, so it can lose no change that it should have kept, and the
+//!   namespace is the one whose uid the status of the Cluster records. Only the Secret with a cluster's keys for snapshots keeps keys of the live object:
+//!   its body has the resourceVersion, and it is created with [`Writer::create_in`].
+//! - `delete_all`: the workloads and volume claims of a Cluster with a deletionTimestamp, in that namespace. Objects created since the decision must be deleted too.
+//! - `delete_by_name`: the Secret of a bootstrap token. The operator may not read it, so its uid is unknown after a restart; its name is random and not reused.
 
 use std::time::Duration;
 
@@ -411,9 +419,8 @@ impl Writer {
 
     /// Deletes the object of that name, whatever its uid; `Ok(false)` if there is none. Everything whose uid is known is deleted with [`Writer::delete_uid`].
     ///
-    /// There is no precondition. That is safe only if the name identifies the owner. It is meant for two Secrets: a bootstrap token, which the operator may not
-    /// read and whose random name is not reused; and the sealed copy of the keys of a deleted cluster, whose finalizer still prevents another Cluster of that
-    /// name. The operator seals the keys again if a copy is missing.
+    /// There is no precondition. That is safe only if the name identifies the object, such as the random name of a bootstrap token, which the operator may not
+    /// read.
     ///
     /// # Errors
     /// See [`WriteError`].
