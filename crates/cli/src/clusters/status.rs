@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use anyhow::bail;
-use fleetwright_api::{Cluster, ClusterComponentStatus, ClusterStatus, ControlPlaneComponent, Status};
+use fleetwright_api::{Cluster, ClusterComponentStatus, ClusterStatus, Status};
 use jiff::Timestamp;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 
 use super::health::{self, HEALTHY_RANK, of_component, of_replica, sign, summary, version};
 use super::{SelectedCluster, recent_events};
+use crate::explanation::tree::replica_state;
 use crate::output::Format;
 use crate::terminal_text::{ago, conditions, line, table};
 use crate::watch::{self, KindPrinter};
@@ -119,7 +120,7 @@ fn components(components: &[ClusterComponentStatus], now: Timestamp) -> String {
         let sign = sign(of_component(component));
         rows.push(vec![
             format!("  {sign} {}", component.component),
-            version(component),
+            version(component.observed.as_deref(), component.desired.as_deref()),
             format!("{ready}/{} ready", component.replicas.len()),
         ]);
         let mut sorted: Vec<_> = component.replicas.iter().collect();
@@ -128,26 +129,12 @@ fn components(components: &[ClusterComponentStatus], now: Timestamp) -> String {
             rows.push(vec![
                 format!("    {} {}", health::sign(of_replica(component.component, replica)), line(&replica.name)),
                 line(replica.version.as_deref().unwrap_or("-")),
-                replica_says(component.component, replica, now),
+                replica_state(component.component.binary(), replica.ready, replica.proven, now),
                 line(&replica.message),
             ]);
         }
     }
     format!("\nComponents:\n{}", table(&rows))
-}
-
-/// Whether a replica is ready, and the time of its proof, if this component has proofs.
-pub(super) fn replica_says(
-    component: ControlPlaneComponent,
-    replica: &fleetwright_api::ReplicaStatus,
-    now: Timestamp,
-) -> String {
-    let ready = if replica.ready { "ready" } else { "not ready" };
-    match replica.proven {
-        Some(at) => format!("{ready}, verified {} ago", ago(at, now)),
-        None if component == ControlPlaneComponent::Apiserver => format!("{ready}, not verified"),
-        None => ready.to_owned(),
-    }
 }
 
 fn extensions(status: &ClusterStatus) -> String {

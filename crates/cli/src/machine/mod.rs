@@ -13,7 +13,6 @@ mod status;
 use clap::Subcommand;
 
 pub(crate) use self::import::label;
-pub(crate) use self::status::{is_problem, summary};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -3,13 +3,15 @@
 use std::fmt::Write as _;
 
 use anyhow::bail;
-use fleetwright_api::{Component, ComponentState, Machine, MachineStatus, Phase, Status, condition, names};
+use fleetwright_api::{Component, ComponentState, Machine, MachineStatus, condition, names};
+use fleetwright_plan::explain::machine_health::{self, is_problem, rank};
 use jiff::{SignedDuration, Timestamp};
 use kube::Api;
 use kube::runtime::watcher;
 
 use super::select;
 use crate::cluster::{Cluster, ClusterArgs};
+use crate::explanation::tree;
 use crate::output::Format;
 use crate::target;
 use crate::terminal_text::{ago, conditions, cut, line, table};
@@ -95,75 +97,23 @@ async fn go_on(args: &Args, cluster: &Cluster, namespace: &str, shown: &[Machine
     watch::changes(api, config, shown, KindPrinter { summary, is_problem, only_problems: args.problems }).await
 }
 
-/// Machines of this rank or a higher one have no problem.
-const FINE: u8 = 6;
-
-/// The rank of a machine, the worst first.
-fn rank(machine: &Machine) -> u8 {
-    let Some(status) = &machine.status else { return FINE + 1 };
-    let is_false =
-        |type_: &str| condition(&status.conditions, type_).is_some_and(|condition| condition.status == Status::False);
-    let any = |state: ComponentState| status.components.iter().any(|component| component.state == state);
-    match status.phase {
-        _ if is_false(names::HOST_KEY_TRUSTED) || is_false(names::HOST_OWNED) => 0,
-        Some(Phase::Lost) => 1,
-        _ if any(ComponentState::Failed) || any(ComponentState::RolledBack) => 2,
-        Some(Phase::Degraded | Phase::Repairing) => 3,
-        _ if any(ComponentState::Drifted) => 4,
-        _ if is_false(names::REACHABLE) => 5,
-        Some(Phase::Deleting) => FINE,
-        Some(Phase::Converging | Phase::Claimed) | None => FINE + 1,
-        Some(Phase::Ready | Phase::Idle) => FINE + 2,
-    }
-}
-
-/// Whether the machine needs attention.
-pub(crate) fn is_problem(machine: &Machine) -> bool {
-    rank(machine) < FINE
-}
-
 fn phase(machine: &Machine) -> String {
-    let phase =
-        machine.status.as_ref().and_then(|status| status.phase).map_or("-".to_owned(), |phase| format!("{phase:?}"));
-    if machine.spec.paused { format!("{phase},Paused") } else { phase }
+    let phase = machine.status.as_ref().and_then(|status| status.phase).map(|phase| format!("{phase:?}"));
+    tree::phase(phase.as_deref(), machine.spec.paused)
 }
 
 /// The number of components in sync, of all components.
 fn packages(machine: &Machine) -> String {
-    let components = machine.status.as_ref().map(|status| status.components.as_slice()).unwrap_or_default();
-    let ready = components.iter().filter(|component| component.state == ComponentState::Ready).count();
-    format!("{ready}/{}", machine.spec.packages.len().max(components.len()))
+    let (ready, all) = machine_health::packages(machine);
+    format!("{ready}/{all}")
 }
 
 /// The state of the machine in a line: the problem, else the running work.
 fn what(machine: &Machine) -> String {
-    let Some(status) = &machine.status else { return "no status yet; check that the operators are running".to_owned() };
-    let said = |type_: &str| {
-        let condition = condition(&status.conditions, type_).filter(|condition| condition.status == Status::False)?;
-        Some(format!("{}: {}", condition.reason, condition.message))
-    };
-    let worst = status
-        .components
-        .iter()
-        .find(|component| matches!(component.state, ComponentState::Failed | ComponentState::RolledBack));
-    let progress = status.progress.as_ref().map(|progress| match progress.message.as_str() {
-        "" => progress.step.clone(),
-        message => format!("{}: {message}", progress.step),
-    });
-    let text = said(names::HOST_KEY_TRUSTED)
-        .or_else(|| said(names::HOST_OWNED))
-        .or_else(|| {
-            worst.map(|component| format!("{} {:?}: {}", component.component, component.state, component.message))
-        })
-        .or_else(|| said(names::REACHABLE))
-        .or(progress)
-        .or_else(|| said(names::PACKAGES_READY))
-        .or_else(|| said(names::IN_SYNC))
-        .or_else(|| said(names::SCHEDULABLE));
-    line(&text.unwrap_or_default())
+    line(&machine_health::message(machine))
 }
 
-pub(crate) fn summary(machine: &Machine) -> String {
+fn summary(machine: &Machine) -> String {
     let text = format!("{} {} {}", phase(machine), packages(machine), what(machine));
     cut(text.trim_end(), 160)
 }

@@ -164,6 +164,11 @@ async fn clusters_are_told(target: Target) {
     let out = place.run(&["cluster", "tree", "good"]).await.ok();
     assert!(out.contains("├─ ✗ machines  0/1 ready\n│  └─ ✗ machine/host-1  Lost"), "{out}");
     assert!(out.contains("✓ apiserver-a"), "a cluster that is named is unfolded: {out}");
+    let out = place.run(&["cluster", "tree", "-o", "json"]).await.ok();
+    let trees: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((&trees[0]["object"]["name"], &trees[0]["health"]), (&json!("lost"), &json!("Unhealthy")), "{out}");
+    let out = place.run(&["cluster", "tree", "good", "-o", "yaml"]).await.ok();
+    assert!(out.contains("kind: Tree") && out.contains("name: host-1"), "{out}");
 
     let out = place.run(&["why", "cluster/lost"]).await.ok();
     for said in [

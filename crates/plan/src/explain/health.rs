@@ -5,12 +5,13 @@ use fleetwright_api::{
     Cluster, ClusterComponentStatus, ClusterPhase, Condition, ControlPlaneComponent, ExtensionStatus, FailedChange,
     ReplicaStatus, Status, condition,
 };
+use serde::Serialize;
 
 /// Ranks below this one need attention.
 pub const HEALTHY_RANK: u8 = 6;
 
 /// How a cluster or a part of it stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Health {
     /// It needs attention.
     Unhealthy,
@@ -95,6 +96,22 @@ pub fn is_protected(cluster: &Cluster) -> bool {
 pub fn failed(cluster: &Cluster) -> Option<&FailedChange> {
     let failed = cluster.status.as_ref()?.failed.as_ref()?;
     (failed.package_version == cluster.spec.package_version).then_some(failed)
+}
+
+/// The state of a cluster in a line: the problem, else the running work.
+pub fn message(cluster: &Cluster) -> String {
+    let Some(status) = &cluster.status else { return "no status yet; check that the operators are running".to_owned() };
+    let wrong = problems(cluster).first().map(|condition| format!("{}: {}", condition.reason, condition.message));
+    let failed = failed(cluster).map(|failed| format!("{} failed: {}", failed.package_version, failed.message));
+    let now = status.progress.as_ref().map(|progress| match progress.message.as_str() {
+        "" => progress.step.clone(),
+        message => format!("{}: {message}", progress.step),
+    });
+    let waits = status.waiting_for.as_ref().map(|waiting| format!("waiting for: {waiting}"));
+    let soaks = status.emulates.as_ref().map(|minor| format!("emulates {minor}, rollback is possible"));
+    let unseen = status.observed_generation.zip(cluster.metadata.generation).filter(|(seen, is)| seen < is);
+    let unseen = unseen.map(|_| "the last change of the spec is not processed yet".to_owned());
+    wrong.or(failed).or(now).or(waits).or(unseen).or(soaks).unwrap_or_default()
 }
 
 /// Status of its components.

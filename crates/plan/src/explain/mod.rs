@@ -1,9 +1,12 @@
-//! Why an object is not in its end state, as data. `fleetwright why` prints it; its `-o json` has this shape, which docs/reference/json.md describes.
+//! Why an object is not in its end state, what would be done to it, and what it consists of, as data. `fleetwright why`, `machine plan`, `cluster plan`
+//! and `cluster tree` print this data as text; their `-o json` has this shape, which docs/reference/json.md describes.
 
 mod cluster;
 pub mod health;
 mod machine;
+pub mod machine_health;
 mod plan;
+mod tree;
 
 use std::collections::BTreeSet;
 
@@ -14,6 +17,7 @@ use serde::Serialize;
 pub use cluster::cluster;
 pub use machine::{Schedulability, host, node_name, schedulability, waits};
 pub use plan::{ClusterDetails, Deviation, MachineDetails, Obstacles, Plan, Step};
+pub use tree::{Part, Tree, TreeNode};
 
 /// Why an object is or is not in its end state.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -249,6 +253,46 @@ mod tests {
         }
     }
 
+    /// Every part with every field.
+    fn full_tree() -> Tree {
+        let (string, text) = (|| "x".to_owned(), || Some("x".to_owned()));
+        let parts = [
+            Part::Condition { name: string(), reason: string(), message: string() },
+            Part::Problem { message: string() },
+            Part::Component { name: string(), observed: text(), desired: text(), ready_replicas: 1, replicas: 1 },
+            Part::Replica {
+                name: string(),
+                component: string(),
+                version: text(),
+                ready: true,
+                verified: Some(Timestamp::UNIX_EPOCH),
+                message: string(),
+            },
+            Part::Extension { name: string(), reason: string(), message: string() },
+            Part::Machines { ready_machines: 1, machines: 1 },
+            Part::Machine {
+                name: string(),
+                phase: text(),
+                paused: true,
+                ready_packages: 1,
+                packages: 1,
+                message: string(),
+            },
+        ];
+        let node = |part| TreeNode { health: health::Health::Healthy, part, parts: Vec::new() };
+        Tree {
+            api_version: string(),
+            kind: "Tree",
+            object: subject(),
+            health: health::Health::Healthy,
+            phase: text(),
+            paused: true,
+            package_version: string(),
+            message: string(),
+            parts: parts.map(node).into(),
+        }
+    }
+
     fn subject() -> Subject {
         Subject { kind: "Cluster", namespace: "fleet".to_owned(), name: "blue".to_owned() }
     }
@@ -332,6 +376,7 @@ mod tests {
         let mut found = BTreeSet::new();
         keys(&json, &mut found);
         keys(&json!(plan), &mut found);
+        keys(&json!(full_tree()), &mut found);
         let reference = include_str!("../../../../docs/reference/json.md");
         let missing: Vec<_> = found.iter().filter(|key| !reference.contains(&format!("`{key}"))).collect();
         assert!(missing.is_empty(), "docs/reference/json.md lacks {missing:?}");

@@ -1,4 +1,6 @@
-//! Explanations as text.
+//! Explanations, plans and trees as text. Their data is in `fleetwright_plan::explain`.
+
+pub(crate) mod tree;
 
 use std::fmt::Write as _;
 
