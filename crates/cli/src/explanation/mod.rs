@@ -1,5 +1,6 @@
 //! Explanations, plans and trees as text. Their data is in `fleetwright_plan::explain`.
 
+pub(crate) mod plan;
 pub(crate) mod tree;
 
 use std::fmt::Write as _;

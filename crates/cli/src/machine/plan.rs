@@ -1,12 +1,11 @@
 //! `fleetwright machine plan`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use fleetwright_api::{Disruption, Drift, Machine};
+use fleetwright_api::{Disruption, Machine};
 use fleetwright_machines::{DrainPreview, preview_drain};
 use fleetwright_plan::explain::{Deviation, MachineDetails, Obstacles, Plan, node_name};
 use fleetwright_plan::join::{Binding, RegisteredNode, bind, not_bound};
@@ -16,7 +15,7 @@ use fleetwright_plan::machine::{
 };
 use fleetwright_plan::package::Rendered;
 use fleetwright_plan::skew::{self, Minor};
-use fleetwright_wire::{Observation, Observe, Owner, plural};
+use fleetwright_wire::{Observation, Observe, Owner};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -28,8 +27,9 @@ use super::package_sources::PackageCatalog;
 use super::reach::{self, HostConnector, ReachArgs};
 use super::select::MachineSelection;
 use crate::cluster::{Cluster, ClusterArgs, is_not_found};
+use crate::explanation;
 use crate::output::Output;
-use crate::terminal_text::{line, table};
+use crate::terminal_text::line;
 
 /// The number of hosts observed concurrently.
 const AT_ONCE: usize = 64;
@@ -71,9 +71,6 @@ struct MachinePlan {
     node: Option<String>,
     /// The effects of a drain on the pods, if one is needed; or the reason why they are not known.
     drain: Result<DrainPreview, String>,
-    paused: bool,
-    /// Whether drift is only reported.
-    reports: bool,
     held: Vec<String>,
     /// Packages that the API server does not support: reason, and what to do.
     refused: Vec<(&'static str, String)>,
@@ -96,16 +93,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         });
         let work = machines.iter().map(|machine| plan(args, &cluster, &shelf, way.as_ref(), machine, server));
         let planned: Vec<MachinePlan> = futures::stream::iter(work).buffered(AT_ONCE).collect().await;
+        let plans: Vec<_> = planned.iter().map(data).collect();
         let text = match args.output {
-            Output::Text => shown(&planned),
-            Output::Json => serde_json::to_string_pretty(&planned.iter().map(data).collect::<Vec<_>>())? + "\n",
-            Output::Yaml => crate::yaml::documents(&planned.iter().map(|one| json!(data(one))).collect::<Vec<_>>())?,
+            Output::Text => explanation::plan::machines(&plans),
+            Output::Json => serde_json::to_string_pretty(&plans)? + "\n",
+            Output::Yaml => crate::yaml::documents(&plans.iter().map(|plan| json!(plan)).collect::<Vec<_>>())?,
         };
         crate::print(&text)?;
-        let unknown = planned.iter().filter(|planned| planned.steps.is_err()).count();
+        let unknown = plans.iter().filter(|plan| plan.steps.is_none()).count();
         match unknown {
             0 => Ok(()),
-            1 if planned.len() == 1 => bail!("cannot compute the steps"),
+            1 if plans.len() == 1 => bail!("cannot compute the steps"),
             1 => bail!("cannot compute the steps of 1 machine"),
             many => bail!("cannot compute the steps of {many} machines"),
         }
@@ -126,8 +124,6 @@ async fn plan(
         deviations: vec![],
         node: None,
         drain: Ok(DrainPreview::default()),
-        paused: machine.spec.paused,
-        reports: machine.spec.drift == Drift::Report,
         held: vec![],
         refused: vec![],
         by_version: vec![],
@@ -279,121 +275,14 @@ pub(crate) async fn node(cluster: &Cluster, machine: &Machine) -> anyhow::Result
     }
 }
 
-fn shown(planned: &[MachinePlan]) -> String {
-    let mut out = String::new();
-    for (at, one) in planned.iter().enumerate() {
-        if at > 0 {
-            out.push('\n');
-        }
-        let name = one.machine.name_any();
-        let steps = match &one.steps {
-            Err(why) => {
-                let _ = writeln!(out, "machine/{name}: cannot compute the steps\n  {}", line(why));
-                continue;
-            }
-            Ok(steps) => steps,
-        };
-        match steps.len() {
-            0 => drop(writeln!(out, "machine/{name}: nothing to do")),
-            1 => drop(writeln!(out, "machine/{name}: 1 step")),
-            many => drop(writeln!(out, "machine/{name}: {many} steps")),
-        }
-        let rows: Vec<_> = steps
-            .iter()
-            .enumerate()
-            .map(|(at, step)| {
-                vec![format!("  {}.", at + 1), step.text(), format!("{:?}", step.disruption), line(&step.why)]
-            })
-            .collect();
-        out.push_str(&table(&rows));
-        for (step, change) in steps.iter().flat_map(|step| step.changes.iter().map(move |change| (step, change))) {
-            let digest = |digest: &Option<String>| digest.as_deref().map_or("none".to_owned(), line);
-            let (what, from, to) = (line(&change.what), digest(&change.from), digest(&change.to));
-            let _ = writeln!(out, "     {}: {what} changes: {from} → {to}", step.component);
-        }
-        for Deviation { component, message: text } in &one.deviations {
-            let _ = writeln!(out, "     {component}: {text}");
-        }
-        if one.reports && steps.is_empty() && !one.deviations.is_empty() {
-            out.push_str("  This is drift, which is only reported (spec.drift is Report)\n");
-        }
-        out.push_str(&disrupts(one, steps));
-        for component in &one.held {
-            let _ = writeln!(
-                out,
-                "  {component} failed and is not tried again; to retry: fleetwright machine retry {name}"
-            );
-        }
-        for (reason, message) in &one.refused {
-            let _ = writeln!(out, "  Refused: {reason}: {}", line(message));
-        }
-        if !one.not_compared.is_empty() {
-            let files = one.not_compared.iter().map(|file| line(file)).collect::<Vec<_>>().join(", ");
-            let _ = writeln!(
-                out,
-                "  Not compared, because the content comes from a Secret: {files}; --observe checks the host"
-            );
-        }
-        if !one.by_version.is_empty() {
-            let components = one.by_version.join(", ");
-            let _ = writeln!(
-                out,
-                "  Compared by version only, because an earlier operator recorded nothing else: {components}; --observe checks the host"
-            );
-        }
-        if one.paused && !steps.is_empty() {
-            let _ = writeln!(out, "  The machine is paused: no step runs until fleetwright machine resume {name}");
-        }
-    }
-    out
-}
-
-/// The impact of the most disruptive step.
-fn disrupts(one: &MachinePlan, steps: &[PlannedStep]) -> String {
-    let worst = steps.iter().map(|step| step.disruption).max().unwrap_or_default();
-    let Some(node) = one.node.as_ref().filter(|_| worst > Disruption::None) else {
-        let boots = worst == Disruption::Reboot;
-        return if boots {
-            "  Disrupts: the host reboots; it is not a Node, so nothing is drained\n".to_owned()
-        } else {
-            String::new()
-        };
-    };
-    let some = |pods: &[String]| {
-        let first = pods.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
-        let more = if pods.len() > 5 { format!(" and {} more", pods.len() - 5) } else { String::new() };
-        format!("{}: {first}{more}", plural(pods.len(), "pod"))
-    };
-    let evicted = match &one.drain {
-        Err(error) => format!("its pods could not be listed: {}", line(error)),
-        Ok(drain) if drain.evicted.is_empty() => "no pods are evicted".to_owned(),
-        Ok(drain) => format!("evicted {}", some(&drain.evicted)),
-    };
-    let blocking = one.drain.iter().flat_map(|drain| &drain.blocking);
-    let blocking: String =
-        blocking.map(|(pod, why)| format!("  Blocks the drain: pod {}: {}\n", line(pod), line(why))).collect();
-    match worst {
-        Disruption::Restart => {
-            format!("  Disrupts: in one window the Node {node} is closed to new pods; those on it stay\n")
-        }
-        Disruption::Drain => {
-            format!("  Disrupts: in one window the Node {node} is closed and drained; {evicted}\n{blocking}")
-        }
-        _ => {
-            format!(
-                "  Disrupts: in one window the Node {node} is closed and drained, and the host reboots; {evicted}\n{blocking}"
-            )
-        }
-    }
-}
-
-/// The plan as data for JSON output.
+/// The plan as data.
 fn data(planned: &MachinePlan) -> Plan {
     let details = MachineDetails {
         node: planned.node.clone(),
         evicted_pods: planned.drain.as_ref().map(|drain| drain.evicted.clone()).unwrap_or_default(),
         pods_error: planned.drain.as_ref().err().cloned(),
         deviations: planned.deviations.clone(),
+        drift: planned.machine.spec.drift,
         not_compared: planned.not_compared.clone(),
         compared_by_version: planned.by_version.clone(),
     };

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 pub use cluster::cluster;
 pub use machine::{Schedulability, host, node_name, schedulability, waits};
-pub use plan::{ClusterDetails, Deviation, MachineDetails, Obstacles, Plan, Step};
+pub use plan::{ClusterDetails, Deviation, MachineDetails, Obstacles, PACKAGE_FAILED, Plan, Step};
 pub use tree::{Part, Tree, TreeNode};
 
 /// Why an object is or is not in its end state.
@@ -355,6 +355,7 @@ mod tests {
                 evicted_pods: vec!["x".to_owned()],
                 pods_error: text(),
                 deviations: vec![Deviation { component: "x".to_owned(), message: "x".to_owned() }],
+                drift: fleetwright_api::Drift::Report,
                 not_compared: vec!["x".to_owned()],
                 compared_by_version: vec!["x".to_owned()],
             }),

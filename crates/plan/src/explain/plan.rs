@@ -1,6 +1,6 @@
 //! What would be done to an object before anything is done: one shape for machines and clusters.
 
-use fleetwright_api::{Cluster, Disruption, GROUP, Machine, VERSION};
+use fleetwright_api::{Cluster, Disruption, Drift, GROUP, Machine, VERSION};
 use serde::Serialize;
 
 use super::{Check, Group, State, Subject};
@@ -8,6 +8,9 @@ use crate::cluster::cluster_plan::{
     CertificatePlan, ClusterPlan, ObjectChange, PlannedVersion, RestorePlan, RollbackPlan, StagePlan,
 };
 use crate::machine::{InputChange, PlannedStep};
+
+/// Reason of a blocker of a machine: a component failed as it is declared, and is not tried again.
+pub const PACKAGE_FAILED: &str = "PackageFailed";
 
 /// What would be done to an object. `machine plan -o json` and `cluster plan -o json` have this shape, which docs/reference/json.md describes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -84,6 +87,8 @@ pub struct MachineDetails {
     pub pods_error: Option<String>,
     /// How the host differs from what is declared; only if the host was asked.
     pub deviations: Vec<Deviation>,
+    /// `spec.drift`: whether deviations are repaired.
+    pub drift: Drift,
     /// Files from Secrets that only the host can compare, as `component: path`; empty if it was asked.
     pub not_compared: Vec<String>,
     /// Components of which only the version was compared; empty if the host was asked.
@@ -160,7 +165,7 @@ impl Plan {
         let steps = steps.map(|steps| steps.iter().map(Step::of_machine).collect()).map_err(str::to_owned);
         let mut plan = Self::new(object, machine.spec.paused, steps);
         plan.blockers.extend(obstacles.failed.iter().map(|component| Check {
-            reason: "PackageFailed".to_owned(),
+            reason: PACKAGE_FAILED.to_owned(),
             message: format!("it failed as it is declared; to retry: fleetwright machine retry {name}"),
             ..Check::new(Group::Packages, component, State::Failing)
         }));
@@ -241,6 +246,11 @@ impl Plan {
 }
 
 impl Step {
+    /// The step in a few words: `upgrade kubelet 1.36.4 → 1.37.1`.
+    pub fn text(&self) -> String {
+        crate::machine::step_text(&self.action, &self.component, self.from.as_deref(), self.to.as_deref())
+    }
+
     fn of_machine(step: &PlannedStep) -> Self {
         Self {
             action: step.verb.as_str().to_owned(),

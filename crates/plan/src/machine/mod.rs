@@ -56,6 +56,7 @@ pub use events::{Level, MachineEvent, events_between};
 pub use order::{PackageConflict, order};
 pub use preview::{components_without_inputs, steps};
 pub use status::{OWNED_CONDITIONS, facts, owned_status};
+pub(crate) use step::text as step_text;
 pub use step::{InputChange, PlannedStep, Verb};
 
 /// All inputs of a decision.

@@ -98,14 +98,18 @@ pub(super) fn named(changes: &[InputChange]) -> String {
 impl PlannedStep {
     /// The step in a few words: `upgrade kubelet 1.36.4 → 1.37.1`.
     pub fn text(&self) -> String {
-        let verb = self.verb.as_str();
-        match (&self.from, &self.to) {
-            _ if self.component.is_empty() => verb.to_owned(),
-            (Some(from), Some(to)) if from != to => format!("{verb} {} {from} → {to}", self.component),
-            (_, Some(to)) => format!("{verb} {} {to}", self.component),
-            (Some(from), None) => format!("{verb} {} {from}", self.component),
-            (None, None) => format!("{verb} {}", self.component),
-        }
+        text(self.verb.as_str(), &self.component, self.from.as_deref(), self.to.as_deref())
+    }
+}
+
+/// A step in a few words. The component of a reboot is empty.
+pub(crate) fn text(verb: &str, component: &str, from: Option<&str>, to: Option<&str>) -> String {
+    match (from, to) {
+        _ if component.is_empty() => verb.to_owned(),
+        (Some(from), Some(to)) if from != to => format!("{verb} {component} {from} → {to}"),
+        (_, Some(to)) => format!("{verb} {component} {to}"),
+        (Some(from), None) => format!("{verb} {component} {from}"),
+        (None, None) => format!("{verb} {component}"),
     }
 }
 
