@@ -12,6 +12,7 @@ use super::packages::PackageVersions;
 use super::wait::{RequestedVersion, WaitArgs};
 use super::{FIELD_MANAGER, SelectedCluster, called, health};
 use crate::cluster::Cluster as Meta;
+use crate::explanation;
 use crate::terminal_text::{ago, line};
 
 #[derive(clap::Args)]
@@ -170,7 +171,7 @@ impl ChangeOptions {
         let changed = patch(meta, cluster, change, self.dry_run).await?;
         if self.dry_run {
             let plan = super::plan::of(meta, cluster, Some(to.name)).await?;
-            println!("{}", super::plan::text(cluster, &plan, Timestamp::now()));
+            println!("{}", explanation::plan::cluster(&plan, Timestamp::now()));
         }
         println!(
             "{verb} {} from {from} to {} (Kubernetes {}){}",

@@ -2,11 +2,16 @@
 
 use std::fmt::Write as _;
 
-use fleetwright_api::{Disruption, Drift};
-use fleetwright_plan::explain::{Check, Deviation, Group, MachineDetails, PACKAGE_FAILED, Plan, Step};
+use fleetwright_api::names::reasons;
+use fleetwright_api::{ControlPlaneComponent, Disruption, Drift, GROUP};
+use fleetwright_plan::cluster::cluster_plan::{PlannedVersion, RestorePlan};
+use fleetwright_plan::explain::{
+    Check, ClusterDetails, Deviation, Group, MachineDetails, PACKAGE_FAILED, Plan, State, Step,
+};
 use fleetwright_wire::plural;
+use jiff::Timestamp;
 
-use crate::terminal_text::{line, table};
+use crate::terminal_text::{ago, line, lines, table};
 
 /// The plans of machines as text.
 pub(crate) fn machines(plans: &[Plan]) -> String {
@@ -119,9 +124,144 @@ fn disrupts(plan: &Plan, details: &MachineDetails, steps: &[Step]) -> String {
     }
 }
 
+/// The plan of a cluster as text.
+pub(crate) fn cluster(plan: &Plan, now: Timestamp) -> String {
+    let mut out = String::new();
+    let Some(details) = &plan.cluster else { return out };
+    let name = &plan.object.name;
+    let version = |one: &PlannedVersion| format!("{} (Kubernetes {})", one.package, one.kubernetes);
+    let _ = match &details.from {
+        Some(from) if *from != details.to => {
+            writeln!(out, "cluster.{GROUP}/{name} from {} to {}", version(from), version(&details.to))
+        }
+        _ => writeln!(out, "cluster.{GROUP}/{name} with {}", version(&details.to)),
+    };
+    let (limits, refused): (Vec<_>, Vec<_>) =
+        plan.blockers.iter().filter(|blocker| blocker.advice.is_none()).partition(|blocker| limit(blocker).is_some());
+    for Check { reason, message, .. } in &refused {
+        let _ = writeln!(out, "  ✗ refused: {reason}: {}", line(message));
+    }
+    for blocker in &limits {
+        let limits = limit(blocker).unwrap_or_default();
+        let text = format!("ClusterLimits {limits} does not allow {}: {}", blocker.subject, blocker.message);
+        let _ = writeln!(out, "  ✗ {}: {}", blocker.reason, line(&text));
+    }
+    if !limits.is_empty() {
+        let _ = writeln!(out, "  The change does not start while it exceeds the limits");
+    }
+    if plan.paused {
+        let _ = writeln!(out, "  The cluster is paused (spec.paused is true): nothing changes until it is resumed");
+    }
+    let stages = stages(plan, details);
+    if !stages.is_empty() {
+        let _ = writeln!(out, "\nStages:\n{}", stage_table(&stages).trim_end());
+    }
+    if !details.extensions.is_empty() {
+        let _ = writeln!(out, "  then the extensions {}", details.extensions.join(", "));
+    }
+    let risks = risks(plan, details, &stages);
+    if !risks.is_empty() {
+        let _ = writeln!(out, "\nChecks and risks:\n{}", risks.trim_end());
+    }
+    match &details.restore {
+        Some(snapshot) => restore(&mut out, plan, snapshot, now),
+        None => {
+            let _ = writeln!(out, "\nRollback:\n  {}", line(&details.rollback.message));
+            if refused.iter().any(|refused| refused.reason == reasons::SOAK_ENDED) {
+                let _ = writeln!(
+                    out,
+                    "\nRestore:\n  no known snapshot that etcd of this package version can read; status.snapshots has all names"
+                );
+            }
+        }
+    }
+    if !details.certificates.is_empty() {
+        let _ = writeln!(out, "\nCertificates that are renewed within a week, without an outage:");
+        for one in &details.certificates {
+            let _ = writeln!(out, "  {} on {}", line(&one.name), one.replaced);
+        }
+    }
+    let objects: Vec<_> = stages.iter().flat_map(|stage| &stage.objects).collect();
+    if !objects.is_empty() {
+        let _ = writeln!(out, "\nObjects in namespace {}:", details.namespace);
+        for object in objects {
+            out.push_str(&lines(&object.diff));
+        }
+    }
+    out
+}
+
+/// The name of the ClusterLimits that a blocker comes from.
+fn limit(blocker: &Check) -> Option<&str> {
+    blocker.rule.as_deref()?.strip_prefix("ClusterLimits/")
+}
+
+/// All components in the order of an upgrade, also those that need no step.
+fn stages<'a>(plan: &'a Plan, details: &'a ClusterDetails) -> Vec<&'a Step> {
+    let mut stages: Vec<_> = plan.steps.iter().flatten().chain(&details.unchanged).collect();
+    stages.sort_by_key(|stage| ControlPlaneComponent::of_binary(&stage.component));
+    stages
+}
+
+fn stage_table(stages: &[&Step]) -> String {
+    let rows: Vec<_> = stages
+        .iter()
+        .enumerate()
+        .map(|(number, stage)| {
+            let to = stage.to.as_deref().unwrap_or_default();
+            let versions = match stage.from.as_deref() {
+                Some(from) if from != to => format!("{} → {}", line(from), line(to)),
+                _ => line(to),
+            };
+            vec![format!("  {}.", number + 1), stage.component.clone(), versions, stage.message.clone()]
+        })
+        .collect();
+    table(&rows)
+}
+
+fn risks(plan: &Plan, details: &ClusterDetails, stages: &[&Step]) -> String {
+    let mut out = String::new();
+    for Check { state, reason, message, advice, limit, .. } in &plan.blockers {
+        let Some(advice) = advice else { continue };
+        let (mark, more) = match (state, limit) {
+            (State::Passing, _) => ("!", "overridden".to_owned()),
+            (_, Some(value)) => ("✗", format!("{advice}; can be overridden with {value}")),
+            (_, None) => ("✗", format!("{advice}; cannot be overridden")),
+        };
+        let _ = writeln!(out, "  {mark} {reason}: {}: {}", line(message), line(&more));
+    }
+    for stage in stages {
+        if let Some(risk) = &stage.risk {
+            let _ = writeln!(out, "  ! {}: {risk}", stage.component);
+        }
+    }
+    for later in &details.checked_later {
+        let _ = writeln!(out, "  ? when it starts: {later}");
+    }
+    out
+}
+
+/// The way back after the soak.
+fn restore(out: &mut String, plan: &Plan, restore: &RestorePlan, now: Timestamp) {
+    let checked = if restore.checked { "its content was verified" } else { "its content was not verified" };
+    let _ = writeln!(
+        out,
+        "\nRestore, if the snapshot is from before the upgrade:\n  {}, with the data of {}: everything written in the last {} would be lost; {checked}\n  kubectl patch cluster {} -n {} --type=merge -p '{}'",
+        line(&restore.snapshot),
+        restore.data_of,
+        ago(restore.data_of, now),
+        plan.object.name,
+        plan.object.namespace,
+        restore.patch
+    );
+}
+
 #[cfg(test)]
 mod tests {
-    use fleetwright_api::Machine;
+    use fleetwright_api::{Cluster, Machine};
+    use fleetwright_plan::cluster::cluster_plan::{ClusterPlan, ObjectChange, RollbackPlan, StagePlan};
+    use fleetwright_plan::cluster::limits::Violation;
+    use fleetwright_plan::cluster::preflight::PreflightFinding;
     use fleetwright_plan::explain::Obstacles;
     use fleetwright_plan::machine::{InputChange, PlannedStep, Verb};
     use serde_json::json;
@@ -169,5 +309,90 @@ machine/host-1: 1 step
         let unknown = Plan::of_machine(&made, Err("no package"), Obstacles::default(), MachineDetails::default());
         let expected = format!("{expected}\nmachine/host-1: cannot compute the steps\n  no package\n");
         assert_eq!(machines(&[plan, unknown]), expected);
+    }
+
+    #[test]
+    fn the_plan_of_a_cluster_is_printed_with_the_components_that_need_no_step() {
+        let made: Cluster = serde_json::from_value(json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "Cluster", "metadata": {"name": "pay-01", "namespace": "fleet"},
+            "spec": {"packageVersion": "k8s-1.36.4-r1"},
+        }))
+        .expect("a Cluster");
+        let version = |kubernetes: &str| PlannedVersion {
+            package: format!("k8s-{kubernetes}-r1"),
+            kubernetes: kubernetes.to_owned(),
+        };
+        let stage = |component: ControlPlaneComponent, from: &str, to: &str, restarts: usize| StagePlan {
+            component,
+            from: Some(from.to_owned()),
+            to: to.to_owned(),
+            restarts,
+            how: format!("{restarts} restarts"),
+            risk: (restarts > 0).then(|| "an outage".to_owned()),
+            objects: match restarts {
+                0 => Vec::new(),
+                _ => vec![ObjectChange { kind: "Deployment", name: "x".to_owned(), diff: "-a\n+b\n".to_owned() }],
+            },
+        };
+        let finding = |overridable, overridden| PreflightFinding {
+            reason: "KubeletTooOld",
+            message: "a kubelet is old".to_owned(),
+            advice: "upgrade it".to_owned(),
+            overridable,
+            overridden,
+        };
+        let limits = Violation {
+            limits: "tenants".to_owned(),
+            field: "spec.packageVersion".to_owned(),
+            why: "k8s-1.36*".to_owned(),
+        };
+        let plan = Plan::of_cluster(
+            &made,
+            &ClusterPlan {
+                cluster: "pay-01".to_owned(),
+                from: Some(version("1.36.4")),
+                to: version("1.37.1"),
+                refused: None,
+                violations: vec![limits],
+                findings: vec![finding(true, false), finding(false, false), finding(true, true)],
+                later: vec!["a snapshot".to_owned()],
+                stages: vec![
+                    stage(ControlPlaneComponent::Etcd, "3.6.16", "3.6.16", 0),
+                    stage(ControlPlaneComponent::Apiserver, "1.36.4", "1.37.1", 2),
+                ],
+                extensions: vec!["dns".to_owned()],
+                back: RollbackPlan { keeps_writes: true, message: "at any time".to_owned() },
+                restore: None,
+                certificates: Vec::new(),
+            },
+        );
+        let expected = "\
+cluster.fleetwright.io/pay-01 from k8s-1.36.4-r1 (Kubernetes 1.36.4) to k8s-1.37.1-r1 (Kubernetes 1.37.1)
+  ✗ LimitExceeded: ClusterLimits tenants does not allow spec.packageVersion: k8s-1.36*
+  The change does not start while it exceeds the limits
+
+Stages:
+  1.  etcd            3.6.16           0 restarts
+  2.  kube-apiserver  1.36.4 → 1.37.1  2 restarts
+  then the extensions dns
+
+Checks and risks:
+  ✗ KubeletTooOld: a kubelet is old: upgrade it; can be overridden with KubeletTooOld@k8s-1.37.1-r1
+  ✗ KubeletTooOld: a kubelet is old: upgrade it; cannot be overridden
+  ! KubeletTooOld: a kubelet is old: overridden
+  ! kube-apiserver: an outage
+  ? when it starts: a snapshot
+
+Rollback:
+  at any time
+
+Objects in namespace fleet-pay-01:
+-a
++b
+";
+        assert_eq!(cluster(&plan, Timestamp::UNIX_EPOCH), expected);
+        let plan = json!(plan);
+        assert_eq!(plan["steps"].as_array().map(Vec::len), Some(1), "{plan}");
+        assert_eq!(plan["cluster"]["unchanged"][0]["component"], "etcd", "{plan}");
     }
 }

@@ -140,6 +140,9 @@ pub struct Check {
     /// Why, for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// What to do about a finding of a plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
     /// Since when the value is what it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
@@ -160,6 +163,7 @@ impl Check {
             limit: None,
             reason: String::new(),
             message: String::new(),
+            advice: None,
             since: None,
             until: None,
         }
@@ -247,6 +251,7 @@ mod tests {
             limit: text(),
             reason: "x".to_owned(),
             message: "x".to_owned(),
+            advice: text(),
             since: Some(Timestamp::UNIX_EPOCH),
             until: Some(Timestamp::UNIX_EPOCH),
             ..Check::new(Group::Gates, "x", State::Failing)
@@ -360,8 +365,10 @@ mod tests {
                 compared_by_version: vec!["x".to_owned()],
             }),
             cluster: Some(ClusterDetails {
+                namespace: "x".to_owned(),
                 from: Some(version()),
                 to: version(),
+                unchanged: Vec::new(),
                 checked_later: vec!["x".to_owned()],
                 extensions: vec!["x".to_owned()],
                 rollback: RollbackPlan { keeps_writes: true, message: "x".to_owned() },

@@ -4,6 +4,7 @@ use fleetwright_api::{Cluster, Disruption, Drift, GROUP, Machine, VERSION};
 use serde::Serialize;
 
 use super::{Check, Group, State, Subject};
+use crate::cluster::Names;
 use crate::cluster::cluster_plan::{
     CertificatePlan, ClusterPlan, ObjectChange, PlannedVersion, RestorePlan, RollbackPlan, StagePlan,
 };
@@ -11,6 +12,9 @@ use crate::machine::{InputChange, PlannedStep};
 
 /// Reason of a blocker of a machine: a component failed as it is declared, and is not tried again.
 pub const PACKAGE_FAILED: &str = "PackageFailed";
+
+/// The action of a component that needs no step.
+const UNCHANGED: &str = "none";
 
 /// What would be done to an object. `machine plan -o json` and `cluster plan -o json` have this shape, which docs/reference/json.md describes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -120,11 +124,15 @@ pub struct Obstacles<'a> {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterDetails {
+    /// Namespace of the control plane.
+    pub namespace: String,
     /// The package version that the cluster runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<PlannedVersion>,
     /// The package version that it would run.
     pub to: PlannedVersion,
+    /// Components that need no step.
+    pub unchanged: Vec<Step>,
     /// What is only checked when the change starts.
     pub checked_later: Vec<String>,
     /// Extensions that follow, in order.
@@ -190,28 +198,11 @@ impl Plan {
             namespace: cluster.metadata.namespace.clone().unwrap_or_default(),
             name: cluster.metadata.name.clone().unwrap_or_default(),
         };
-        let changes = |stage: &&StagePlan| {
-            stage.restarts > 0 || !stage.objects.is_empty() || stage.from.as_ref() != Some(&stage.to)
-        };
-        let steps = rehearsal.stages.iter().filter(changes).map(|stage| Step {
-            action: match &stage.from {
-                None => "install",
-                Some(from) if *from == stage.to => "change",
-                Some(from) if crate::machine::version::compare(from, &stage.to).is_gt() => "downgrade",
-                Some(_) => "upgrade",
-            }
-            .to_owned(),
-            component: stage.component.to_string(),
-            from: stage.from.clone(),
-            to: Some(stage.to.clone()),
-            disruption: if stage.restarts > 0 { Disruption::Restart } else { Disruption::None },
-            restarts: Some(stage.restarts),
-            message: stage.how.clone(),
-            risk: stage.risk.clone(),
-            changes: Vec::new(),
-            objects: stage.objects.clone(),
-        });
-        let mut plan = Self::new(object, cluster.spec.paused, Ok(steps.collect()));
+        let recorded = cluster.status.as_ref().and_then(|status| status.namespace.clone());
+        let namespace = recorded.unwrap_or_else(|| Names::of(&object.namespace, &object.name).namespace);
+        let stages = rehearsal.stages.iter().map(Step::of_stage);
+        let (unchanged, steps): (Vec<_>, Vec<_>) = stages.partition(|step| step.action == UNCHANGED);
+        let mut plan = Self::new(object, cluster.spec.paused, Ok(steps));
         let version = || Check::new(Group::Conditions, "spec.packageVersion", State::Failing);
         plan.blockers.extend(rehearsal.refused.iter().map(|refused| Check {
             reason: refused.reason.to_owned(),
@@ -229,12 +220,15 @@ impl Plan {
             limit: finding.overridable.then(|| format!("{}@{}", finding.reason, rehearsal.to.package)),
             rule: finding.overridable.then(|| fleetwright_api::names::OVERRIDE.to_owned()),
             reason: finding.reason.to_owned(),
-            message: format!("{}; {}", finding.message, finding.advice),
+            message: finding.message.clone(),
+            advice: Some(finding.advice.clone()),
             ..version()
         }));
         plan.cluster = Some(ClusterDetails {
+            namespace,
             from: rehearsal.from.clone(),
             to: rehearsal.to.clone(),
+            unchanged,
             checked_later: rehearsal.later.clone(),
             extensions: rehearsal.extensions.clone(),
             rollback: rehearsal.back.clone(),
@@ -263,6 +257,29 @@ impl Step {
             risk: None,
             changes: step.changes.clone(),
             objects: Vec::new(),
+        }
+    }
+
+    fn of_stage(stage: &StagePlan) -> Self {
+        let changes = stage.restarts > 0 || !stage.objects.is_empty();
+        let action = match &stage.from {
+            None => "install",
+            Some(from) if *from == stage.to && !changes => UNCHANGED,
+            Some(from) if *from == stage.to => "change",
+            Some(from) if crate::machine::version::compare(from, &stage.to).is_gt() => "downgrade",
+            Some(_) => "upgrade",
+        };
+        Self {
+            action: action.to_owned(),
+            component: stage.component.to_string(),
+            from: stage.from.clone(),
+            to: Some(stage.to.clone()),
+            disruption: if stage.restarts > 0 { Disruption::Restart } else { Disruption::None },
+            restarts: Some(stage.restarts),
+            message: stage.how.clone(),
+            risk: stage.risk.clone(),
+            changes: Vec::new(),
+            objects: stage.objects.clone(),
         }
     }
 }
