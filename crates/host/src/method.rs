@@ -12,6 +12,7 @@ mod config;
 mod deb;
 mod kernel;
 mod os;
+mod packages;
 mod reboot;
 mod rpm;
 mod script;

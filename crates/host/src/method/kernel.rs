@@ -21,8 +21,8 @@ const LARGEST: u64 = 4 << 20;
 pub(super) struct Kernel;
 
 /// The package format of the kernel.
-enum KernelSource<'a> {
-    Deb(&'a wire::Deb),
+enum KernelSource {
+    Deb,
     Rpm,
     Nothing,
 }
@@ -48,8 +48,8 @@ impl Method for Kernel {
     fn deviations(&self, system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
         let kernel = declared(package)?;
         let mut deviations = match bring(system, kernel)? {
-            KernelSource::Deb(deb) => deb::deviations(system, package, deb)?,
-            KernelSource::Rpm => rpm::deviations(system, package)?,
+            KernelSource::Deb => deb::Deb.deviations(system, package)?,
+            KernelSource::Rpm => rpm::Rpm.deviations(system, package)?,
             KernelSource::Nothing => Vec::new(),
         };
         deviations.extend(boot_deviations(system, package)?);
@@ -80,7 +80,7 @@ impl Method for Kernel {
     }
 
     fn foretell<'a>(&self, package: &'a Package, coming: &mut UpcomingQueries<'a>) {
-        deb::foretell(package, coming);
+        deb::Deb.foretell(package, coming);
     }
 
     /// Only when a reboot would help: the boot default is as declared, and the running kernel is not.
@@ -101,8 +101,8 @@ impl Method for Kernel {
             grub::must_be_there(work.system)?;
         }
         match bring(work.system, kernel)? {
-            KernelSource::Deb(deb) => deb::prepare(work, deb),
-            KernelSource::Rpm => rpm::prepare(work),
+            KernelSource::Deb => deb::Deb.prepare(work),
+            KernelSource::Rpm => rpm::Rpm.prepare(work),
             KernelSource::Nothing => Ok(()),
         }
     }
@@ -126,8 +126,8 @@ impl Method for Kernel {
             links::note(work)?;
         }
         match bring(work.system, kernel)? {
-            KernelSource::Deb(deb) => deb::install(work, deb)?,
-            KernelSource::Rpm => rpm::install(work)?,
+            KernelSource::Deb => deb::Deb.apply(work)?,
+            KernelSource::Rpm => rpm::Rpm.apply(work)?,
             KernelSource::Nothing => false,
         };
         if let Some(release) = &kernel.release {
@@ -171,13 +171,13 @@ impl Method for Kernel {
             .as_ref()
             .is_some_and(|release| running(work.system).is_ok_and(|running| running == *release));
         match bring(work.system, kernel)? {
-            KernelSource::Deb(_) => {
+            KernelSource::Deb => {
                 if ours {
                     deb::allow_running_kernel(work)?;
                 }
-                deb::remove(work)?;
+                deb::Deb.remove(work)?;
             }
-            KernelSource::Rpm => rpm::remove(work)?,
+            KernelSource::Rpm => rpm::Rpm.remove(work)?,
             KernelSource::Nothing => {}
         }
         // The package's own scripts change the links as well.
@@ -195,11 +195,11 @@ impl Method for Kernel {
 
     fn prune(&self, work: &mut MethodContext<'_>, kept: &[Package]) -> Result<(), MethodError> {
         match bring(work.system, declared(work.package)?)? {
-            KernelSource::Deb(_) => {
-                deb::prune(work, kept)?;
+            KernelSource::Deb => {
+                deb::Deb.prune(work, kept)?;
                 deb::drop_obsolete(work, kept, &running(work.system)?)
             }
-            KernelSource::Rpm => rpm::prune(work, kept),
+            KernelSource::Rpm => rpm::Rpm.prune(work, kept),
             KernelSource::Nothing => Ok(()),
         }
     }
@@ -216,15 +216,15 @@ fn declared(package: &Package) -> Result<&wire::Kernel, MethodError> {
 }
 
 /// Hosts of both families may have the same package version: each uses its own part.
-fn bring<'a>(system: &dyn System, kernel: &'a wire::Kernel) -> Result<KernelSource<'a>, MethodError> {
+fn bring(system: &dyn System, kernel: &wire::Kernel) -> Result<KernelSource, MethodError> {
     Ok(match (&kernel.deb, &kernel.rpm) {
         (None, None) => KernelSource::Nothing,
-        (Some(deb), None) => KernelSource::Deb(deb),
+        (Some(_), None) => KernelSource::Deb,
         (None, Some(_)) => KernelSource::Rpm,
-        (Some(deb), Some(_)) => {
+        (Some(_), Some(_)) => {
             let status = "/var/lib/dpkg/status";
             match system.stat(status).map_err(MethodError::io(status))? {
-                Some(_) => KernelSource::Deb(deb),
+                Some(_) => KernelSource::Deb,
                 None => KernelSource::Rpm,
             }
         }

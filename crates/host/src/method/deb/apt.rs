@@ -1,32 +1,16 @@
-//! Calls of apt and dpkg: their options, their output, and what to do when they fail.
+//! Calls of apt-get and apt-mark: their options, their output, and what to do when they fail.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use super::package_cache::archives;
-use super::{MethodContext, MethodError, RemovalEffects, ended};
-use crate::system::{ProgramResult, ProgramRun};
+use super::{Deb, MethodContext, MethodError, RemovalEffects, ended, look, packages, patiently};
 
-/// Timeout of a query to apt. A query changes nothing and takes seconds; after minutes it is stuck.
-const LOOK: Duration = Duration::from_secs(120);
-
-/// Delay before the next attempt while another program holds a lock.
-const LOCK_RETRY_INTERVAL: Duration = Duration::from_secs(2);
-
-/// No terminal answers questions, and needrestart must not restart services.
-const ENV: &[(&str, &str)] = &[
-    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-    ("LC_ALL", "C.UTF-8"),
-    ("DEBIAN_FRONTEND", "noninteractive"),
-    ("APT_LISTCHANGES_FRONTEND", "none"),
-    ("NEEDRESTART_SUSPEND", "1"),
-    ("UCF_FORCE_CONFFOLD", "1"),
-];
+/// Directory of programs that answer prompts instead of a person, below that of the record.
+pub(super) const ANSWERS: &str = "answers";
 
 /// Options of every call of apt-get.
 pub(super) fn options(work: &mut MethodContext<'_>) -> Result<Vec<String>, MethodError> {
     // apt creates this directory only in its own archives.
-    let partial = format!("{}/partial/.made", archives(work));
+    let partial = format!("{}/partial/.made", packages::archives::<Deb>(work));
     if work.system.stat(&partial).map_err(MethodError::io(&partial))?.is_none() {
         work.system.write(&partial, b"", 0o600, "root", "root").map_err(MethodError::io(&partial))?;
     }
@@ -38,7 +22,7 @@ pub(super) fn options(work: &mut MethodContext<'_>) -> Result<Vec<String>, Metho
         "Dpkg::Options::=--force-confdef".to_owned(),
         "Dpkg::Options::=--force-confold".to_owned(),
         format!("DPkg::Lock::Timeout={left}"),
-        format!("Dir::Cache::archives={}/", archives(work)),
+        format!("Dir::Cache::archives={}/", packages::archives::<Deb>(work)),
         "APT::Keep-Downloaded-Packages=true".to_owned(),
         // Our directories are readable by root alone.
         "APT::Sandbox::User=root".to_owned(),
@@ -66,29 +50,16 @@ pub(super) fn options(work: &mut MethodContext<'_>) -> Result<Vec<String>, Metho
     Ok(options)
 }
 
-/// Runs a query that changes nothing and does not belong in the step's output.
-pub(super) fn look(work: &MethodContext<'_>, argv: &[&str]) -> Result<ProgramResult, MethodError> {
-    let within = work.left()?.min(LOOK);
-    let name = argv.first().copied().unwrap_or_default();
-    let ran = work.system.look(&ProgramRun { argv, input: &[], env: ENV, within }).map_err(|error| {
-        MethodError(format!("cannot run {name}: {error}; the method `deb` requires a host with apt and dpkg"))
-    })?;
-    if ran.timed_out {
-        return Err(MethodError(format!("{name} timed out after {}s", within.as_secs())));
-    }
-    Ok(ran)
-}
-
 /// The effects of an apt-get call, as apt-get simulates them.
 pub(super) fn simulate(work: &mut MethodContext<'_>, argv: &[&str]) -> Result<RemovalEffects, MethodError> {
     let mut asked = argv.to_vec();
     if !asked.contains(&"--simulate") {
         asked.insert(2, "--simulate");
     }
-    let ran = look(work, &asked)?;
+    let ran = look::<Deb>(work, &asked)?;
     if !ran.ok() {
         work.log.push(&ran.tail);
-        return Err(MethodError(explain(&ran)));
+        return Err(MethodError(packages::explain::<Deb>(&ran)));
     }
     Ok(effects(&ran.stdout))
 }
@@ -110,40 +81,9 @@ fn effects(said: &str) -> RemovalEffects {
     effects
 }
 
-/// Runs a program, again while another program holds a lock, until the step's timeout.
-pub(super) fn patiently(work: &mut MethodContext<'_>, argv: &[&str]) -> Result<ProgramResult, MethodError> {
-    loop {
-        let ran = work.run(argv, &[], ENV)?;
-        if ran.ok() || !locked(&ran.tail) {
-            return Ok(ran);
-        }
-        let holder = ran.tail.lines().find(|line| locked(line)).unwrap_or_default().trim().to_owned();
-        work.say(format!("waiting: {holder}"));
-        if work.left()? <= LOCK_RETRY_INTERVAL {
-            return Ok(ran);
-        }
-        work.system.pause(LOCK_RETRY_INTERVAL);
-    }
-}
-
-fn locked(said: &str) -> bool {
-    [
-        "Could not get lock",
-        "Unable to acquire the dpkg",
-        "Unable to lock",
-        "lock was locked by another process",
-        "is another process using it",
-    ]
-    .iter()
-    .any(|sign| said.contains(sign))
-}
-
-/// Why apt-get or dpkg failed, in their own words, and what to do.
-pub(super) fn explain(ran: &ProgramResult) -> String {
-    let said = &ran.tail;
-    let advice = if locked(said) {
-        "timed out waiting for dpkg's lock: find the program that holds it, and let it finish"
-    } else if said.contains("No space left on device") {
+/// What to do after a failure of apt-get or dpkg with that output.
+pub(super) fn advice(said: &str) -> &'static str {
+    if said.contains("No space left on device") {
         "the disk is full: free disk space"
     } else if said.contains("Read-only file system") {
         "the file system is read-only: see the kernel log"
@@ -165,35 +105,21 @@ pub(super) fn explain(ran: &ProgramResult) -> String {
         "the host cannot reach a repository"
     } else {
         "see the output"
-    };
-    // The error lines of apt, without consequential errors.
-    let errors: Vec<&str> = said
-        .lines()
-        .map(str::trim)
-        .filter(|line| {
-            line.starts_with("E: ") || line.starts_with("dpkg: error") || line.starts_with("dpkg-deb: error")
-        })
-        .take(3)
-        .collect();
-    match errors.is_empty() {
-        true => format!("{}; {advice}", ended(ran)),
-        false => format!("{}; {advice}", crate::text::clip(&errors.join("; "), 600)),
     }
 }
 
 pub(super) fn mark(work: &mut MethodContext<'_>, verb: &str, names: &[&str]) -> Result<(), MethodError> {
     let mut argv = vec!["apt-mark", verb];
     argv.extend(names);
-    let ran = patiently(work, &argv)?;
+    let ran = patiently::<Deb>(work, &argv)?;
     if ran.ok() {
         return Ok(());
     }
     Err(MethodError(format!("apt-mark {verb} {} {}", names.join(" "), ended(&ran))))
 }
 
-/// Directory of programs that answer prompts instead of a person.
 pub(super) fn answers(work: &MethodContext<'_>) -> String {
-    format!("{}/answers", work.folder)
+    format!("{}/{ANSWERS}", work.folder)
 }
 
 #[cfg(test)]

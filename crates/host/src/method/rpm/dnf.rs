@@ -1,13 +1,8 @@
 //! Calls of dnf and rpm: their options, their output, and what to do when they fail.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use super::{ENV, LOOK, MethodContext, MethodError, RemovalEffects, Target, ended};
-use crate::system::{ProgramResult, ProgramRun};
-
-/// Delay before the next attempt while another program holds rpm's lock. dnf itself waits for other dnfs.
-const LOCK_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+use super::{MethodContext, MethodError, RemovalEffects, Rpm, Target, look, packages};
 
 /// Options of every call of dnf.
 pub(super) fn options(work: &MethodContext<'_>) -> Vec<&'static str> {
@@ -26,18 +21,6 @@ pub(super) fn options(work: &MethodContext<'_>) -> Vec<&'static str> {
         options.push("--cacheonly");
     }
     options
-}
-
-pub(super) fn look(work: &MethodContext<'_>, argv: &[&str]) -> Result<ProgramResult, MethodError> {
-    let within = work.left()?.min(LOOK);
-    let name = argv.first().copied().unwrap_or_default();
-    let ran = work.system.look(&ProgramRun { argv, input: &[], env: ENV, within }).map_err(|error| {
-        MethodError(format!("cannot run {name}: {error}; the method `rpm` requires a host with rpm"))
-    })?;
-    if ran.timed_out {
-        return Err(MethodError(format!("{name} timed out after {}s", within.as_secs())));
-    }
-    Ok(ran)
 }
 
 /// The effects of installing packages, as dnf predicts them.
@@ -65,12 +48,12 @@ pub(super) fn would_remove(
         return asked(work, &argv);
     }
     argv.extend(names.iter().map(String::as_str));
-    let ran = look(work, &argv)?;
+    let ran = look::<Rpm>(work, &argv)?;
     let mut removes: BTreeSet<String> = names.clone();
     if !ran.ok() {
         let needing = needing(&ran.tail);
         if needing.is_empty() {
-            return Err(MethodError(explain(&ran)));
+            return Err(MethodError(packages::explain::<Rpm>(&ran)));
         }
         removes.extend(needing);
     }
@@ -90,10 +73,10 @@ fn needing(said: &str) -> BTreeSet<String> {
 
 /// dnf prints a table of the transaction, and exits with 1 because it was not confirmed.
 fn asked(work: &mut MethodContext<'_>, argv: &[&str]) -> Result<RemovalEffects, MethodError> {
-    let ran = look(work, argv)?;
+    let ran = look::<Rpm>(work, argv)?;
     if !ran.ok() && !ran.tail.contains("Operation aborted") {
         work.log.push(&ran.tail);
-        return Err(MethodError(explain(&ran)));
+        return Err(MethodError(packages::explain::<Rpm>(&ran)));
     }
     Ok(effects(&ran.stdout))
 }
@@ -126,32 +109,10 @@ fn effects(said: &str) -> RemovalEffects {
     effects
 }
 
-/// Runs a program, again while another program holds rpm's lock, until the step's timeout.
-pub(super) fn patiently(work: &mut MethodContext<'_>, argv: &[&str]) -> Result<ProgramResult, MethodError> {
-    loop {
-        let ran = work.run(argv, &[], ENV)?;
-        if ran.ok() || !locked(&ran.tail) {
-            return Ok(ran);
-        }
-        work.say("waiting: another program holds rpm's lock");
-        if work.left()? <= LOCK_RETRY_INTERVAL {
-            return Ok(ran);
-        }
-        work.system.pause(LOCK_RETRY_INTERVAL);
-    }
-}
-
-fn locked(said: &str) -> bool {
-    said.contains("can't create transaction lock") || said.contains("Failed to obtain the transaction lock")
-}
-
-/// Why dnf or rpm failed, in their own words, and what to do.
-pub(super) fn explain(ran: &ProgramResult) -> String {
-    let said = &ran.tail;
+/// What to do after a failure of dnf or rpm with that output.
+pub(super) fn advice(said: &str) -> &'static str {
     let any = |signs: &[&str]| signs.iter().any(|sign| said.contains(sign));
-    let advice = if locked(said) {
-        "timed out waiting for rpm's lock: find the program that holds it, and let it finish"
-    } else if any(&["No space left on device", "needs more space on", "At least"]) && said.contains("space") {
+    if any(&["No space left on device", "needs more space on", "At least"]) && said.contains("space") {
         "the disk is full: free disk space"
     } else if any(&["Unable to find a match", "No match for argument"]) {
         "not found in the repositories of this host: correct the version (VERSION-RELEASE), add the repository, or add the files to `sources`"
@@ -163,21 +124,6 @@ pub(super) fn explain(ran: &ProgramResult) -> String {
         "the host cannot reach a repository"
     } else {
         "see the output"
-    };
-    let errors: Vec<&str> = said
-        .lines()
-        .map(str::trim)
-        .filter(|line| {
-            line.starts_with("Error")
-                || line.starts_with("error:")
-                || line.contains("is needed by")
-                || line.starts_with("- ")
-        })
-        .take(3)
-        .collect();
-    match errors.is_empty() {
-        true => format!("{}; {advice}", ended(ran)),
-        false => format!("{}; {advice}", crate::text::clip(&errors.join("; "), 600)),
     }
 }
 

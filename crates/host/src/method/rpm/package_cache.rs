@@ -1,44 +1,50 @@
-//! Package files from repositories, kept on the host so that a rollback needs no network.
+//! Downloads of package files into the component's directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::dnf::{explain, options, patiently};
-use super::{MethodContext, MethodError, Package, RECORD, Record, hold, installed, of};
-use crate::system::ProgramResult;
+use super::dnf::options;
+use super::{
+    InstalledVersions, MethodContext, MethodError, PackageManager as _, ProgramResult, Record, Rpm, hold, packages,
+    patiently,
+};
 
-pub(super) fn take_from_repository(
+/// Keeps the files of versions from before our first change, as far as a repository still has them.
+pub(super) fn keep_earlier(
     work: &mut MethodContext<'_>,
     record: &mut Record,
     wrong: &BTreeMap<String, String>,
+    there: &InstalledVersions,
 ) -> Result<(), MethodError> {
-    let mut missing = Vec::new();
-    for (name, version) in wrong {
-        if kept(work, record, name, version)?.is_none() {
-            missing.push(format!("{name}-{version}"));
+    for name in wrong.keys().filter(|name| !record.before.contains_key(*name) && !record.pulled.contains(*name)) {
+        for version in there.get(name).into_iter().flatten() {
+            // If no repository has that version any more, the package stays at our version at removal, and a message says so.
+            fetch_archives(work, "reinstall", &[format!("{name}-{version}")], false)?;
         }
     }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let named = missing.join(", ");
-    if work.offline {
-        return Err(MethodError(format!("{named} is no longer kept on this host: reinstall it")));
-    }
-    work.say(format!("fetching {named} from the configured repositories"));
+    packages::remember_kept::<Rpm>(work, record)
+}
+
+/// Downloads package files from the configured repositories.
+pub(super) fn download(
+    work: &mut MethodContext<'_>,
+    record: &Record,
+    wrong: &BTreeMap<String, String>,
+    missing: &[String],
+) -> Result<(), MethodError> {
     // Our own locks must not hide the wanted versions.
     let released = release(work, record, wrong)?;
-    let mut ran = download(work, "install", &missing, false)?;
+    let mut ran = fetch_archives(work, "install", missing, false)?;
     if !ran.ok() {
         // The repository metadata may be outdated.
-        ran = download(work, "install", &missing, true)?;
+        ran = fetch_archives(work, "install", missing, true)?;
     }
     if !released.is_empty() {
         hold::set(work.system, &released)?;
     }
-    if !ran.ok() {
-        return Err(MethodError(format!("cannot fetch {named}: {}", explain(&ran))));
+    if ran.ok() {
+        return Ok(());
     }
-    remember_kept(work, record)
+    Err(MethodError(format!("cannot fetch {}: {}", missing.join(", "), packages::explain::<Rpm>(&ran))))
 }
 
 /// Releases our own locks of these packages, and returns them with the installed versions.
@@ -48,18 +54,18 @@ fn release(
     names: &BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, String>, MethodError> {
     let ours: BTreeSet<String> = names.keys().filter(|name| record.held.contains(*name)).cloned().collect();
-    let there = installed(work.system, ours.iter())?;
+    let there = Rpm::installed(work.system, ours.iter())?;
     hold::release(work.system, &ours)?;
     Ok(there.into_iter().filter_map(|(name, versions)| Some((name, versions.into_iter().next()?))).collect())
 }
 
-pub(super) fn download(
+fn fetch_archives(
     work: &mut MethodContext<'_>,
     verb: &str,
     targets: &[String],
     refresh: bool,
 ) -> Result<ProgramResult, MethodError> {
-    let folder = archives(work);
+    let folder = packages::archives::<Rpm>(work);
     let into = format!("--downloaddir={folder}");
     let mut argv = vec!["dnf", verb, "--downloadonly", &into];
     if refresh {
@@ -67,66 +73,5 @@ pub(super) fn download(
     }
     let options = options(work);
     argv.extend(options.iter().copied().chain(targets.iter().map(String::as_str)));
-    patiently(work, &argv)
-}
-
-pub(super) fn archives(work: &MethodContext<'_>) -> String {
-    format!("{}/rpms", work.folder)
-}
-
-pub(super) fn remember_kept(work: &mut MethodContext<'_>, record: &mut Record) -> Result<(), MethodError> {
-    let folder = archives(work);
-    for file in work.system.list(&folder).map_err(MethodError::io(&folder))? {
-        if file.ends_with(".rpm") && !record.kept.contains_key(&file) {
-            let path = format!("{folder}/{file}");
-            if let Some(digest) = work.system.sha256(&path).map_err(MethodError::io(&path))? {
-                record.kept.insert(file, digest);
-            }
-        }
-    }
-    record.save(work, RECORD)
-}
-
-/// The kept file of that version, if it is intact: `NAME-VERSION-RELEASE.ARCH.rpm`.
-pub(super) fn kept(
-    work: &MethodContext<'_>,
-    record: &Record,
-    name: &str,
-    version: &str,
-) -> Result<Option<String>, MethodError> {
-    let start = format!("{name}-{version}.");
-    for (file, digest) in record.kept.iter().filter(|(file, _)| file.starts_with(&start)) {
-        let path = format!("{}/{file}", archives(work));
-        if work.system.sha256(&path).map_err(MethodError::io(&path))?.as_ref() == Some(digest) {
-            return Ok(Some(path));
-        }
-    }
-    Ok(None)
-}
-
-/// Removes the kept files of versions that no rollback can reach.
-pub(in crate::method) fn prune(work: &mut MethodContext<'_>, kept: &[Package]) -> Result<(), MethodError> {
-    let mut record = Record::load(work, RECORD)?;
-    let mut starts: Vec<String> = record
-        .before
-        .iter()
-        .filter_map(|(key, earlier)| Some(format!("{key}-{}.", earlier.as_ref()?.version)))
-        .collect();
-    for set in kept.iter().chain([work.package]).filter_map(of) {
-        starts.extend(set.packages().iter().map(|(name, version)| format!("{name}-{version}.")));
-    }
-    let needed = |file: &str| starts.iter().any(|start| file.starts_with(start));
-    let folder = archives(work);
-    for file in work.system.list(&folder).map_err(MethodError::io(&folder))? {
-        if file.ends_with(".rpm") && !needed(&file) {
-            let path = format!("{folder}/{file}");
-            work.system.remove(&path).map_err(MethodError::io(&path))?;
-        }
-    }
-    let before = record.kept.len();
-    record.kept.retain(|file, _| needed(file));
-    if record.kept.len() != before {
-        record.save(work, RECORD)?;
-    }
-    Ok(())
+    patiently::<Rpm>(work, &argv)
 }
