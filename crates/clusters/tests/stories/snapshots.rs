@@ -1,6 +1,8 @@
 //! Snapshots of a cluster's data.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fleetwright_api::{ClusterPhase, OperationPhase, RestoreStage, SnapshotVolume, Snapshots, Span, condition, names};
@@ -9,9 +11,11 @@ use fleetwright_pki::SealKey;
 use fleetwright_plan::cluster::keys::{Key, SEAL};
 use fleetwright_plan::cluster::snapshots::cluster_keys::{CLUSTER_KEYS, ClusterKeys};
 use fleetwright_sim::meta::VersionDefect;
+use http::{Method, Request};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::client::Body;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
@@ -557,4 +561,47 @@ async fn a_snapshot_brings_back_keys_that_are_lost_with_their_sealed_copy() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_brings_back_keys_that_are_lost_with_their_sealed_copy_on_real() {
     a_snapshot_brings_back_lost_keys(ServerKind::Real).await;
+}
+
+/// A client after whose first read of the Secret with the cluster's keys somebody else creates that Secret.
+fn overtaken(client: kube::Client, other: Secret) -> kube::Client {
+    let other = Arc::new(Mutex::new(Some(other)));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (client, other) = (client.clone(), other.clone());
+        async move {
+            let path = format!("/secrets/{CLUSTER_KEYS}");
+            let reads = *request.method() == Method::GET && request.uri().path().ends_with(&path);
+            let answer = client.send(request).await.unwrap();
+            let other = if reads { other.lock().unwrap().take() } else { None };
+            if let Some(other) = other {
+                let api: Api<Secret> = Api::namespaced(client, "fleet-pay");
+                api.create(&PostParams::default(), &other).await.unwrap();
+            }
+            Ok::<_, Infallible>(answer)
+        }
+    });
+    kube::Client::new(service, "default")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_somebody_restores_while_a_snapshot_is_taken_are_not_overwritten() {
+    let mut world = TestFleet::start().await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    let first = snapshot(&world, "first").await;
+    let mut keys = opened(&world, &first).await;
+    keys.secrets.insert("lost".to_owned(), [("tls.key".to_owned(), "the last one".to_owned())].into());
+    let seal = SealKey::from_bytes(&key(&world).await).unwrap();
+    let data = json!({ "sealed": ByteString(keys.seal(&seal, "fleet/pay").unwrap()) });
+    let other = serde_json::from_value(json!({ "metadata": { "name": CLUSTER_KEYS }, "data": data })).unwrap();
+
+    world.operator_stops().await;
+    world.api::<Secret>("pay").delete(CLUSTER_KEYS, &DeleteParams::default()).await.unwrap();
+    let client = world.client.clone();
+    world.client = overtaken(client.clone(), other);
+    world.operator_starts();
+    world.client = client;
+    let second = snapshot(&world, "second").await;
+    assert!(opened(&world, &second).await.secrets == keys.secrets, "the key that was restored is kept");
+    world.stop().await;
 }
