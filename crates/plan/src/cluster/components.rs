@@ -48,7 +48,8 @@ pub(super) struct Components {
 pub(super) fn components(seen: &Observed, step: &VersionStep<'_>, now: Timestamp) -> Components {
     let mut all = Components::default();
     let Some(to) = step.package() else {
-        all.waiting.push((ControlPlaneComponent::Apiserver, package_missing_message(step.name)));
+        let why = restore::outdated(seen).unwrap_or_else(|| package_missing_message(step.name));
+        all.waiting.push((ControlPlaneComponent::Apiserver, why));
         return all;
     };
     let shared = ComponentInputs::of(seen, step, to, now);

@@ -176,11 +176,6 @@ fn version(spec: &ClusterPackageVersionSpec) -> &str {
     spec.version_of(ControlPlaneComponent::Etcd)
 }
 
-/// Whether the etcd of each package version can read the data of the other.
-pub(super) fn same_minor(one: &ClusterPackageVersionSpec, other: &ClusterPackageVersionSpec) -> bool {
-    minor(version(one)) == minor(version(other))
-}
-
 /// The minor of etcd that data of that version needs, if the etcd of a package version is older: such an etcd does not start with the data. A package
 /// version without a known etcd version counts as sufficient.
 pub(super) fn needs_newer(spec: &ClusterPackageVersionSpec, data: &str) -> Option<String> {
@@ -194,7 +189,7 @@ pub(super) fn has_minor(spec: &ClusterPackageVersionSpec, of: &str) -> bool {
 }
 
 /// Major and minor of a version.
-fn minor(version: &str) -> (u32, u32) {
+pub(super) fn minor(version: &str) -> (u32, u32) {
     let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
     (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
 }

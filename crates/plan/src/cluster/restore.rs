@@ -6,10 +6,10 @@
 //! the source, next to its old data. Starting: all components start and API servers are proven. Cleaning: the old data of the members is removed,
 //! while the cluster is reconciled as usual.
 //!
-//! Guarantees: the package version and the number of members of Stopping are kept until the cluster works with the restored data. If spec names
-//! another snapshot meanwhile, its restore replaces the first one as soon as its source serves, with an Operation of its own that starts with
-//! Stopping: no volume is restored while a pod of another restore exists. Nothing is stopped for a snapshot whose data needs a newer minor of etcd
-//! than the package version has.
+//! Guarantees: the package version and the number of members of Stopping are kept until the cluster works with the restored data, and so are at least
+//! its minors of Kubernetes and etcd, whichever package version is created under that name meanwhile. If spec names another snapshot meanwhile, its
+//! restore replaces the first one as soon as its source serves, with an Operation of its own that starts with Stopping: no volume is restored while a
+//! pod of another restore exists. Nothing is stopped for a snapshot whose data needs a newer minor of etcd than the package version has.
 
 use fleetwright_api::{
     ClusterPackageVersionSpec, ClusterPhase, ClusterSpec, ClusterStatus, ControlPlaneComponent, EtcdStatus,
@@ -121,16 +121,46 @@ pub(super) fn takes_over(seen: &Observed) -> bool {
 
 /// The package version with which components start while a restore replaces the data, and its spec if it exists: the version that the cluster
 /// referred to when the components were stopped, or the present one if it has the same minors of Kubernetes and etcd: the present one may fix what
-/// does not start. Any other version was not checked against the snapshot and the kubelets, and may not be able to read the data written since.
+/// does not start. Any other version was not checked against the snapshot and the kubelets, and may not be able to read the data written since. A
+/// package version that was recreated with an older minor counts as missing, see [`outdated`].
 pub(super) fn package(seen: &Observed) -> Option<(&str, Option<&ClusterPackageVersionSpec>)> {
     let restoring = seen.status.restoring.as_ref().filter(|_| replaces(seen))?;
     let target = seen.target();
     let name = restoring.package_version.as_deref().unwrap_or(target.0);
-    let stopped_for = seen.package(name);
+    let stopped_for = if name == target.0 { Some(target.1) } else { seen.package(name) };
     let to = VersionNode::of(target.0, target.1);
-    let corrects = stopped_for
-        .is_some_and(|spec| VersionNode::of(name, spec).minor() == to.minor() && etcd_data::same_minor(spec, target.1));
-    Some(if name == target.0 || corrects { (target.0, Some(target.1)) } else { (name, stopped_for) })
+    let corrects = stopped_for.is_some_and(|spec| {
+        let kubernetes = restoring.kubernetes.as_deref().unwrap_or(&spec.kubernetes);
+        let etcd = restoring.etcd.as_deref().unwrap_or(spec.version_of(ControlPlaneComponent::Etcd));
+        VersionNode::gone(name, kubernetes).minor() == to.minor() && etcd_data::has_minor(target.1, etcd)
+    });
+    if name != target.0 && corrects {
+        return Some((target.0, Some(target.1)));
+    }
+    Some((name, stopped_for.filter(|spec| older(restoring, spec).is_none())))
+}
+
+/// Why the package version that the components were stopped for is not used: it was recreated with an older minor. The snapshot and the kubelets were
+/// checked against the recorded minors, and from Starting on etcd and API servers of these minors may have written data.
+pub(super) fn outdated(seen: &Observed) -> Option<String> {
+    let restoring = seen.status.restoring.as_ref().filter(|_| replaces(seen))?;
+    let (name, target) = (restoring.package_version.as_deref()?, seen.target());
+    let older = older(restoring, if name == target.0 { target.1 } else { seen.package(name)? })?;
+    Some(format!(
+        "ClusterPackageVersion {name} was recreated with {older} while a snapshot is restored with it: recreate it with its old content, or set spec.packageVersion to one that has the earlier minors"
+    ))
+}
+
+/// Versions of the package version with an older minor than the recorded one.
+fn older(restoring: &Restoring, spec: &ClusterPackageVersionSpec) -> Option<String> {
+    let is_older = |has: &str, had: &str| etcd_data::minor(has) < etcd_data::minor(had);
+    let kubernetes = restoring.kubernetes.as_deref().filter(|had| is_older(&spec.kubernetes, had));
+    let kubernetes = kubernetes.map(|had| format!("Kubernetes {} instead of {had}", spec.kubernetes));
+    let etcd = restoring.etcd.as_deref().filter(|had| etcd_data::needs_newer(spec, had).is_some());
+    let has = spec.version_of(ControlPlaneComponent::Etcd);
+    let etcd = etcd.map(|had| format!("etcd {has} instead of {had}"));
+    let all: Vec<_> = kubernetes.into_iter().chain(etcd).collect();
+    (!all.is_empty()).then(|| all.join(" and "))
 }
 
 /// The restore of another snapshot that spec named after the components were stopped. It replaces the restore in progress as soon as its snapshot is
@@ -410,8 +440,16 @@ fn stops(seen: &Observed, status: &mut ClusterStatus, restoring: Restoring, repo
     status.etcd = Some(EtcdStatus { members, serving: members, ..EtcdStatus::default() });
     // The datastore no longer holds the data of the previously restored snapshot: that snapshot can be declared again.
     status.restore_followed = None;
-    let (data_of, package_version) = (Some(report.at), Some(seen.target().0.to_owned()));
-    Restoring { stage: RestoreStage::Stopping, data_of, package_version, ..restoring }
+    let (name, package) = seen.target();
+    let etcd = Some(package.version_of(ControlPlaneComponent::Etcd)).filter(|version| !version.is_empty());
+    Restoring {
+        stage: RestoreStage::Stopping,
+        data_of: Some(report.at),
+        package_version: Some(name.to_owned()),
+        kubernetes: Some(package.kubernetes.clone()),
+        etcd: etcd.map(str::to_owned),
+        ..restoring
+    }
 }
 
 /// Proceeds to the next stage when the present one is finished. `settled`: all components are as declared, and proven.
@@ -433,6 +471,8 @@ pub(super) fn set_conditions(
                 began: now,
                 data_of: None,
                 package_version: None,
+                kubernetes: None,
+                etcd: None,
             });
             status.waiting_for = Some(format!("checking snapshot {snapshot} before the components are stopped"));
         }
@@ -452,7 +492,7 @@ pub(super) fn set_conditions(
     };
     let mut more = String::new();
     if let Some((name, None)) = package(seen).filter(|_| down(seen)) {
-        more = format!("; {}", package_missing_message(name));
+        more = format!("; {}", outdated(seen).unwrap_or_else(|| package_missing_message(name)));
     }
     if let Some(other) = instead(seen) {
         let (name, source) = (other.snapshot.clone(), task(seen, &Restore::of(&other).source()));

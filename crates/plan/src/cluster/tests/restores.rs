@@ -547,6 +547,46 @@ fn a_package_version_of_the_same_minors_corrects_a_restore_that_does_not_start()
 }
 
 #[test]
+fn a_package_version_that_is_recreated_with_an_older_minor_does_not_continue_a_restore() {
+    use RestoreStage::{Restoring, Starting, Stopping};
+    let with =
+        |kubernetes: &str, etcd: &str| ClusterPackageVersionSpec::of_images("registry.example", kubernetes, etcd);
+    let older = [
+        ("1.36.4", "3.6.16", "Kubernetes 1.36.4 instead of 1.37.1"),
+        ("1.37.1", "3.5.9", "etcd 3.5.9 instead of 3.6.16"),
+    ];
+    for (stage, (kubernetes, etcd, part)) in
+        [Stopping, Restoring, Starting].into_iter().flat_map(|stage| older.map(|one| (stage, one)))
+    {
+        let mut world = TestCluster::past_the_soak();
+        world.restore("good");
+        world.reach(stage);
+        let recorded = world.status.restoring.as_ref().unwrap();
+        assert_eq!((recorded.kubernetes.as_deref(), recorded.etcd.as_deref()), (Some("1.37.1"), Some("3.6.16")));
+        let before = world.packages.insert("v1.37".to_owned(), with(kubernetes, etcd)).unwrap();
+        for _ in 0..5 {
+            let decision = world.pass();
+            assert!(decision.apply.is_empty() && decision.pods.is_empty(), "{stage:?}: {:?}", kinds(&decision));
+        }
+        let waits = world.status.waiting_for.clone().unwrap();
+        let (status, reason, message) = world.condition(names::UPGRADABLE);
+        assert_eq!(world.stage(), Some(stage), "{waits}");
+        assert_eq!((status, reason.as_str()), (Status::False, names::reasons::PACKAGE_VERSION_NOT_FOUND));
+        assert!(waits.contains("ClusterPackageVersion v1.37") && waits.contains(part), "{stage:?}: {waits}");
+        assert!(message.contains(part), "{stage:?}: {message}");
+        // Its old content, under the old name or another one.
+        if etcd == "3.6.16" {
+            world.packages.insert("v1.37".to_owned(), before);
+        } else {
+            world.packages.insert("v1.37-again".to_owned(), before);
+            world.spec.package_version = "v1.37-again".to_owned();
+        }
+        world.restored();
+        assert_eq!(world.status.package_version.as_ref(), Some(&world.spec.package_version), "{stage:?}");
+    }
+}
+
+#[test]
 fn a_package_version_that_corrects_a_restore_within_a_soak_ends_no_soak() {
     let mut world = TestCluster::new();
     world.settle();
@@ -667,6 +707,8 @@ fn a_restore_is_not_left_for_one_that_makes_kubelets_newer_than_their_api_server
         began: NOW,
         data_of: None,
         package_version: Some("v1.37".to_owned()),
+        kubernetes: None,
+        etcd: None,
     });
     world.workloads.get_mut(&ControlPlaneComponent::Scheduler).unwrap().replicas[0].ready = false;
     world.spec.package_version = "v1.36".to_owned();

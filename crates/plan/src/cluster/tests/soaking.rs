@@ -378,6 +378,8 @@ fn nothing_else_is_under_way_when_a_soak_ends() {
             began: world.now,
             data_of: None,
             package_version: None,
+            kubernetes: None,
+            etcd: None,
         });
     });
     stays(CHANGE_IN_PROGRESS, &|world| {
