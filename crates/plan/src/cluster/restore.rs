@@ -171,10 +171,11 @@ pub(super) fn instead(seen: &Observed) -> Option<Restoring> {
     Some(Restoring { snapshot, ..restoring.clone() })
 }
 
-/// Why the declared snapshot cannot be restored, and what to do. The result of the last attempt counts until the next attempt has ended.
+/// Why the declared snapshot cannot be restored, and what to do. The result of the last attempt counts until the next attempt has ended, or until the
+/// etcd of the package version has another minor.
 pub(super) fn unusable(seen: &Observed) -> Option<String> {
     let restoring = seen.status.restoring.as_ref().filter(|restoring| restoring.stage == RestoreStage::Checking)?;
-    let source = task(seen, &Restore::of(restoring).source()).filter(|source| !is_stale(seen, source));
+    let source = task(seen, &Restore::of(restoring).source());
     if checked(seen, source).is_some() || wanted(seen).as_ref() != Some(&restoring.snapshot) {
         return None;
     }
@@ -183,6 +184,10 @@ pub(super) fn unusable(seen: &Observed) -> Option<String> {
             "spec.restore: snapshot {} cannot be restored: {why}. Nothing was stopped; no upgrade starts until the version is changed or spec.restore is removed",
             restoring.snapshot
         ));
+    }
+    // The package version was recreated with another etcd: what was found with the earlier one may not hold for it.
+    if source.is_some_and(|source| is_stale(seen, source)) {
+        return None;
     }
     if let Some(SnapshotPodState::Failed(_, why)) = source.map(|source| &source.state) {
         return Some(format!(
@@ -243,8 +248,8 @@ fn fetched(source: Option<&SnapshotPod>) -> Option<SnapshotReport> {
     serde_json::from_str(source?.said.as_deref()?).ok()
 }
 
-/// Why the etcd of the package version that the cluster refers to cannot read the snapshot of a source. `etcdutl` restores newer data without an
-/// error: etcd refuses the data only when it starts, and its message names neither the origin of the data nor what to do.
+/// Why the etcd of the package version that the cluster refers to cannot read the snapshot of a source, whichever etcd that source runs. `etcdutl`
+/// restores newer data without an error: etcd refuses the data only when it starts, and its message names neither the origin of the data nor what to do.
 fn too_new(seen: &Observed, source: Option<&SnapshotPod>) -> Option<String> {
     let (name, package) = seen.target();
     let needs = etcd_data::needs_newer(package, fetched(source)?.etcd.as_deref()?)?;
@@ -487,8 +492,8 @@ pub(super) fn set_conditions(
         _ => String::new(),
     };
     let fails = |source: Option<&SnapshotPod>| {
-        let source = source.filter(|source| !is_stale(seen, source));
-        too_new(seen, source).map_or_else(|| why(source), |why| format!(": {why}"))
+        let current = source.filter(|source| !is_stale(seen, source));
+        too_new(seen, source).map_or_else(|| why(current), |why| format!(": {why}"))
     };
     let mut more = String::new();
     if let Some((name, None)) = package(seen).filter(|_| down(seen)) {

@@ -335,6 +335,44 @@ fn a_snapshot_of_a_newer_etcd_is_refused_until_a_package_version_with_that_etcd_
 }
 
 #[test]
+fn the_message_about_a_snapshot_follows_the_etcd_of_a_package_version_that_is_recreated() {
+    let recreate = |world: &mut TestCluster, etcd: &str| {
+        let spec = ClusterPackageVersionSpec::of_images("registry.example", "1.36.4", etcd);
+        world.packages.insert("v1.36".to_owned(), spec);
+    };
+    let with_etcd = |world: &mut TestCluster, etcd: &str| {
+        recreate(world, etcd);
+        world.status = world.status();
+        world.condition(names::ACCEPTED)
+    };
+    let mut world = TestCluster::new();
+    recreate(&mut world, "3.7.0");
+    world.settle();
+    world.restore("newer");
+    world.pass();
+    world.pass();
+    let source = &mut world.tasks[0];
+    source.serves = None;
+    source.state = SnapshotPodState::Failed(NOW, "scratch: no space left on device".to_owned());
+    let (_, reason, message) = with_etcd(&mut world, "3.7.0");
+    assert_eq!(reason, names::reasons::SNAPSHOT_UNUSABLE);
+    assert!(message.contains("no space left"), "{message}");
+    // The description of the snapshot is known before another source is created.
+    let (_, reason, message) = with_etcd(&mut world, "3.6.16");
+    assert_eq!(reason, names::reasons::SNAPSHOT_UNUSABLE);
+    assert!(message.contains("taken from etcd 3.7, and etcd 3.6.16 of v1.36 cannot read it"), "{message}");
+    let waits = world.status.waiting_for.clone().unwrap();
+    assert!(waits.contains("taken from etcd 3.7") && !waits.contains("no space left"), "{waits}");
+    // A source with the older etcd finds the same. It does not hold for a newer etcd, and is not repeated.
+    world.pass();
+    world.pass();
+    assert_eq!(world.tasks[0].etcd.as_deref(), Some("3.6.16"));
+    assert!(world.condition(names::ACCEPTED).2.contains("taken from etcd 3.7"));
+    let (status, reason, message) = with_etcd(&mut world, "3.7.0");
+    assert_eq!((status, reason.as_str()), (Status::True, names::reasons::ACCEPTED), "{message}");
+}
+
+#[test]
 fn a_source_with_a_newer_etcd_gives_its_data_to_no_older_one() {
     let mut world = TestCluster::rolled_back();
     world.restore =
