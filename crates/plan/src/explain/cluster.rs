@@ -5,6 +5,7 @@ use fleetwright_api::{Cluster, ClusterStatus, Condition, ReplicaStatus, Status, 
 
 use super::health::{failed, is_protected, problems, unhealthy_replicas};
 use super::{Action, Check, Explanation, Group, State, Subject, Verdict};
+use crate::readiness::is_plain;
 
 /// Explains why a cluster does or does not work.
 pub fn cluster(cluster: &Cluster) -> Explanation {
@@ -82,7 +83,8 @@ fn actions(
 ) -> Vec<Action> {
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let namespace = cluster.metadata.namespace.as_deref().unwrap_or_default();
-    let own = status.namespace.as_deref().unwrap_or("NAMESPACE");
+    // The schema of the status does not restrict its texts to names.
+    let own = status.namespace.as_deref().filter(|own| is_plain(own)).unwrap_or("NAMESPACE");
     let of = format!("{name} -n {namespace}");
     let mut actions = Vec::new();
     if cluster.spec.paused {
@@ -102,7 +104,7 @@ fn actions(
             format!("fleetwright cluster upgrade {of} {} --retry", failed.package_version),
             "once the cause is fixed",
         ));
-        if let Some(has) = &status.package_version {
+        if let Some(has) = status.package_version.as_ref().filter(|has| is_plain(has)) {
             actions.push(Action::run(
                 format!("fleetwright cluster rollback {of} {has}"),
                 "or set spec.packageVersion back to the running version",
@@ -112,7 +114,7 @@ fn actions(
     for condition in wrong {
         actions.extend(for_condition(condition, cluster, status, &of, own));
     }
-    if let Some(replica) = replicas.first() {
+    if let Some(replica) = replicas.first().filter(|replica| is_plain(&replica.name)) {
         let pod = &replica.name;
         actions.push(Action::run(format!("kubectl describe pod -n {own} {pod}"), "shows its state and events"));
         actions
@@ -159,6 +161,9 @@ fn for_condition(condition: &Condition, cluster: &Cluster, status: &ClusterStatu
         reasons::QUORUM_LOST | reasons::UNREACHABLE => vec![
             Action::run(etcd, "members that start again bring the data back"),
             match &status.last_snapshot {
+                Some(snapshot) if !is_plain(&snapshot.name) => {
+                    Action::text(format!("the name of the last snapshot is invalid: {:?}", snapshot.name))
+                }
                 Some(snapshot) => patch(
                     &format!("{{{}\"restore\":{{\"snapshot\":\"{}\"}}}}", etcd_version(cluster, status), snapshot.name),
                     format!(
@@ -182,7 +187,7 @@ fn for_condition(condition: &Condition, cluster: &Cluster, status: &ClusterStatu
                 format!("kubectl get clusterpackageversions -n {namespace} -o wide"),
                 format!(
                     "choose one that is reachable from {}",
-                    status.package_version.as_deref().unwrap_or("the running version")
+                    status.package_version.as_deref().filter(|has| is_plain(has)).unwrap_or("the running version")
                 ),
             ),
             Action::run(
@@ -227,7 +232,7 @@ fn for_condition(condition: &Condition, cluster: &Cluster, status: &ClusterStatu
 /// The field that a restore needs besides the snapshot: after a rollback etcd keeps the newer version, and its snapshots need it.
 fn etcd_version(cluster: &Cluster, status: &ClusterStatus) -> String {
     let package = status.etcd.as_ref().and_then(|etcd| etcd.package_version.as_ref());
-    match package.filter(|package| **package != cluster.spec.package_version) {
+    match package.filter(|package| **package != cluster.spec.package_version && is_plain(package)) {
         Some(package) => format!("\"packageVersion\":\"{package}\","),
         None => String::new(),
     }
@@ -237,11 +242,55 @@ fn etcd_version(cluster: &Cluster, status: &ClusterStatus) -> String {
 fn overrides(condition: &Condition, cluster: &Cluster, of: &str) -> Action {
     // The end of a soak is about the running package version.
     let completes = condition.type_ == names::UPGRADE_COMPLETABLE;
-    let has = cluster.status.as_ref().and_then(|status| status.package_version.as_ref()).filter(|_| completes);
+    let has = cluster.status.as_ref().and_then(|status| status.package_version.as_ref());
+    let has = has.filter(|has| completes && is_plain(has));
     let (name, package) = (names::OVERRIDE, has.unwrap_or(&cluster.spec.package_version));
     let step = if completes { "/soak" } else { "" };
     Action::run(
         format!("kubectl annotate cluster {of} {name}={}@{package}{step} --overwrite", condition.reason),
         "if the risk is acceptable",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// What to do for a Cluster without a quorum that has this package version and status.
+    fn lost(package_version: &str, mut status: Value) -> Vec<Action> {
+        status["phase"] = "Degraded".into();
+        status["conditions"] = json!([{
+            "type": "DatastoreHealthy", "status": "False", "reason": "QuorumLost", "message": "m",
+            "lastTransitionTime": "2026-11-16T08:00:00Z",
+        }]);
+        let found: Cluster = serde_json::from_value(json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "Cluster", "metadata": { "name": "pay", "namespace": "fleet" },
+            "spec": { "packageVersion": package_version }, "status": status,
+        }))
+        .expect("a Cluster");
+        cluster(&found).actions
+    }
+
+    #[test]
+    fn no_text_of_a_status_that_a_shell_interprets_is_in_a_command() {
+        let text = "$(evil)'; evil";
+        let status = |text: &str| {
+            json!({
+                "namespace": text, "packageVersion": text,
+                "failed": { "packageVersion": "v1.37", "at": "2026-11-16T08:00:00Z", "message": "m" },
+                "etcd": { "members": 3, "serving": 3, "packageVersion": text },
+                "lastSnapshot": { "name": text, "at": "2026-11-16T08:00:00Z" },
+                "components": [{ "component": "etcd", "replicas": [{ "name": text, "message": "CrashLoopBackOff" }] }],
+            })
+        };
+        let written = |actions: Vec<Action>| -> String {
+            let commands = actions.into_iter().filter(|action| action.command.is_some());
+            commands.map(|action| format!("{}{}", action.command.unwrap_or_default(), action.description)).collect()
+        };
+        assert!(written(lost("v1.37", status("plain"))).contains("plain"));
+        let written = written(lost("v1.37", status(text)));
+        assert!(!written.contains("evil") && written.contains("-n NAMESPACE"), "{written}");
+    }
 }

@@ -6,10 +6,10 @@ use fleetwright_api::{
 use jiff::Timestamp;
 
 use super::{Action, Check, Explanation, Group, State, Subject, Verdict};
-use crate::readiness::cut;
 use crate::readiness::gate::{CheckedGate, ConditionSource, GateResult, GateState};
 use crate::readiness::reports::CopiedConditions;
 use crate::readiness::verdict::{Decision, GateVerdict, MachineObservation, Node, NodeObservation, reason};
+use crate::readiness::{cut, is_plain, manager_name};
 
 /// Broken reports that are listed.
 const MAX_REPORTS: usize = 8;
@@ -143,7 +143,7 @@ fn node_checks(node: &Node<'_>, judgement: &GateVerdict<'_>) -> Vec<Check> {
     if node.cordoned {
         checks.push(Check {
             value: "cordoned".to_owned(),
-            owner: node.cordoned_by.map(|hand| cut(hand.manager, 63)),
+            owner: node.cordoned_by.map(|hand| manager_name(hand.manager)),
             since: node.cordoned_by.and_then(|hand| hand.at),
             ..Check::new(Group::Node, "spec.unschedulable", State::Failing)
         });
@@ -155,7 +155,7 @@ fn node_checks(node: &Node<'_>, judgement: &GateVerdict<'_>) -> Vec<Check> {
             owner: node
                 .tainted_by
                 .filter(|_| only && !taint.is_kubernetes() && !taint.is_window())
-                .map(|hand| cut(hand.manager, 63)),
+                .map(|hand| manager_name(hand.manager)),
             message: "not declared in spec.taints".to_owned(),
             ..Check::new(Group::Node, format!("taint {}:{:?}", taint.key, taint.effect), State::Failing)
         }
@@ -191,12 +191,13 @@ fn actions(input: &Schedulability<'_, '_>, recorded: bool) -> Vec<Action> {
     match &seen.node {
         NodeObservation::Found(node) => {
             if node.cordoned {
-                let by =
-                    node.cordoned_by.map_or(String::new(), |hand| format!(" if {} is done", cut(hand.manager, 63)));
+                let by = node.cordoned_by.map(|hand| hand.manager).filter(|manager| is_plain(manager));
+                let by = by.map_or(String::new(), |manager| format!(" if {} is done", cut(manager, 63)));
                 actions
                     .push(Action::run(format!("kubectl uncordon {}", node.name), format!("makes it schedulable{by}")));
             }
-            for taint in node.foreign.iter().filter(|taint| !taint.is_kubernetes() && !taint.is_window()) {
+            let theirs = node.foreign.iter().filter(|taint| !taint.is_kubernetes() && !taint.is_window());
+            for taint in theirs.filter(|taint| is_plain(taint.key)) {
                 actions.push(Action::run(
                     format!("kubectl taint node {} {}:{:?}-", node.name, taint.key, taint.effect),
                     "or declare the taint in spec.taints",
@@ -225,7 +226,10 @@ fn actions(input: &Schedulability<'_, '_>, recorded: bool) -> Vec<Action> {
                 format!("kubectl get configmap -n {namespace} {name}.{reporter} -o yaml"),
                 format!("shows the report; then check {reporter}"),
             ),
-            ConditionSource::Node(_) => Action::run(format!("kubectl describe node {}", node_name(machine)), ""),
+            ConditionSource::Node(_) if is_plain(node_name(machine)) => {
+                Action::run(format!("kubectl describe node {}", node_name(machine)), "")
+            }
+            ConditionSource::Node(type_) => Action::text(format!("check the condition {type_} of the Node")),
             ConditionSource::Machine(type_) => Action::run(
                 format!("kubectl describe machine -n {namespace} {name}"),
                 format!("{type_} is written by the operator that owns it"),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::gate::{CheckedGate, GateInputs, GateState, check};
 use super::reports::CopiedConditions;
 use super::safety_net::{FullNet, NetState};
-use super::{Gates, ObservedCondition, cut, earlier, stamp};
+use super::{Gates, ObservedCondition, cut, earlier, manager_name, stamp};
 
 /// Reasons of the condition `Schedulable`.
 pub mod reason {
@@ -415,8 +415,10 @@ pub fn net_message(gates: &str, scope: &str) -> String {
 
 fn manual_change_message(what: &str, hand: Option<ManualChange<'_>>) -> String {
     match hand {
-        Some(ManualChange { manager, at: Some(at) }) => format!("{what} by {} at {}", cut(manager, 63), stamp(at)),
-        Some(ManualChange { manager, at: None }) => format!("{what} by {}", cut(manager, 63)),
+        Some(ManualChange { manager, at: Some(at) }) => {
+            format!("{what} by {} at {}", manager_name(manager), stamp(at))
+        }
+        Some(ManualChange { manager, at: None }) => format!("{what} by {}", manager_name(manager)),
         None => what.to_owned(),
     }
 }
