@@ -1,7 +1,7 @@
 //! `fleetwright why`.
 
 use anyhow::Context as _;
-use fleetwright_api::{Cluster as BusinessCluster, Machine, ReadinessGates, names};
+use fleetwright_api::{Cluster as BusinessCluster, ClusterPackageVersion, Machine, ReadinessGates, names};
 use fleetwright_plan::explain;
 use fleetwright_readiness::{WhyInput, why};
 use jiff::Timestamp;
@@ -48,7 +48,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             }
             _ => {
                 let found: BusinessCluster = args.target.fetch(&cluster).await?;
-                explain::cluster(&found)
+                // Without the right to list them, none is proposed.
+                let namespace = args.target.namespace(&cluster);
+                let packages = all::<ClusterPackageVersion>(&cluster, namespace, ListParams::default()).await;
+                explain::cluster(&found, &packages.unwrap_or_default())
             }
         };
         let text = match args.output {

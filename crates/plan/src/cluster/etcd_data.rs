@@ -178,7 +178,7 @@ fn version(spec: &ClusterPackageVersionSpec) -> &str {
 
 /// The minor of etcd that data of that version needs, if the etcd of a package version is older: such an etcd does not start with the data. A package
 /// version without a known etcd version counts as sufficient.
-pub(super) fn needs_newer(spec: &ClusterPackageVersionSpec, data: &str) -> Option<String> {
+pub(crate) fn needs_newer(spec: &ClusterPackageVersionSpec, data: &str) -> Option<String> {
     let (has, (major, second)) = (version(spec), minor(data));
     (!has.is_empty() && minor(has) < (major, second)).then(|| format!("{major}.{second}"))
 }
@@ -189,7 +189,7 @@ pub(super) fn has_minor(spec: &ClusterPackageVersionSpec, of: &str) -> bool {
 }
 
 /// Major and minor of a version.
-pub(super) fn minor(version: &str) -> (u32, u32) {
+pub(crate) fn minor(version: &str) -> (u32, u32) {
     let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
     (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
 }

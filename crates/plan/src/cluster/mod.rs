@@ -8,7 +8,7 @@ pub mod copied_secrets;
 pub mod datastore;
 mod decide;
 pub mod diff;
-mod etcd_data;
+pub(crate) mod etcd_data;
 pub mod extensions;
 pub mod heal;
 pub mod keys;

@@ -1,14 +1,18 @@
 //! Why a cluster does not work, or has not what was requested.
 
 use fleetwright_api::names::{self, reasons};
-use fleetwright_api::{Cluster, ClusterStatus, Condition, ReplicaStatus, Status, condition};
+use fleetwright_api::{
+    Cluster, ClusterPackageVersion, ClusterStatus, Condition, ReplicaStatus, SnapshotStatus, Status, condition,
+};
 
 use super::health::{failed, is_protected, problems, unhealthy_replicas};
 use super::{Action, Check, Explanation, Group, State, Subject, Verdict};
+use crate::cluster::etcd_data;
+use crate::cluster::upgrade_path::VersionNode;
 use crate::readiness::is_plain;
 
-/// Explains why a cluster does or does not work.
-pub fn cluster(cluster: &Cluster) -> Explanation {
+/// Explains why a cluster does or does not work. `packages` are those of its namespace, if they are known.
+pub fn cluster(cluster: &Cluster, packages: &[ClusterPackageVersion]) -> Explanation {
     let name = cluster.metadata.name.clone().unwrap_or_default();
     let namespace = cluster.metadata.namespace.clone().unwrap_or_default();
     let status = cluster.status.as_ref();
@@ -43,7 +47,7 @@ pub fn cluster(cluster: &Cluster) -> Explanation {
         ..Check::new(Group::Replicas, &replica.name, State::Failing)
     }));
     let replicas: Vec<_> = replicas.into_iter().map(|(_, replica)| replica).collect();
-    let actions = actions(cluster, status, &wrong, &replicas);
+    let actions = actions(cluster, status, packages, &wrong, &replicas);
     out.act(actions);
     out
 }
@@ -78,6 +82,7 @@ fn progress(cluster: &Cluster, status: &ClusterStatus) -> Vec<Check> {
 fn actions(
     cluster: &Cluster,
     status: &ClusterStatus,
+    packages: &[ClusterPackageVersion],
     wrong: &[&Condition],
     replicas: &[&ReplicaStatus],
 ) -> Vec<Action> {
@@ -112,7 +117,7 @@ fn actions(
         }
     }
     for condition in wrong {
-        actions.extend(for_condition(condition, cluster, status, &of, own));
+        actions.extend(for_condition(condition, cluster, status, packages, &of, own));
     }
     if let Some(replica) = replicas.first().filter(|replica| is_plain(&replica.name)) {
         let pod = &replica.name;
@@ -124,7 +129,14 @@ fn actions(
 }
 
 /// What helps against one condition.
-fn for_condition(condition: &Condition, cluster: &Cluster, status: &ClusterStatus, of: &str, own: &str) -> Vec<Action> {
+fn for_condition(
+    condition: &Condition,
+    cluster: &Cluster,
+    status: &ClusterStatus,
+    packages: &[ClusterPackageVersion],
+    of: &str,
+    own: &str,
+) -> Vec<Action> {
     let namespace = cluster.metadata.namespace.as_deref().unwrap_or_default();
     let etcd = format!("kubectl get pods -n {own} -l {}=etcd -o wide", names::COMPONENT);
     let edit = || Action::run(format!("kubectl edit cluster {of}"), "the message above says what is wrong");
@@ -164,13 +176,22 @@ fn for_condition(condition: &Condition, cluster: &Cluster, status: &ClusterStatu
                 Some(snapshot) if !is_plain(&snapshot.name) => {
                     Action::text(format!("the name of the last snapshot is invalid: {:?}", snapshot.name))
                 }
-                Some(snapshot) => patch(
-                    &format!("{{{}\"restore\":{{\"snapshot\":\"{}\"}}}}", etcd_version(cluster, status), snapshot.name),
-                    format!(
-                        "if the data of most members is lost; writes after {} are lost, too",
-                        snapshot.at.strftime("%Y-%m-%dT%H:%M:%SZ")
-                    ),
-                ),
+                Some(snapshot) => match package_to_restore(cluster, status, packages, snapshot) {
+                    Ok(package) => {
+                        let package = package.map_or(String::new(), |name| format!("\"packageVersion\":\"{name}\","));
+                        patch(
+                            &format!("{{{package}\"restore\":{{\"snapshot\":\"{}\"}}}}", snapshot.name),
+                            format!(
+                                "if the data of most members is lost; writes after {} are lost, too",
+                                snapshot.at.strftime("%Y-%m-%dT%H:%M:%SZ")
+                            ),
+                        )
+                    }
+                    Err(minor) => Action::text(format!(
+                        "if the data of most members is lost, a newer package version with etcd {minor} or newer is needed: name it in spec.packageVersion, and {} in spec.restore.snapshot",
+                        snapshot.name
+                    )),
+                },
                 None => Action::text("there is no snapshot: the data is only on the members' volumes"),
             },
         ],
@@ -229,13 +250,45 @@ fn for_condition(condition: &Condition, cluster: &Cluster, status: &ClusterStatu
     }
 }
 
-/// The field that a restore needs besides the snapshot: after a rollback etcd keeps the newer version, and its snapshots need it.
-fn etcd_version(cluster: &Cluster, status: &ClusterStatus) -> String {
-    let package = status.etcd.as_ref().and_then(|etcd| etcd.package_version.as_ref());
-    match package.filter(|package| **package != cluster.spec.package_version && is_plain(package)) {
-        Some(package) => format!("\"packageVersion\":\"{package}\","),
-        None => String::new(),
+/// The package version that the restore of a snapshot has to name, if it is not the declared one: after a rollback etcd keeps the newer version, and
+/// its snapshots need it.
+///
+/// # Errors
+/// Neither the present package version nor the one of etcd, if that is not older and did not fail, has the needed etcd. The error is the minor of that.
+fn package_to_restore<'a>(
+    cluster: &'a Cluster,
+    status: &'a ClusterStatus,
+    packages: &[ClusterPackageVersion],
+    snapshot: &SnapshotStatus,
+) -> Result<Option<&'a str>, String> {
+    let (declared, has) = (cluster.spec.package_version.as_str(), status.package_version.as_deref());
+    // A declared package version that failed was rolled back.
+    let present = failed(cluster).and(has).filter(|has| is_plain(has)).unwrap_or(declared);
+    let made_from = status.etcd.as_ref().and_then(|etcd| etcd.package_version.as_deref());
+    let opened_by = status.etcd.as_ref().and_then(|etcd| etcd.version.as_deref());
+    let spec = |name: &str| packages.iter().find(|one| one.metadata.name.as_deref() == Some(name)).map(|one| &one.spec);
+    let Some(needs) = snapshot.etcd.as_deref().or(opened_by) else {
+        return Ok((present != declared).then_some(present));
+    };
+    let reads = |name: &str| match spec(name) {
+        Some(spec) => etcd_data::needs_newer(spec, needs).is_none(),
+        None => made_from.is_none_or(|made_from| made_from == name),
+    };
+    if reads(present) {
+        return Ok((present != declared).then_some(present));
     }
+    let recorded = status.kubernetes.as_deref().filter(|_| has == Some(present));
+    let kubernetes = spec(present).map(|spec| spec.kubernetes.as_str()).or(recorded);
+    let is_older = |name: &str| match (spec(name), kubernetes) {
+        (Some(spec), Some(has)) => VersionNode::of(name, spec).is_older_than(&VersionNode::gone(present, has)),
+        _ => true,
+    };
+    let has_failed = |name: &str| status.failed.as_ref().is_some_and(|failed| failed.package_version == name);
+    let newer = made_from.filter(|&name| reads(name) && !is_older(name) && !has_failed(name));
+    newer.map(Some).ok_or_else(|| {
+        let (major, minor) = etcd_data::minor(needs);
+        format!("{major}.{minor}")
+    })
 }
 
 /// How a person accepts the risk for this change.
@@ -254,6 +307,7 @@ fn overrides(condition: &Condition, cluster: &Cluster, of: &str) -> Action {
 
 #[cfg(test)]
 mod tests {
+    use fleetwright_api::ClusterPackageVersionSpec;
     use serde_json::{Value, json};
 
     use super::*;
@@ -270,7 +324,12 @@ mod tests {
             "spec": { "packageVersion": package_version }, "status": status,
         }))
         .expect("a Cluster");
-        cluster(&found).actions
+        let packages = [("v1.35", "1.35.9", "3.7.0"), ("v1.36", "1.36.4", "3.6.16"), ("v1.37", "1.37.1", "3.7.0")];
+        let packages = packages.map(|(name, kubernetes, etcd)| {
+            let spec = ClusterPackageVersionSpec::of_images("registry.example", kubernetes, etcd);
+            ClusterPackageVersion::new(name, spec)
+        });
+        cluster(&found, &packages).actions
     }
 
     #[test]
@@ -292,5 +351,42 @@ mod tests {
         assert!(written(lost("v1.37", status("plain"))).contains("plain"));
         let written = written(lost("v1.37", status(text)));
         assert!(!written.contains("evil") && written.contains("-n NAMESPACE"), "{written}");
+    }
+
+    #[test]
+    fn a_restore_names_no_package_version_that_is_older_or_failed() {
+        // The package version of the cluster, that of its etcd, the version of the data, and the package version that failed.
+        let status = |has: &str, etcd: &str, data: &str, failed: Option<&str>| {
+            let at = "2026-11-16T08:00:00Z";
+            json!({
+                "packageVersion": has, "etcd": { "members": 3, "serving": 3, "version": data, "packageVersion": etcd },
+                "lastSnapshot": { "name": "s", "at": at, "etcd": data },
+                "failed": failed.map(|failed| json!({ "packageVersion": failed, "at": at, "message": "m" })),
+            })
+        };
+        let patch = |declared: &str, status: Value| {
+            let mut commands = lost(declared, status).into_iter().filter_map(|action| action.command);
+            commands.find_map(|command| Some(command.split_once("'{\"spec\":")?.1.to_owned()))
+        };
+        let alone = Some("{\"restore\":{\"snapshot\":\"s\"}}}'".to_owned());
+        let with =
+            |name: &str| Some(format!("{{\"packageVersion\":\"{name}\",\"restore\":{{\"snapshot\":\"s\"}}}}}}'"));
+        // As it is, after a rollback, and in the first steps of an upgrade.
+        assert_eq!(patch("v1.36", status("v1.36", "v1.36", "3.6.16", None)), alone);
+        assert_eq!(patch("v1.36", status("v1.36", "v1.37", "3.7.0", None)), with("v1.37"));
+        assert_eq!(patch("v1.37", status("v1.36", "v1.36", "3.6.16", None)), alone);
+        // A version that failed is not declared again, nor is an older one.
+        assert_eq!(patch("v1.37", status("v1.36", "v1.36", "3.6.16", Some("v1.37"))), with("v1.36"));
+        for (declared, etcd, failed) in [
+            ("v1.37", "v1.37", Some("v1.37")),
+            ("v1.36", "v1.37", Some("v1.37")),
+            ("v1.36", "v1.35", None),
+            ("v1.36", "gone", None),
+        ] {
+            let status = status("v1.36", etcd, "3.7.0", failed);
+            assert_eq!(patch(declared, status.clone()), None, "{declared} {etcd}");
+            let needs = |action: &Action| action.description.contains("a newer package version with etcd 3.7 or newer");
+            assert!(lost(declared, status).iter().any(needs), "{declared} {etcd}");
+        }
     }
 }
