@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use fleetwright_wire::text::truncate_bytes;
 use fleetwright_wire::{Check, CheckSeen};
 
 use crate::System;
 use crate::method::{SHELL, ended};
 use crate::system::ProgramRun;
-use crate::text::clip;
 
 /// Timeout of a check; then it has failed. Checks are repeated, and a hanging one must not delay the others.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -26,12 +26,12 @@ pub(crate) fn ask(system: &dyn System, check: &Check) -> CheckSeen {
         Check::Http(url) => (format!("http {url}"), http(system, url)),
         Check::Command(command) => {
             let first = command.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-            (format!("command {}", clip(first.trim(), 60)), runs(system, command))
+            (format!("command {}", truncate_bytes(first.trim(), 60)), runs(system, command))
         }
     };
     let holds = seen.is_ok();
-    let message = clip(&seen.unwrap_or_else(|message| message), 500);
-    CheckSeen { check: clip(&name, 200), holds, message }
+    let message = truncate_bytes(&seen.unwrap_or_else(|message| message), 500);
+    CheckSeen { check: truncate_bytes(&name, 200), holds, message }
 }
 
 fn unit_active(system: &dyn System, unit: &str) -> Result<String, String> {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use fleetwright_wire::Source;
+use fleetwright_wire::text::truncate_bytes;
 
 use crate::method::{MethodContext, MethodError};
-use crate::text::{clip, sha256};
+use crate::text::sha256;
 
 /// Largest source in bytes. A server that sends without end must not fill the disk.
 pub const LARGEST_SOURCE: u64 = 4 << 30;
@@ -24,7 +25,7 @@ pub fn source(work: &mut MethodContext<'_>, source: &Source) -> Result<String, M
     if source.sha256.len() != 64 || !source.sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
         return Err(MethodError(format!(
             "invalid sha256 `{}` of the source: must be 64 lower-case hex digits",
-            clip(&source.sha256, 80)
+            truncate_bytes(&source.sha256, 80)
         )));
     }
     let path = kept(work.cache, source);
@@ -98,5 +99,5 @@ fn without_password(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let end = rest.find('/').unwrap_or(rest.len());
     let host = rest[..end].rsplit_once('@').map_or(&rest[..end], |(_, host)| host);
-    clip(&format!("{scheme}{}{host}{}", if scheme.is_empty() { "" } else { "://" }, &rest[end..]), 300)
+    truncate_bytes(&format!("{scheme}{}{host}{}", if scheme.is_empty() { "" } else { "://" }, &rest[end..]), 300)
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fleetwright_wire::text::truncate_bytes;
 use fleetwright_wire::{
     Answer, Apply, Bytes, Claim, ComponentSeen, Deviation, Failure, FailureKind, HOME, Mark, OPT, Observation, Observe,
     Outcome, Package, Progress, Request, Step, StepRecord,
@@ -10,7 +11,7 @@ use fleetwright_wire::{
 use crate::journal::{BeginResult, Journal, LOG, StartedStep};
 use crate::steps::{InstallMode, RunningStep};
 use crate::system::UpcomingQueries;
-use crate::text::{Tail, clip};
+use crate::text::Tail;
 use crate::{System, folders, observe, owner, store};
 
 /// The helper's side of the protocol: answers requests about its host.
@@ -156,7 +157,9 @@ impl<S: System> Host<S> {
         let mut components: Vec<ComponentSeen> = Vec::new();
         for package in packages {
             if health && !package.health.checks.is_empty() {
-                tell(Answer::Progress(Progress { doing: format!("checking {}", clip(&package.component, 63)) }));
+                tell(Answer::Progress(Progress {
+                    doing: format!("checking {}", truncate_bytes(&package.component, 63)),
+                }));
             }
             components.push(observe::component(&self.system, package, health));
         }
@@ -196,7 +199,7 @@ impl<S: System> Host<S> {
         let until = self.system.elapsed() + Duration::from_secs(apply.within);
         let mut doing = RunningStep {
             system: &mut self.system,
-            tell: &mut |doing| tell(Answer::Progress(Progress { doing: clip(&doing, 500) })),
+            tell: &mut |doing| tell(Answer::Progress(Progress { doing: truncate_bytes(&doing, 500) })),
             log: &mut log,
             until,
             touched: false,

@@ -6,10 +6,11 @@
 
 use std::io;
 
+use fleetwright_wire::text::{last_bytes, truncate_bytes};
 use fleetwright_wire::{Apply, Claim, Failure, FailureKind, HOME, LONGEST_TAIL, Outcome, Step, StepRecord, Verb};
 use serde::{Deserialize, Serialize};
 
-use crate::text::{Tail, clip, last};
+use crate::text::Tail;
 use crate::{System, owner};
 
 /// Records kept whole: at least this many, at most twice as many.
@@ -118,7 +119,7 @@ fn checked(id: &str) -> Result<(), Failure> {
         kind: FailureKind::NotUnderstood,
         message: format!(
             "invalid step id `{}`: must be 1 to 128 letters, digits, `-` and `.`, and not start with `.`",
-            clip(id, 140)
+            truncate_bytes(id, 140)
         ),
     })
 }
@@ -234,8 +235,8 @@ impl<'s> Journal<'s> {
         record.ended = Some(self.system.now());
         record.outcome = outcome;
         record.untouched = untouched;
-        record.message = clip(message, LONGEST_TAIL);
-        record.tail = last(log.as_str(), LONGEST_TAIL).to_owned();
+        record.message = truncate_bytes(message, LONGEST_TAIL);
+        record.tail = last_bytes(log.as_str(), LONGEST_TAIL).to_owned();
         if !log.as_str().is_empty() {
             // The log only helps people; the record is what must be on disk.
             let _ = self.system.write(&log_path(&record.id), log.as_str().as_bytes(), 0o600, "root", "root");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fleetwright_wire::text::truncate_bytes;
 use fleetwright_wire::{self as wire, Deviation, Package};
 
 use crate::System;
@@ -122,7 +123,7 @@ pub fn ended(ran: &ProgramResult) -> String {
         (false, None) => "was killed".to_owned(),
     };
     match ran.tail.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
-        Some(line) => format!("{how}: {}", crate::text::clip(line, 300)),
+        Some(line) => format!("{how}: {}", truncate_bytes(line, 300)),
         None => how,
     }
 }

@@ -1,10 +1,10 @@
 //! Observes everything that is managed. Changes nothing.
 
+use fleetwright_wire::text::truncate_bytes;
 use fleetwright_wire::{Check, ComponentSeen, Deviation, Installed, Package, plural};
 
 use crate::method::{self, MethodError};
 use crate::system::UpcomingQueries;
-use crate::text::clip;
 use crate::{System, checks, files, store, units};
 
 /// Longest list of deviations: a host that differs in thousands of ways is reported with the first of them.
@@ -42,7 +42,7 @@ pub(crate) fn component(system: &dyn System, package: &Package, health: bool) ->
         // A component that cannot be observed must not hide the others.
         seen.deviations.push(Deviation {
             what: "observation".to_owned(),
-            found: clip(&error.to_string(), 500),
+            found: truncate_bytes(&error.to_string(), 500),
             wanted: "readable".to_owned(),
             disrupts: false,
         });
@@ -127,7 +127,7 @@ pub(crate) fn unasked(system: &dyn System, component: &str) -> Option<ComponentS
         }
         Err(error) => seen.deviations.push(Deviation {
             what: "observation".to_owned(),
-            found: clip(&error.to_string(), 500),
+            found: truncate_bytes(&error.to_string(), 500),
             wanted: "readable".to_owned(),
             disrupts: false,
         }),

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use fleetwright_wire::text::truncate_bytes;
 use fleetwright_wire::{Answer, Failure, FailureKind, LONGEST_LINE, Progress, Request};
 
-use crate::text::clip;
 use crate::{Host, System};
 
 /// While a request is handled, progress is sent at least this often: silence means trouble.
@@ -71,7 +71,7 @@ fn answered<S: System>(host: &mut Host<S>, request: Request, say: &SyncSender<An
 fn keep_saying(say: &SyncSender<Answer>, doing: &Mutex<String>, ended: &Receiver<()>) {
     while ended.recv_timeout(PROGRESS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
         let doing = doing.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let _ = say.try_send(Answer::Progress(Progress { doing: clip(&doing, 500) }));
+        let _ = say.try_send(Answer::Progress(Progress { doing: truncate_bytes(&doing, 500) }));
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::mem::discriminant;
 use std::time::Duration;
 
+use fleetwright_wire::text::truncate_bytes;
 use fleetwright_wire::{Installed, Package, plural};
 
 use crate::method::{self, MethodContext, MethodError, SHELL, ended};
@@ -252,7 +253,7 @@ impl RunningStep<'_> {
             let known: Vec<&str> = state.kept().map(|kept| kept.reference.as_str()).collect();
             return Err(MethodError(format!(
                 "{component} with digest {} is not kept on this host; kept: {}",
-                crate::text::clip(to, 64),
+                truncate_bytes(to, 64),
                 if known.is_empty() { "none".to_owned() } else { known.join(", ") }
             )));
         };
@@ -339,10 +340,7 @@ fn checked(package: &Package) -> Result<(), MethodError> {
         let drop_ins = unit.drop_ins.keys();
         for name in drop_ins.chain([&unit.name]) {
             if name.is_empty() || name.contains('/') || name.starts_with(['.', '-']) {
-                return Err(MethodError(format!(
-                    "invalid name `{}` of a unit or drop-in",
-                    crate::text::clip(name, 100)
-                )));
+                return Err(MethodError(format!("invalid name `{}` of a unit or drop-in", truncate_bytes(name, 100))));
             }
         }
     }
@@ -358,7 +356,7 @@ pub(crate) fn checked_component(component: &str) -> Result<(), MethodError> {
     }
     Err(MethodError(format!(
         "invalid component name `{}`: must be 1 to 63 lower-case letters, digits and `-`",
-        crate::text::clip(component, 100)
+        truncate_bytes(component, 100)
     )))
 }
 
@@ -372,7 +370,7 @@ fn checked_path(path: &str) -> Result<(), MethodError> {
     }
     Err(MethodError(format!(
         "invalid path `{}` in a package: must be absolute, in a folder, without `.` and `..`, and not in {}",
-        crate::text::clip(path, 300),
+        truncate_bytes(path, 300),
         fleetwright_wire::HOME
     )))
 }

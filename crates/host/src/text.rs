@@ -1,4 +1,6 @@
-//! Limits for the length of texts from elsewhere, before they are kept or reported.
+//! The end of the output of programs, and digests as text.
+
+use fleetwright_wire::text::last_bytes;
 
 /// The end of a growing text, up to a number of bytes.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +25,7 @@ impl Tail {
             self.text.push('\n');
         }
         if self.text.len() > self.limit {
-            self.text = last(&self.text, self.limit).to_owned();
+            self.text = last_bytes(&self.text, self.limit).to_owned();
         }
     }
 
@@ -31,27 +33,6 @@ impl Tail {
     pub fn as_str(&self) -> &str {
         &self.text
     }
-}
-
-/// The last bytes of a text, at most `limit`, starting at a character boundary.
-pub fn last(text: &str, limit: usize) -> &str {
-    let mut start = text.len().saturating_sub(limit);
-    while !text.is_char_boundary(start) {
-        start += 1;
-    }
-    &text[start..]
-}
-
-/// The first bytes of a text, at most `limit`, with a mark if it was cut.
-pub fn clip(text: &str, limit: usize) -> String {
-    if text.len() <= limit {
-        return text.to_owned();
-    }
-    let mut end = limit;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}…", &text[..end])
 }
 
 /// Bytes in lower-case hex.
@@ -79,7 +60,5 @@ mod tests {
         tail.push("one");
         tail.push("zweiä");
         assert_eq!(tail.as_str(), "eiä\n");
-        assert_eq!(last("ää", 3), "ä");
-        assert_eq!(clip("ää", 3), "ä…");
     }
 }

@@ -8,6 +8,7 @@ mod observation;
 mod owner;
 mod package;
 mod step;
+pub mod text;
 
 pub use observation::{CheckSeen, ComponentSeen, Deviation, Facts, Installed, MOST_PARTS, Observation};
 pub use owner::{Claim, Mark, Owner};

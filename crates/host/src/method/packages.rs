@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use fleetwright_wire::text::truncate_bytes;
 use fleetwright_wire::{self as wire, Deviation, Package, Source};
 
 use super::os::{self, Earlier, Record, RemovalEffects};
@@ -261,7 +262,7 @@ pub(super) fn explain<M: PackageManager>(ran: &ProgramResult) -> String {
     let errors: Vec<&str> = said.lines().map(str::trim).filter(|line| M::is_error(line)).take(3).collect();
     match errors.is_empty() {
         true => format!("{}; {advice}", ended(ran)),
-        false => format!("{}; {advice}", crate::text::clip(&errors.join("; "), 600)),
+        false => format!("{}; {advice}", truncate_bytes(&errors.join("; "), 600)),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use fleetwright_wire::text::truncate_bytes;
 use fleetwright_wire::{self as wire, Deviation, Package};
 
 use super::{Method, MethodContext, MethodError};
@@ -137,7 +138,7 @@ fn checked(name: &str) -> Result<&str, MethodError> {
     }
     Err(MethodError(format!(
         "invalid sysctl name `{}`: expected a name such as vm.swappiness",
-        crate::text::clip(name, 100)
+        truncate_bytes(name, 100)
     )))
 }
 

@@ -12,6 +12,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use fleetwright_wire::text::truncate_bytes;
+
 use super::{DebState, ProgramResult, ProgramRun, Stat, System, UnitState, UnitVerb, UpcomingQueries};
 
 /// The host that this process runs on.
@@ -98,7 +100,7 @@ impl Real {
         }
         // The first line says what happened; the last one only where to read more.
         match ran.tail.lines().map(str::trim).find(|line| !line.is_empty()) {
-            Some(line) if !ran.timed_out => Err(io::Error::other(crate::text::clip(line, 300))),
+            Some(line) if !ran.timed_out => Err(io::Error::other(truncate_bytes(line, 300))),
             _ => Err(io::Error::other(crate::method::ended(&ran))),
         }
     }

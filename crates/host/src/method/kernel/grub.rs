@@ -1,5 +1,6 @@
 //! The boot default and parameters by GRUB: one file in `/etc/default/grub.d` for each component, read by `update-grub`.
 
+use fleetwright_wire::text::truncate_bytes;
 use fleetwright_wire::{self as wire, Deviation};
 
 use super::{LARGEST, MethodContext, MethodError, PATH, ended, put, read};
@@ -40,7 +41,7 @@ pub(super) fn deviations(
                 found: match (entry.is_some(), found) {
                     (false, _) => format!("{MENU} has no entry for it"),
                     (true, "") => "none".to_owned(),
-                    (true, found) => crate::text::clip(found, 200),
+                    (true, found) => truncate_bytes(found, 200),
                 },
                 wanted: release.clone(),
                 disrupts: false,

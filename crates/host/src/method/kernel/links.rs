@@ -1,5 +1,6 @@
 //! The boot default by the links `/vmlinuz` and `/initrd.img`, for boot loaders that follow them, with the parameters in a file beside the kernels.
 
+use fleetwright_wire::text::truncate_bytes;
 use fleetwright_wire::{self as wire, Deviation};
 
 use super::{MethodContext, MethodError, PATH, ended, image, put, read, record, remember};
@@ -46,7 +47,7 @@ pub(super) fn deviations(
     if read(system, &path(component))? != part || !has_all {
         deviations.push(Deviation {
             what: format!("file {LINE}"),
-            found: if line.trim().is_empty() { "nothing".to_owned() } else { crate::text::clip(line.trim(), 200) },
+            found: if line.trim().is_empty() { "nothing".to_owned() } else { truncate_bytes(line.trim(), 200) },
             wanted: part.map_or("nothing of it".to_owned(), |part| part.trim().to_owned()),
             disrupts: false,
         });

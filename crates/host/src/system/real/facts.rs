@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fleetwright_wire::Facts;
-
-use crate::text::clip;
+use fleetwright_wire::text::truncate_bytes;
 
 pub(super) fn facts(ours: &Path, clock: i64) -> io::Result<Facts> {
-    let line = |path: &str| fs::read_to_string(path).map(|text| clip(text.trim(), 253)).unwrap_or_default();
+    let line = |path: &str| fs::read_to_string(path).map(|text| truncate_bytes(text.trim(), 253)).unwrap_or_default();
     Ok(Facts {
         hostname: line("/proc/sys/kernel/hostname"),
         os: os(),
@@ -64,7 +63,7 @@ fn os() -> String {
         .unwrap_or_default();
     let field = |name: &str| {
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-        clip(value.unwrap_or_default().trim_matches(['"', '\'']), 64)
+        truncate_bytes(value.unwrap_or_default().trim_matches(['"', '\'']), 64)
     };
     match (field("ID"), field("VERSION_ID")) {
         (id, version) if version.is_empty() => id,

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fleetwright_wire::text::truncate_bytes;
 use ureq::Agent;
 use ureq::config::Config;
 use ureq::http::Uri;
@@ -17,7 +18,6 @@ use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
 use super::programs;
 use crate::system::ProgramRun;
-use crate::text::clip;
 
 /// Timeout for a server that sends nothing.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -74,7 +74,7 @@ struct Names;
 impl Resolver for Names {
     fn resolve(&self, uri: &Uri, _config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
-            return Err(ureq::Error::BadUri(clip(&uri.to_string(), 300)));
+            return Err(ureq::Error::BadUri(truncate_bytes(&uri.to_string(), 300)));
         };
         let port = authority.port_u16().unwrap_or(if scheme.as_str() == "https" { 443 } else { 80 });
         let found = addresses(&format!("{}:{port}", authority.host()), (*timeout.after).min(CONNECT))?;
