@@ -1,6 +1,7 @@
 //! Text for a terminal. Text from hosts or from objects of other users may contain control characters.
 
 use fleetwright_api::{Condition, Status};
+pub(crate) use fleetwright_wire::text::truncate_chars as cut;
 use jiff::Timestamp;
 
 /// The text on one line and without control characters, so that no escape sequence reaches the terminal.
@@ -23,16 +24,6 @@ pub(crate) fn line(text: &str) -> String {
 /// Several lines, without control characters.
 pub(crate) fn lines(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
-}
-
-/// The text, cut to this number of characters.
-pub(crate) fn cut(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
-        return text.to_owned();
-    }
-    let mut out: String = text.chars().take(most.saturating_sub(1)).collect();
-    out.push('…');
-    out
 }
 
 /// The time between two moments, in the notation of kubectl.
@@ -102,7 +93,6 @@ mod tests {
     fn nothing_but_text_reaches_a_terminal() {
         assert_eq!(line("a\n\tb\u{1b}[31mc\u{7}"), "a b\u{fffd}[31mc\u{fffd}");
         assert_eq!(lines("a\nb\u{1b}"), "a\nb\u{fffd}");
-        assert_eq!(cut("abcdef", 4), "abc…");
     }
 
     #[test]

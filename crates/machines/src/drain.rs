@@ -24,6 +24,7 @@ use fleetwright_api::{DrainOptions, names};
 use fleetwright_kit::client::{CallError, retry_after};
 use fleetwright_kit::{Remedy, StepError};
 use fleetwright_plan::machine::RemainingPods;
+use fleetwright_wire::text::first_chars;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, Request};
@@ -189,8 +190,11 @@ fn read(text: &RawValue) -> Result<Pod, Unread> {
     serde_json::from_str(text.get()).map_err(|error| {
         let value: Value = serde_json::from_str(text.get()).unwrap_or_default();
         let word = |key: &str| value["metadata"][key].as_str().unwrap_or_default().to_owned();
-        let why: String = error.to_string().chars().take(256).collect();
-        (format!("{}/{}", word("namespace"), word("name")), format!("the pod cannot be parsed, delete it: {why}"))
+        let why = error.to_string();
+        (
+            format!("{}/{}", word("namespace"), word("name")),
+            format!("the pod cannot be parsed, delete it: {}", first_chars(&why, 256)),
+        )
     })
 }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleetwright_api::{Condition, OperationPhase, OperationStatus, Status, condition, names};
+use fleetwright_wire::text::{first_chars, truncate_chars};
 use jiff::Timestamp;
 
 use crate::gate::Refusal;
@@ -79,7 +80,7 @@ impl ManualOutcome {
             Some("Succeeded") => Self::Succeeded(because()),
             Some("Failed") => Self::Failed(because()),
             Some(other) => {
-                let other: String = other.chars().take(64).collect();
+                let other = first_chars(other, 64);
                 Self::Invalid(format!(
                     "invalid annotation {}={other:?}: set it to Succeeded or Failed (and the reason in {})",
                     names::OUTCOME,
@@ -304,12 +305,7 @@ pub(crate) fn put(
 
 /// Limits the length of messages from elsewhere.
 fn cut(text: &str) -> String {
-    const LONGEST: usize = 1024;
-    if text.chars().count() <= LONGEST {
-        text.to_owned()
-    } else {
-        text.chars().take(LONGEST - 1).chain(['…']).collect()
-    }
+    truncate_chars(text, 1024)
 }
 
 #[cfg(test)]

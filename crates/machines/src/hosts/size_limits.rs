@@ -1,5 +1,6 @@
 //! Limits for answers of hosts, which are kept in memory and shown to people.
 
+use fleetwright_wire::text::{last_bytes, truncate_bytes};
 use fleetwright_wire::{
     CheckSeen, ComponentSeen, Deviation, Facts, Failure, Installed, LONGEST_TAIL, Observation, Owner, StepRecord,
 };
@@ -45,18 +46,13 @@ pub(super) fn failure(mut failure: Failure) -> Failure {
 /// Cuts a text to one line.
 pub(super) fn line(text: &mut String) {
     if text.len() > LINE {
-        let end = (0..=LINE).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
-        text.truncate(end);
-        text.push('…');
-        text.shrink_to_fit();
+        *text = truncate_bytes(text, LINE);
     }
 }
 
 fn tail(text: &mut String) {
     if text.len() > LONGEST_TAIL {
-        let from = text.len() - LONGEST_TAIL;
-        let from = (from..text.len()).find(|&from| text.is_char_boundary(from)).unwrap_or(text.len());
-        *text = format!("…{}", &text[from..]);
+        *text = format!("…{}", last_bytes(text, LONGEST_TAIL));
     }
 }
 

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use fleetwright_api::{ControlPlaneComponent, ReplacedReplica, names};
+use fleetwright_wire::text::first_chars;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
@@ -225,7 +226,7 @@ fn replacing(seen: &Observed, underway: &HealContext<'_>, now: Timestamp) -> Rep
             match due {
                 Some(due) => replacing.next = replacing.next.into_iter().chain([due]).min(),
                 None => {
-                    let message = why.chars().take(MAX_MESSAGE).collect();
+                    let message = first_chars(&why, MAX_MESSAGE).to_owned();
                     let (name, uid) = (replica.name.clone(), replica.uid.clone());
                     let note =
                         ReplacedReplica { component, name, uid, at: now, times: times.saturating_add(1), message };

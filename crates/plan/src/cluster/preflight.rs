@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fleetwright_api::{ClusterPackageVersionSpec, ControlPlaneComponent, RestoreStage, names};
+use fleetwright_wire::text::first_chars;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
@@ -320,7 +321,7 @@ pub(super) fn listed(what: &str, target: &str, against: &[&PreflightFinding]) ->
     if against.iter().all(|finding| finding.overridable) {
         text.push_str(&format!("; to override, annotate the Cluster with {}={}", names::OVERRIDE, reasons.join(",")));
     }
-    text.chars().take(1000).collect()
+    first_chars(&text, 1000).to_owned()
 }
 
 fn running_replicas(seen: &Observed, component: ControlPlaneComponent) -> impl Iterator<Item = &Replica> {

@@ -1,6 +1,7 @@
 //! The stages of a change, and the timeout after which a change fails.
 
 use fleetwright_api::{FailedChange, StepProgress};
+use fleetwright_wire::text::first_chars;
 use jiff::{SignedDuration, Timestamp};
 
 use super::components::Waiting;
@@ -73,5 +74,5 @@ pub(super) fn stage(seen: &Observed, step: &VersionStep<'_>, waiting: &[Waiting]
 }
 
 pub(super) fn bounded(text: &str) -> String {
-    text.chars().take(MAX_MESSAGE).collect()
+    first_chars(text, MAX_MESSAGE).to_owned()
 }

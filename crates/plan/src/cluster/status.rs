@@ -4,6 +4,7 @@ use fleetwright_api::{
     CertificateStatus, ClusterComponentStatus, ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent,
     FinishingUpgrade, ReplicaStatus, Status, condition, is_true, names,
 };
+use fleetwright_wire::text::first_chars;
 use jiff::{SignedDuration, Timestamp};
 
 use super::datastore;
@@ -173,7 +174,7 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &StatusInputs, now:
             false => decision.progress.clone().filter(|_| failed.is_none()),
         },
         failed,
-        retried: seen.retry.as_ref().map(|retry| retry.chars().take(LONGEST_RETRY).collect()),
+        retried: seen.retry.as_ref().map(|retry| first_chars(retry, LONGEST_RETRY).to_owned()),
         keys: decision.keys.record.clone(),
         authorities: followed(seen, decision),
         rotation: decision.rotation.clone(),
@@ -265,7 +266,7 @@ pub fn not_accepted(
     conditions.splice(0..0, accepted);
     ClusterStatus {
         phase: Some(status.phase.unwrap_or(ClusterPhase::Creating)),
-        waiting_for: Some(message.chars().take(LONGEST_WAITING).collect()),
+        waiting_for: Some(first_chars(message, LONGEST_WAITING).to_owned()),
         conditions,
         ..status.clone()
     }

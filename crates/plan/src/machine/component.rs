@@ -1,11 +1,12 @@
 //! The state of one component, and the decision that follows from it.
 
 use fleetwright_api::{Component, ComponentState, Disruption, Drift, OnFailure, Rollback};
+use fleetwright_wire::text::truncate_chars;
 use fleetwright_wire::{ComponentSeen, Facts, Outcome, StepRecord};
 use jiff::{SignedDuration, Timestamp};
 
 use super::decide::Decider;
-use super::drift::{self, cut};
+use super::drift;
 use super::step::{PlannedStep, StepEffect, StepItem, Verb, changes, id, named};
 use super::version;
 use crate::package::{Rendered, StepTimeouts};
@@ -58,7 +59,7 @@ impl<'a> Decider<'a> {
     /// Judges a declared component, and records its state.
     pub(super) fn stand(&mut self, wanted: &'a Rendered, sight: &ObservedComponent<'_>) -> ComponentStanding<'a> {
         let mut entry = self.entry(&wanted.package.component);
-        entry.desired = Some(cut(&wanted.package.version, 256));
+        entry.desired = Some(truncate_chars(&wanted.package.version, 256));
         entry.observed = observed(sight.seen);
         let misfit = super::version_skew(wanted, self.k.server);
         let others = std::mem::replace(&mut self.misfit, misfit);
@@ -260,7 +261,7 @@ impl<'a> Decider<'a> {
             return Some("not in effect although the host was rebooted".to_owned());
         }
         if let Some(failed) = sight.seen.health.iter().find(|check| !check.holds) {
-            return Some(format!("{}: {}", failed.check, cut(&failed.message, MAX_OUTPUT_TAIL)));
+            return Some(format!("{}: {}", failed.check, truncate_chars(&failed.message, MAX_OUTPUT_TAIL)));
         }
         if !ran {
             return Some("health checks have not run yet".to_owned());
@@ -386,7 +387,7 @@ impl<'a> Decider<'a> {
                 Outcome::Done => {
                     count_attempt(entry);
                     let StepEffect::Back { to } = does else { return ComponentStanding::Abandoned };
-                    let version = cut(&version, 256);
+                    let version = truncate_chars(&version, 256);
                     let back =
                         Rollback { version: version.clone(), digest: to, at: self.now, why: entry.message.clone() };
                     // The time for the restored version to prove itself starts now.
@@ -432,11 +433,11 @@ impl<'a> Decider<'a> {
                 "not rolled back: no earlier version worked"
             };
             let message = format!("{version} failed ({why}): {said}");
-            set(entry, ComponentState::Failed, cut(&message, 4096), self.now);
+            set(entry, ComponentState::Failed, truncate_chars(&message, 4096), self.now);
             return ComponentStanding::Abandoned;
         };
         let message = format!("{version} failed, rollback to {old}: {said}");
-        set(entry, ComponentState::Downgrading, cut(&message, 4096), self.now);
+        set(entry, ComponentState::Downgrading, truncate_chars(&message, 4096), self.now);
         let does = StepEffect::Back { to };
         ComponentStanding::Due(Box::new(self.back(entry, wanted, does, old)))
     }
@@ -464,7 +465,7 @@ impl<'a> Decider<'a> {
     /// Records the deviations. Returns what a repair is for; none if drift is only reported.
     pub(super) fn drifted(&mut self, entry: &mut Component, seen: &ComponentSeen) -> Option<String> {
         if let Some(why) = self.why_down(seen) {
-            self.not_working.insert(entry.component.clone(), cut(&why, MAX_OUTPUT_TAIL));
+            self.not_working.insert(entry.component.clone(), truncate_chars(&why, MAX_OUTPUT_TAIL));
         }
         let items = drift::items(&entry.component, &seen.deviations);
         let text = drift::text(&items);
@@ -491,7 +492,10 @@ impl<'a> Decider<'a> {
             self.observe_health(wanted.times.healthy_every);
         }
         if let Some(down) = down {
-            why = cut(&format!("{why}; already unhealthy, so the repair disrupts nothing: {down}"), MAX_OUTPUT_TAIL);
+            why = truncate_chars(
+                &format!("{why}; already unhealthy, so the repair disrupts nothing: {down}"),
+                MAX_OUTPUT_TAIL,
+            );
         }
         // The health checks decide whether the component works; without their results no pod is evicted for a repair.
         self.ask_health |= disrupts && !wanted.package.health.checks.is_empty();
@@ -618,7 +622,7 @@ impl<'a> Decider<'a> {
 /// A step's message, and the end of its output.
 pub(super) fn record_message(record: &StepRecord) -> String {
     let tail = record.tail.trim();
-    let message = cut(record.message.trim(), MAX_OUTPUT_TAIL);
+    let message = truncate_chars(record.message.trim(), MAX_OUTPUT_TAIL);
     if tail.is_empty() || message.contains(tail) {
         return message;
     }
@@ -652,7 +656,7 @@ fn observed(seen: &ComponentSeen) -> Option<String> {
         (Some(there), _) => there,
         (None, ours) => ours?,
     };
-    Some(cut(version, 256))
+    Some(truncate_chars(version, 256))
 }
 
 /// Whether the host has a version that is not proven. A version without a record counts as proven: an earlier operator, or the operator that

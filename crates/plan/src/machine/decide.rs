@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use fleetwright_api::{ComponentState, DriftItem, HostKeyPolicy, MachineStatus, names};
 use fleetwright_wire as wire;
+use fleetwright_wire::text::truncate_chars;
 use jiff::{SignedDuration, Timestamp};
 
 use super::component::set;
-use super::drift::cut;
 use super::{Act, Decision, DesiredPackages, MachineInputs, Unreachable, WindowRequest, order};
 use crate::join::{Binding, NOT_BOUND, not_bound};
 
@@ -201,7 +201,7 @@ impl<'a> Decider<'a> {
     fn handle_refusal(&mut self, at: Timestamp, why: &str) {
         self.progress("retry the request that the host rejected", None, Some(at), why);
         for entry in self.status.components.iter_mut().filter(|entry| entry.state == ComponentState::Pending) {
-            entry.message = cut(&format!("host rejected the request, retrying: {why}"), 1024);
+            entry.message = truncate_chars(&format!("host rejected the request, retrying: {why}"), 1024);
         }
     }
 
@@ -242,7 +242,7 @@ impl<'a> Decider<'a> {
     /// Reads a person's request to retry. True if it is new.
     fn follow_retry(&mut self) -> bool {
         let asked = self.k.machine.metadata.annotations.as_ref().and_then(|all| all.get(names::RETRY));
-        let asked = asked.map(|text| cut(text, 256));
+        let asked = asked.map(|text| truncate_chars(text, 256));
         if asked.is_none() || asked == self.status.retried {
             return false;
         }
@@ -262,7 +262,7 @@ impl<'a> Decider<'a> {
     fn note_declared(&mut self) {
         let DesiredPackages::Ready(wanted) = self.k.wanted else { return };
         for wanted in wanted {
-            let version = cut(&wanted.package.version, 256);
+            let version = truncate_chars(&wanted.package.version, 256);
             let mut entry = self.entry(&wanted.package.component);
             if entry.desired.as_ref() != Some(&version) {
                 entry.desired = Some(version);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use fleetwright_api::{DriftItem, LastDrift};
 use fleetwright_wire::Deviation;
+use fleetwright_wire::text::truncate_chars;
 use jiff::{SignedDuration, Timestamp};
 
 /// Repairs in a row from which drift counts as recurring.
@@ -40,9 +41,9 @@ pub(super) fn last_check(uid: &str, every: Duration, now: Timestamp) -> Timestam
 pub(super) fn items(component: &str, deviations: &[Deviation]) -> Vec<DriftItem> {
     let item = |deviation: &Deviation| DriftItem {
         component: component.to_owned(),
-        what: cut(&deviation.what, 256),
-        found: cut(&deviation.found, 256),
-        wanted: cut(&deviation.wanted, 256),
+        what: truncate_chars(&deviation.what, 256),
+        found: truncate_chars(&deviation.found, 256),
+        wanted: truncate_chars(&deviation.wanted, 256),
     };
     deviations.iter().take(MAX_DRIFT_ITEMS).map(item).collect()
 }
@@ -96,13 +97,4 @@ pub(super) fn text(items: &[DriftItem]) -> String {
         .collect();
     let more = items.len().saturating_sub(told.len());
     if more > 0 { format!("{}; and {more} more", told.join("; ")) } else { told.join("; ") }
-}
-
-/// Limits the length of texts from elsewhere.
-pub(super) fn cut(text: &str, longest: usize) -> String {
-    if text.chars().count() <= longest {
-        text.to_owned()
-    } else {
-        text.chars().take(longest.saturating_sub(1)).chain(['…']).collect()
-    }
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright_api::ComponentState;
+use fleetwright_wire::text::truncate_chars;
 use fleetwright_wire::{self as wire, StepRecord};
 use jiff::{SignedDuration, Timestamp};
 
 use super::component::signed;
 use super::decide::{ASK_AGAIN, Decider};
-use super::drift::{self, cut};
+use super::drift;
 use super::step::{StepEffect, changes, id, reboot_id};
 use super::work::{MOST_BOOTS, PendingWork};
 use super::{Act, DesiredPackages, HostObservation, Node};
@@ -54,7 +55,7 @@ impl<'a> Decider<'a> {
             joined
                 && self.old.components.iter().any(|entry| {
                     entry.component == wanted.package.component
-                        && entry.desired.as_ref() == Some(&cut(&wanted.package.version, 256))
+                        && entry.desired.as_ref() == Some(&truncate_chars(&wanted.package.version, 256))
                         && changes(&entry.inputs, &wanted.inputs()).is_empty()
                 })
         });

@@ -1,10 +1,10 @@
 //! Decides whether the host is ours to change: it belongs to this Machine, and is the declared hardware.
 
 use fleetwright_api::{HostOwner, OnDelete, Status, names};
+use fleetwright_wire::text::truncate_chars;
 use fleetwright_wire::{Facts, Mark, Observe, Owner};
 
 use super::decide::Decider;
-use super::drift::cut;
 use super::{Act, HostObservation};
 use crate::join::Binding;
 use crate::operation::put;
@@ -34,7 +34,7 @@ impl Decider<'_> {
             // that stayed must not take it from its next owner.
             let asked = self.k.machine.metadata.annotations.as_ref().and_then(|all| all.get(names::ADOPT_HOST));
             if let Some(asked) = asked {
-                self.status.adopted = Some(cut(asked, 1024));
+                self.status.adopted = Some(truncate_chars(asked, 1024));
             }
             if self.k.fence == 0 || mark.fence <= self.k.fence {
                 match self.unknown_serial(&seen.observation.facts) {
@@ -149,7 +149,15 @@ impl Decider<'_> {
             let message = format!("spec.ssh is null: the host is neither checked nor changed. {ended}");
             let (generation, now) = (machine.metadata.generation, self.now);
             let conditions = &mut self.status.conditions;
-            put(conditions, names::UP_TO_DATE, Status::Unknown, "NotManaged", cut(&message, 4096), generation, now);
+            put(
+                conditions,
+                names::UP_TO_DATE,
+                Status::Unknown,
+                "NotManaged",
+                truncate_chars(&message, 4096),
+                generation,
+                now,
+            );
         } else if self.is_left_closed() {
             self.act = Act::OpenNode;
         }
@@ -171,7 +179,11 @@ impl Decider<'_> {
         self.withdraw = self.waits();
         let ends = self.running().is_some();
         if ends {
-            self.act = Act::EndWindow { open: false, well: false, text: cut(&format!("{reason}: {message}"), 1024) };
+            self.act = Act::EndWindow {
+                open: false,
+                well: false,
+                text: truncate_chars(&format!("{reason}: {message}"), 1024),
+            };
         }
         self.set_host_owned(Status::False, reason, message);
         ends
@@ -179,7 +191,15 @@ impl Decider<'_> {
 
     fn set_host_owned(&mut self, status: Status, reason: &str, message: String) {
         let (generation, now) = (self.k.machine.metadata.generation, self.now);
-        put(&mut self.status.conditions, names::HOST_OWNED, status, reason, cut(&message, 4096), generation, now);
+        put(
+            &mut self.status.conditions,
+            names::HOST_OWNED,
+            status,
+            reason,
+            truncate_chars(&message, 4096),
+            generation,
+            now,
+        );
     }
 
     /// How the host's serial number differs from the declared one; none if it does not, or the host has none.
@@ -209,14 +229,14 @@ impl Decider<'_> {
         let asked = self.k.machine.metadata.annotations.as_ref().and_then(|all| all.get(names::ADOPT_HOST));
         asked.is_some_and(|asked| {
             let same = asked.strip_prefix(what).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-            same && self.old.adopted.as_ref() != Some(&cut(asked, 1024))
+            same && self.old.adopted.as_ref() != Some(&truncate_chars(asked, 1024))
         })
     }
 }
 
 fn written(mark: &Mark) -> HostOwner {
     let Owner { cluster, namespace, name, uid } = &mark.owner;
-    let text = |text: &str| cut(text, 253);
+    let text = |text: &str| truncate_chars(text, 253);
     HostOwner {
         cluster: text(cluster),
         namespace: text(namespace),

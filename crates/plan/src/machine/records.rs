@@ -1,11 +1,11 @@
 //! Helpers of a decision that write to the status.
 
 use fleetwright_api::{Component, ComponentState, StepProgress, names};
+use fleetwright_wire::text::truncate_chars;
 use jiff::Timestamp;
 
 use super::component::PROVING;
 use super::decide::Decider;
-use super::drift::cut;
 use super::{Unreachable, UnreachableReason, WindowPhase};
 
 impl<'a> Decider<'a> {
@@ -59,11 +59,11 @@ impl<'a> Decider<'a> {
 
     /// Writes the progress; its start time, if not given, is kept as long as the step is the same.
     pub(super) fn progress(&mut self, step: &str, id: Option<&str>, since: Option<Timestamp>, message: &str) {
-        let step = cut(step, 256);
+        let step = truncate_chars(step, 256);
         let old = self.old.progress.as_ref().filter(|old| old.step == step && old.id.as_deref() == id);
         let since = old.map(|old| old.since).or(since).unwrap_or(self.now);
         let id = id.map(ToOwned::to_owned);
-        self.status.progress = Some(StepProgress { step, id, since, message: cut(message, 1024) });
+        self.status.progress = Some(StepProgress { step, id, since, message: truncate_chars(message, 1024) });
     }
 
     pub(super) fn progress_of_proof(&mut self) {

@@ -2,12 +2,12 @@
 
 use fleetwright_api::{Component, ComponentState, Rollback};
 use fleetwright_wire::Outcome;
+use fleetwright_wire::text::truncate_chars;
 
 use super::component::{
     ComponentStanding, ObservedComponent, PROVING, REPAIR_FAILED, count_attempt, installed, record_message, set, signed,
 };
 use super::decide::Decider;
-use super::drift::cut;
 use super::step::{StepEffect, StepItem};
 use crate::package::Rendered;
 
@@ -49,7 +49,7 @@ impl<'a> Decider<'a> {
                 return ComponentStanding::Due(Box::new(self.back(entry, wanted, does, back.version.clone())));
             }
             let message = format!("{}; rollback failed: {} is no longer on the host", back.why, back.version);
-            set(entry, ComponentState::Failed, cut(&message, 8192), self.now);
+            set(entry, ComponentState::Failed, truncate_chars(&message, 8192), self.now);
             return ComponentStanding::Abandoned;
         }
         // A restored kernel is effective after a reboot.
@@ -91,7 +91,7 @@ impl<'a> Decider<'a> {
         if self.had(entry, !conditions.is_empty()) >= within {
             let (version, within) = (&back.version, within.as_secs());
             let message = format!("{}; restored version {version} not healthy within {within}s: {doubt}", back.why);
-            set(entry, ComponentState::Failed, cut(&message, 8192), self.now);
+            set(entry, ComponentState::Failed, truncate_chars(&message, 8192), self.now);
             return ComponentStanding::Abandoned;
         }
         entry.message = format!("{PROVING}: restored version {}: {doubt}", back.version);

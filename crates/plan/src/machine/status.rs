@@ -5,6 +5,7 @@ use fleetwright_api::{
     names,
 };
 use fleetwright_wire as wire;
+use fleetwright_wire::text::truncate_chars;
 use jiff::SignedDuration;
 
 use super::decide::Decider;
@@ -41,7 +42,7 @@ pub fn owned_status(machine: &Machine) -> MachineStatus {
 
 /// The facts of a host in the form of the API.
 pub fn facts(facts: &wire::Facts) -> Facts {
-    let text = |text: &str| (!text.is_empty()).then(|| drift::cut(text, 256));
+    let text = |text: &str| (!text.is_empty()).then(|| truncate_chars(text, 256));
     Facts {
         os: text(&facts.os),
         kernel: text(&facts.kernel),
@@ -70,7 +71,7 @@ impl Decider<'_> {
         };
         let conditions = &mut self.status.conditions;
         let mut say = |type_: &str, status, reason: &str, message: String| {
-            put(conditions, type_, status, reason, drift::cut(&message, 4096), generation, now);
+            put(conditions, type_, status, reason, truncate_chars(&message, 4096), generation, now);
         };
         let why = host.unreachable.map(|unreachable| (unreachable, unreachable.why));
         let no_answer = if self.status.reboot_due_from.is_some() { REBOOT_TIMED_OUT } else { "NoResponse" };
@@ -199,7 +200,7 @@ impl Decider<'_> {
             None => None,
         };
         if let Some((status, reason, message)) = said {
-            let message = drift::cut(&message, 4096);
+            let message = truncate_chars(&message, 4096);
             put(&mut self.status.conditions, names::PACKAGES_READY, status, reason, message, generation, self.now);
         }
     }
@@ -269,7 +270,7 @@ impl Decider<'_> {
             None => return,
         };
         let ((status, reason, message), generation) = (said, self.k.machine.metadata.generation);
-        let message = drift::cut(&message, 4096);
+        let message = truncate_chars(&message, 4096);
         put(&mut self.status.conditions, names::UP_TO_DATE, status, reason, message, generation, self.now);
     }
 
@@ -283,14 +284,19 @@ impl Decider<'_> {
             .iter()
             .filter_map(|entry| {
                 let back = entry.rollback.as_ref()?;
-                Some(format!("{}: {} ({} is installed)", entry.component, drift::cut(&back.why, 1800), back.version))
+                Some(format!(
+                    "{}: {} ({} is installed)",
+                    entry.component,
+                    truncate_chars(&back.why, 1800),
+                    back.version
+                ))
             })
             .collect();
         if !restored.is_empty() {
             let message = format!(
                 "{}. It is not retried automatically: declare another version in spec.packages, or correct the cause and run \
                  `fleetwright machine retry {name}`",
-                drift::cut(&restored.join("; "), 3800)
+                truncate_chars(&restored.join("; "), 3800)
             );
             return (Status::False, "RolledBack", message);
         }

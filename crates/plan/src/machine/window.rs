@@ -2,6 +2,7 @@
 
 use fleetwright_api::{Component, ComponentState, Disruption};
 use fleetwright_wire::plural;
+use fleetwright_wire::text::truncate_chars;
 use jiff::{SignedDuration, Timestamp};
 
 use super::component::{signed, unproven};
@@ -89,8 +90,7 @@ impl<'a> Decider<'a> {
             pods.left.iter().filter_map(|(pod, why)| why.as_ref().map(|why| format!("{pod}: {why}"))).collect();
         let mut message = format!("{} left", plural(pods.left.len(), "pod"));
         if !blocked.is_empty() {
-            let named: Vec<String> =
-                blocked.iter().take(MAX_LISTED_PODS).map(|one| super::drift::cut(one, 256)).collect();
+            let named: Vec<String> = blocked.iter().take(MAX_LISTED_PODS).map(|one| truncate_chars(one, 256)).collect();
             message = format!("{message}, {} blocked: {}", blocked.len(), named.join("; "));
         }
         self.progress(&what, None, Some(since), &message);
@@ -123,7 +123,7 @@ impl<'a> Decider<'a> {
         }
         // A Node that an earlier window left closed stays closed.
         let open = !self.is_left_broken() && self.k.node.is_some_and(|node| node.closed == Some(self.under()));
-        let why = super::drift::cut(why, 256);
+        let why = truncate_chars(why, 256);
         let text = format!("timed out: the Node was not {what} within {}s: {why}", drain.as_secs());
         self.act = Act::EndWindow { open, well: false, text };
     }
@@ -180,7 +180,7 @@ impl<'a> Decider<'a> {
                 };
             }
         }
-        self.act = Act::RequestWindow(WindowRequest { level, reason: super::drift::cut(&reason, 1024), fingerprint });
+        self.act = Act::RequestWindow(WindowRequest { level, reason: truncate_chars(&reason, 1024), fingerprint });
     }
 
     /// Ends the window: all its work is done or cannot be done.
@@ -208,7 +208,7 @@ impl<'a> Decider<'a> {
         let left = self.status.components.iter().any(|entry| entry.state == ComponentState::Failed);
         let text = match failed.is_empty() {
             true => "the Machine matches its spec".to_owned(),
-            false => super::drift::cut(&failed.join("; "), 1024),
+            false => truncate_chars(&failed.join("; "), 1024),
         };
         // A Node whose host was left broken stays closed until the host works, or a person opens the Node.
         self.act = Act::EndWindow { open: !left, well: failed.is_empty(), text };
@@ -258,7 +258,7 @@ impl<'a> Decider<'a> {
         });
         let text = format!("The running window is ended{}", node.unwrap_or_default());
         let open = whole && self.k.node.is_some();
-        self.act = Act::EndWindow { open, well: false, text: super::drift::cut(&format!("{why}. {text}"), 1024) };
+        self.act = Act::EndWindow { open, well: false, text: truncate_chars(&format!("{why}. {text}"), 1024) };
         Some(text)
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fleetwright_api::{Component, ComponentState, Disruption, names};
+use fleetwright_wire::text::truncate_chars;
 use fleetwright_wire::{self as wire, Observation, Outcome};
 use jiff::{SignedDuration, Timestamp};
 
@@ -300,7 +301,7 @@ impl<'a> Decider<'a> {
                 if let Some(back) = &entry.rollback {
                     message = format!("{}; restored version {}: {message}", back.why, back.version);
                 }
-                set(&mut entry, ComponentState::Failed, drift::cut(&message, 8192), self.now);
+                set(&mut entry, ComponentState::Failed, truncate_chars(&message, 8192), self.now);
                 self.put(entry);
             }
         }

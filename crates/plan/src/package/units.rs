@@ -1,6 +1,7 @@
 //! Unit files, as far as they can be checked without systemd.
 
 use fleetwright_api::{MachinePackageVersionSpec, PackageUnit};
+use fleetwright_wire::text::first_chars;
 
 use super::template::TemplateScope;
 
@@ -160,7 +161,7 @@ fn settings(text: &str) -> Result<Vec<Setting<'_>>, (usize, String)> {
                 let value = value.trim().trim_end_matches('\\').trim_end();
                 found.push(Setting { section, key: key.trim(), value, line: at + 1 });
             }
-            _ => return Err((at + 1, whole.chars().take(80).collect())),
+            _ => return Err((at + 1, first_chars(whole, 80).to_owned())),
         }
     }
     Ok(found)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleetwright_api::{Condition, Gate, Status};
+use fleetwright_wire::text::first_chars;
 use jiff::Timestamp;
 
 use super::{Gates, ObservedCondition, after, before, cut, earlier, stamp};
@@ -268,7 +269,7 @@ fn one<'a>(
                 let last = fact.heartbeat.map(stamp).unwrap_or_default();
                 (Status::Unknown, STALE.to_owned(), format!("last heartbeat of reporter {reporter} was at {last}"))
             } else {
-                (fact.status, cut(fact.reason, 128), fact.message.chars().take(1024).collect())
+                (fact.status, cut(fact.reason, 128), first_chars(fact.message, 1024).to_owned())
             }
         }
     };
