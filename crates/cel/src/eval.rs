@@ -7,13 +7,12 @@ use crate::runtime_cost::{self, LIST_CREATE, MAP_CREATE};
 use crate::types::Type;
 use crate::value::{Eval, EvalError, Key, List, Map, Str, Val, fail, no_overload};
 use crate::{arith, functions};
+use fleetwright_syntax::regexp;
 use regex::Regex;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
-
-pub(crate) use fleetwright_syntax::regexp::compile as compile_regex;
 
 /// What evaluation needs of a compiled expression.
 #[derive(Debug)]
@@ -59,11 +58,13 @@ pub(crate) struct Evaluator<'a> {
     pub cost: u64,
     limit: u64,
     copies: u64,
+    /// The last pattern that was not a literal.
+    last_regex: Option<(String, Result<Regex, String>)>,
 }
 
 impl<'a> Evaluator<'a> {
     pub fn new(plan: &'a Plan, vars: &'a [Binding<'a>], limit: u64) -> Self {
-        Self { plan, vars, scope: Vec::new(), cost: 0, limit, copies: 0 }
+        Self { plan, vars, scope: Vec::new(), cost: 0, limit, copies: 0, last_regex: None }
     }
 
     pub fn run(&mut self) -> Eval<Val<'a>> {
@@ -309,9 +310,9 @@ impl<'a> Evaluator<'a> {
                     None => {
                         // A pattern from the data is bounded before it is compiled.
                         self.charge(runtime_cost::call(func, overload, &values, &Val::Null))?;
-                        match compile_regex(pattern) {
-                            Ok(re) => return functions::search(func, &re, s, rest),
-                            Err(why) if func == "matches" => return fail(why),
+                        match self.regex(pattern)? {
+                            Ok(re) => return functions::search(func, re, s, rest),
+                            Err(why) if func == "matches" => return fail(why.as_str()),
                             Err(why) => return fail(format!("Illegal regex: {why}")),
                         }
                     }
@@ -336,6 +337,19 @@ impl<'a> Evaluator<'a> {
             self.charge(runtime_cost::call(func, overload, &values, &result))?;
         }
         Ok(result)
+    }
+
+    /// Compiles a pattern that is not a literal. Its effort is a cost, which Kubernetes counts by the pattern's length only;
+    /// a pattern that is the same for each element of a list is compiled and paid once.
+    fn regex(&mut self, pattern: &str) -> Eval<&Result<Regex, String>> {
+        let compiled = match self.last_regex.take().filter(|(last, _)| last == pattern) {
+            Some(compiled) => compiled,
+            None => {
+                self.charge(regexp::effort(pattern))?;
+                (pattern.to_owned(), regexp::compile(pattern))
+            }
+        };
+        Ok(&self.last_regex.insert(compiled).1)
     }
 
     fn is_constant_list(&self, e: &Expr) -> bool {

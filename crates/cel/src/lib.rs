@@ -51,6 +51,7 @@ pub use value::EvalError;
 
 use crate::ast::{Expr, ExprKind, Lit};
 use crate::eval::{Binding, Evaluator, Plan};
+use fleetwright_syntax::regexp;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fmt;
@@ -166,6 +167,7 @@ pub struct Program {
     plan: Plan,
     vars: Vec<Var>,
     estimated_cost: u64,
+    pattern_effort: u64,
 }
 
 impl Program {
@@ -183,13 +185,13 @@ impl Program {
         if !matches!(expected, Type::Dyn) && checked.types[expr.id] != *expected {
             return Err(CompileFailure::WrongType(eval::wrong_type(expected)));
         }
-        let regexes = regexes(&expr).map_err(CompileFailure::Instantiation)?;
+        let (regexes, pattern_effort) = regexes(&expr).map_err(CompileFailure::Instantiation)?;
         let declared = cost::Declared { vars: env.vars.iter().map(|v| (v.name.as_str(), &v.decl)).collect() };
         let estimated_cost = cost::estimate(&expr, &checked, &declared);
         let constants = eval::constants(&expr);
         let plan = Plan { expr, checked, regexes, constants };
         plan.fold_conversions().map_err(|e| CompileFailure::Instantiation(e.to_string()))?;
-        Ok(Self { plan, vars: env.vars.clone(), estimated_cost })
+        Ok(Self { plan, vars: env.vars.clone(), estimated_cost, pattern_effort })
     }
 
     /// Whether the expression mentions a variable.
@@ -205,6 +207,12 @@ impl Program {
     /// The most that one evaluation can cost on data that the declarations allow.
     pub fn estimated_cost(&self) -> u64 {
         self.estimated_cost
+    }
+
+    /// The effort of the patterns that are literals, which were compiled with the program: at most
+    /// [`EFFORT_LIMIT`](regexp::EFFORT_LIMIT).
+    pub fn pattern_effort(&self) -> u64 {
+        self.pattern_effort
     }
 
     /// Evaluates, and takes what it cost from `budget`.
@@ -264,9 +272,10 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     })
 }
 
-/// Compiles the patterns that are literals once, so that evaluations do not.
-fn regexes(expr: &Expr) -> Result<HashMap<usize, regex::Regex>, String> {
+/// Compiles the patterns that are literals once, so that evaluations do not. The second result is their effort.
+fn regexes(expr: &Expr) -> Result<(HashMap<usize, regex::Regex>, u64), String> {
     let mut out = HashMap::new();
+    let mut effort = 0;
     let mut error = None;
     expr.walk(&mut |e| {
         let ExprKind::Call { func, target, args } = &e.kind else { return };
@@ -276,7 +285,13 @@ fn regexes(expr: &Expr) -> Result<HashMap<usize, regex::Regex>, String> {
             _ => None,
         };
         if let Some(Expr { kind: ExprKind::Lit(Lit::Str(text)), .. }) = pattern {
-            match fleetwright_syntax::regexp::compile(text) {
+            effort += regexp::effort(text);
+            if effort > regexp::EFFORT_LIMIT {
+                let too_large = || regexp::total_too_large("this expression", regexp::EFFORT_LIMIT);
+                error = error.take().or_else(|| Some(too_large()));
+                return;
+            }
+            match regexp::compile(text) {
                 Ok(re) => {
                     out.insert(e.id, re);
                 }
@@ -284,5 +299,5 @@ fn regexes(expr: &Expr) -> Result<HashMap<usize, regex::Regex>, String> {
             }
         }
     });
-    error.map_or(Ok(out), Err)
+    error.map_or(Ok((out, effort)), Err)
 }

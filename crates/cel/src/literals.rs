@@ -60,7 +60,7 @@ fn text_argument(func: &str, args: &[Expr]) -> Option<(usize, String)> {
     let broken = match func {
         "duration" => crate::time::parse_duration(s).is_none(),
         "timestamp" => crate::time::parse_timestamp(s).is_none(),
-        "matches" => crate::eval::compile_regex(s).is_err(),
+        "matches" => fleetwright_syntax::regexp::check(s).is_err(),
         _ => false,
     };
     broken.then(|| (*pos, format!("invalid {func} argument")))

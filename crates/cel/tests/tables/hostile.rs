@@ -89,6 +89,24 @@ fn patterns_are_linear_and_bounded() {
 }
 
 #[test]
+fn the_effort_to_compile_patterns_is_limited() {
+    let literals = |count| vec!["self.s.matches('^.{1000}$')"; count].join(" || ");
+    assert_eq!(run(&literals(2)).as_deref(), Ok("false"));
+    let error = compile(&literals(10)).err().unwrap_or_default();
+    assert!(error.starts_with("the patterns of this expression together take more than 250000 units"), "{error}");
+
+    // The effort of other patterns is a cost.
+    let error = run("lists.range(100).all(i, !self.s.matches('^.{900}' + string(i)))").unwrap_err();
+    assert_eq!(error, "operation cancelled: actual cost limit exceeded");
+    for ordinary in [
+        "lists.range(100).all(i, !self.s.matches('^.{900}' + self.u))",
+        "lists.range(100).all(i, !self.s.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/' + string(i)))",
+    ] {
+        assert_eq!(run(ordinary).as_deref(), Ok("true"), "{ordinary}");
+    }
+}
+
+#[test]
 fn garbage_is_refused_without_a_panic() {
     for text in [
         "",
