@@ -7,6 +7,7 @@ mod defaults;
 mod keywords;
 mod shape;
 
+use fleetwright_syntax::regexp;
 use serde_json::Value;
 
 use crate::props::{Props, unsupported};
@@ -51,6 +52,29 @@ pub fn check(schema: &Value, path: &str, options: Options) -> Vec<FieldError> {
         errors.extend(unreadable);
     }
     errors
+}
+
+/// The effort to compile all patterns of a schema, by [`regexp::effort`]. Counting ends above
+/// [`regexp::TOTAL_EFFORT_LIMIT`], which callers enforce before they compile any.
+pub fn pattern_effort(schema: &Value) -> u64 {
+    let mut total = 0;
+    // Errors of the schema itself are reported elsewhere.
+    if let Ok(props) = Props::parse(schema) {
+        add_effort(&props, &mut total);
+    }
+    total
+}
+
+fn add_effort(props: &Props, total: &mut u64) {
+    if !props.pattern.is_empty() {
+        *total += regexp::effort(&props.pattern);
+    }
+    for part in props.parts() {
+        if *total > regexp::TOTAL_EFFORT_LIMIT {
+            return;
+        }
+        add_effort(part, total);
+    }
 }
 
 fn check_root(props: &Props, schema: &Value, path: &str, errors: &mut Vec<FieldError>) {

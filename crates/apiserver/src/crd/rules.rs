@@ -1,17 +1,22 @@
 //! The CEL rules of a custom resource: compiled with the schema, bounded in cost, run on every write.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use fleetwright_cel::{
-    Activation, Decl, Env, EvalError, Program, RUNTIME_BUDGET, STATIC_CRD_LIMIT, STATIC_RULE_LIMIT, Type,
+    Activation, CompileFailure, Decl, Env, EvalError, Program, RUNTIME_BUDGET, STATIC_CRD_LIMIT, STATIC_RULE_LIMIT,
+    Type,
 };
 use fleetwright_schema::{Correlation, ErrorType, FieldError, ListType, Rule, Schema, field_path, text};
+use fleetwright_syntax::regexp::{EFFORT_LIMIT, TOTAL_EFFORT_LIMIT, total_too_large};
 
 /// The length limit of a message from a message expression.
 const MAX_MESSAGE: usize = 5 * 1024;
+/// What the limit on the effort of patterns applies to.
+pub(super) const PATTERNS_OF: &str = "this CustomResourceDefinition";
 /// The number of the most expensive rules named when the total cost is too high.
 const MOST_EXPENSIVE: usize = 4;
 
@@ -25,8 +30,29 @@ struct CompiledRule {
     field: Option<String>,
 }
 
+/// Compiles an expression and adds the effort of its patterns, unless that of the patterns before exceeds the limit.
+fn compile_program(env: &Env, source: &str, ty: Type, effort: &Cell<u64>) -> Result<Program, String> {
+    if effort.get() > TOTAL_EFFORT_LIMIT {
+        return Err(total_too_large(PATTERNS_OF, TOTAL_EFFORT_LIMIT));
+    }
+    let is_message = matches!(ty, Type::String);
+    let compiled = Program::compile(env, source, ty);
+    let spent = match &compiled {
+        Ok(program) => program.pattern_effort(),
+        Err(CompileFailure::Instantiation(_)) => EFFORT_LIMIT,
+        Err(_) => 0,
+    };
+    effort.set(effort.get() + spent);
+    compiled.map_err(|failure| failure.detail(is_message))
+}
+
 /// Compiles the rules of one node. None when rules cannot access values of its schema.
-fn compile(raw: &Value, schema: &Schema, is_resource: bool) -> Option<(Arc<Decl>, Vec<CompiledRule>)> {
+fn compile(
+    raw: &Value,
+    schema: &Schema,
+    is_resource: bool,
+    effort: &Cell<u64>,
+) -> Option<(Arc<Decl>, Vec<CompiledRule>)> {
     let decl = Decl::from_schema(raw, is_resource)?;
     let env = Env::new().var("self", decl.clone());
     let compile_rule = |rule: &Rule| {
@@ -34,11 +60,11 @@ fn compile(raw: &Value, schema: &Schema, is_resource: bool) -> Option<(Arc<Decl>
             Some(true) => env.clone().optional_var("oldSelf", decl.clone()),
             _ => env.clone().var("oldSelf", decl.clone()),
         };
-        let program = Program::compile(&env, &rule.rule, Type::Bool).map_err(|failure| failure.detail(false));
+        let program = compile_program(&env, &rule.rule, Type::Bool, effort);
         let expression = rule.message_expression.as_deref().filter(|expression| !expression.is_empty());
         let message = expression
             .filter(|_| program.is_ok())
-            .map(|expression| Program::compile(&env, expression, Type::String).map_err(|failure| failure.detail(true)));
+            .map(|expression| compile_program(&env, expression, Type::String, effort));
         let given = rule.field_path.as_deref().filter(|path| !path.is_empty());
         let field = given.and_then(|path| Some(field_path::resolve(path, schema, true).ok()?.path("")));
         let uses_old_self = program.as_ref().is_ok_and(|program| program.uses("oldSelf"));
@@ -48,12 +74,12 @@ fn compile(raw: &Value, schema: &Schema, is_resource: bool) -> Option<(Arc<Decl>
 }
 
 /// All errors in the rules of a schema: they do not compile, cost too much, or use an old value that
-/// cannot be correlated.
-pub(super) fn check(schema: &Value, path: &str) -> Vec<FieldError> {
+/// cannot be correlated. Adds the effort of all their patterns.
+pub(super) fn check(schema: &Value, path: &str, effort: &Cell<u64>) -> Vec<FieldError> {
     let Ok(root) = Schema::from_openapi(schema) else { return Vec::new() };
-    let mut checker = Checker { errors: Vec::new(), total: 0, costs: Vec::new() };
+    let mut checker = Checker { errors: Vec::new(), total: 0, costs: Vec::new(), effort };
     let place = NodeContext { path: path.to_owned(), cardinality: Some(1), uncorrelatable: None, is_resource: true };
-    check_defaults(schema, &root, path, &mut checker.errors);
+    check_defaults(schema, &root, path, effort, &mut checker.errors);
     if !checker.errors.is_empty() {
         return checker.errors;
     }
@@ -71,9 +97,9 @@ pub(super) fn check(schema: &Value, path: &str) -> Vec<FieldError> {
 }
 
 /// Defaults must satisfy the rules of their own schema, both as a new value and as an unchanged one.
-fn check_defaults(raw: &Value, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
+fn check_defaults(raw: &Value, schema: &Schema, path: &str, effort: &Cell<u64>, errors: &mut Vec<FieldError>) {
     if let Some(default) = &schema.default
-        && let Some(rules) = Rules::node(raw, &Arc::new(schema.clone()), schema.embedded_resource)
+        && let Some(rules) = Rules::node(raw, &Arc::new(schema.clone()), schema.embedded_resource, effort)
     {
         let at = text::child(path, "default");
         let runs = [Some(default), None].map(|old| {
@@ -85,11 +111,11 @@ fn check_defaults(raw: &Value, schema: &Schema, path: &str, errors: &mut Vec<Fie
         errors.extend(runs.into_iter().find(|found| !found.is_empty()).into_iter().flatten());
     }
     if let Some(items) = &schema.items {
-        check_defaults(&raw["items"], items, &text::child(path, "items"), errors);
+        check_defaults(&raw["items"], items, &text::child(path, "items"), effort, errors);
     }
     for (name, property) in &schema.properties {
         let below = text::key(&text::child(path, "properties"), name);
-        check_defaults(&raw["properties"][name], property, &below, errors);
+        check_defaults(&raw["properties"][name], property, &below, effort, errors);
     }
 }
 
@@ -133,13 +159,14 @@ impl NodeContext {
     }
 }
 
-struct Checker {
+struct Checker<'a> {
     errors: Vec<FieldError>,
     total: u64,
     costs: Vec<(u64, String)>,
+    effort: &'a Cell<u64>,
 }
 
-impl Checker {
+impl Checker<'_> {
     fn visit(&mut self, raw: &Value, schema: &Schema, place: &NodeContext) {
         let at = |name: &str| text::child(&place.path, name);
         if let Some(additional) = &schema.additional {
@@ -161,7 +188,7 @@ impl Checker {
             return;
         }
         let rules_at = at("x-kubernetes-validations");
-        let Some((decl, compiled)) = compile(raw, schema, place.is_resource) else {
+        let Some((decl, compiled)) = compile(raw, schema, place.is_resource, self.effort) else {
             let detail = "internal error: failed to construct type information for x-kubernetes-validations rules: unable to convert structural schema to CEL declarations";
             self.errors.push(FieldError::internal(rules_at, detail));
             return;
@@ -248,11 +275,11 @@ pub(super) struct Rules {
 impl Rules {
     /// Compiles the rules of a version's schema, given as JSON and as parsed. None without rules.
     pub fn build(raw: &Value, schema: &Schema) -> Option<Self> {
-        Self::node(raw, &Arc::new(schema.clone()), true)
+        Self::node(raw, &Arc::new(schema.clone()), true, &Cell::new(0))
     }
 
-    fn node(raw: &Value, schema: &Arc<Schema>, is_resource: bool) -> Option<Self> {
-        let child = |raw: &Value, schema: &Arc<Schema>| Self::node(raw, schema, schema.embedded_resource);
+    fn node(raw: &Value, schema: &Arc<Schema>, is_resource: bool, effort: &Cell<u64>) -> Option<Self> {
+        let child = |raw: &Value, schema: &Arc<Schema>| Self::node(raw, schema, schema.embedded_resource, effort);
         let items = schema.items.as_ref().and_then(|items| child(&raw["items"], items)).map(Box::new);
         let additional = schema.additional.as_ref();
         let additional = additional.and_then(|values| child(&raw["additionalProperties"], values)).map(Box::new);
@@ -263,7 +290,7 @@ impl Rules {
             .collect();
         let compiled = match schema.rules.is_empty() {
             true => Vec::new(),
-            false => compile(raw, schema, is_resource).map(|(_, compiled)| compiled).unwrap_or_default(),
+            false => compile(raw, schema, is_resource, effort).map(|(_, compiled)| compiled).unwrap_or_default(),
         };
         if compiled.is_empty() && items.is_none() && additional.is_none() && properties.is_empty() {
             return None;
@@ -606,7 +633,7 @@ mod tests {
     #[test]
     fn a_rule_that_does_not_compile_is_refused() {
         let schema = spec(json!({"x-kubernetes-validations": [{"rule": "self.nothing > 1"}]}));
-        let found = messages(super::check(&schema, "s"));
+        let found = messages(super::check(&schema, "s", &Cell::new(0)));
         assert_eq!(found.len(), 1);
         let start = "s.properties[spec].x-kubernetes-validations[0].rule: Invalid value: {\"Rule\":\"self.nothing \\u003e 1\",\"Message\":\"\",\"MessageExpression\":\"\",\"Reason\":null,\"FieldPath\":\"\",\"OptionalOldSelf\":null}: compilation failed: ERROR: <input>:1:5: undefined field 'nothing'";
         assert!(found[0].starts_with(start), "{}", found[0]);
@@ -616,8 +643,25 @@ mod tests {
     fn a_rule_that_may_cost_too_much_is_refused() {
         let schema = json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "string"},
             "x-kubernetes-validations": [{"rule": "self.all(a, self.all(b, a == b || a.contains(b)))"}]}}});
-        let found = messages(super::check(&schema, "s"));
+        let found = messages(super::check(&schema, "s", &Cell::new(0)));
         assert!(found[0].starts_with("s.properties[l].x-kubernetes-validations[0].rule: Forbidden: estimated rule cost exceeds budget by factor of more than 100x"), "{found:?}");
+    }
+
+    #[test]
+    fn the_patterns_of_all_rules_are_limited_together() {
+        let schema = spec(json!({"x-kubernetes-validations": [{"rule": "self.name.matches('^.{1000}$')"}]}));
+        let effort = Cell::new(0);
+        assert_eq!(messages(super::check(&schema, "s", &effort)), [] as [&str; 0]);
+        assert!(effort.get() > 30_000);
+        effort.set(TOTAL_EFFORT_LIMIT + 1);
+        let found = messages(super::check(&schema, "s", &effort));
+        assert_eq!(found.len(), 1);
+        assert!(
+            found[0].starts_with("s.properties[spec].x-kubernetes-validations[0].rule: Invalid value: "),
+            "{found:?}"
+        );
+        let limit = "the patterns of this CustomResourceDefinition together take more than 2000000 units";
+        assert!(found[0].contains(limit), "{found:?}");
     }
 
     #[test]
@@ -625,7 +669,7 @@ mod tests {
         let schema = spec(
             json!({"default": {"min": 2, "max": 1}, "x-kubernetes-validations": [{"rule": "self.min <= self.max"}]}),
         );
-        let found = messages(super::check(&schema, "s"));
+        let found = messages(super::check(&schema, "s", &Cell::new(0)));
         assert_eq!(found, ["s.properties[spec].default: Invalid value: failed rule: self.min <= self.max"]);
     }
 
@@ -633,7 +677,7 @@ mod tests {
     fn an_old_self_that_cannot_be_found_is_refused() {
         let schema = json!({"type": "object", "properties": {"l": {"type": "array", "maxItems": 3, "items": {"type": "integer",
             "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}}}});
-        let found = messages(super::check(&schema, "s"));
+        let found = messages(super::check(&schema, "s", &Cell::new(0)));
         assert_eq!(
             found,
             [

@@ -3,11 +3,14 @@
 //! Errors in settings that all versions share are reported at the top of the spec (`spec.validation…`), like in the real server,
 //! which stores them there internally.
 
+use std::cell::Cell;
+
 use serde_json::Value;
 
 use fleetwright_builtins::meta;
 use fleetwright_builtins::names::{NameRule, dns_1035_label, dns_subdomain};
 use fleetwright_schema::{ErrorType, FieldError, Schema, Type, field_path, formats, structural, text};
+use fleetwright_syntax::regexp::{TOTAL_EFFORT_LIMIT, total_too_large};
 
 use super::definition::versions;
 use super::rules;
@@ -86,6 +89,7 @@ fn check_versions(crd: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>
     let shared = |field: &str| all.windows(2).all(|pair| pair[0][field] == pair[1][field]);
     let (schema_shared, columns_shared) = (shared("schema"), shared("additionalPrinterColumns"));
     let (subresources_shared, selectable_shared) = (shared("subresources"), shared("selectableFields"));
+    let effort = Cell::new(0);
     let any_status = all.iter().any(|version| has_status(version));
     for (at, version) in all.iter().enumerate() {
         if version["schema"]["openAPIV3Schema"].is_null() {
@@ -104,7 +108,7 @@ fn check_versions(crd: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>
         let status = if schema_shared { any_status } else { has_status(version) };
         if !schema_shared || first {
             let path = if schema_shared { "spec.validation".to_owned() } else { format!("{place}.schema") };
-            check_schema(version, old, &format!("{path}.openAPIV3Schema"), status, errors);
+            check_schema(version, old, &format!("{path}.openAPIV3Schema"), status, &effort, errors);
         }
         if !subresources_shared || first {
             let path =
@@ -121,6 +125,11 @@ fn check_versions(crd: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>
             let base = if selectable_shared { "spec" } else { place.as_str() };
             check_selectable(version, &format!("{base}.selectableFields"), errors);
         }
+    }
+    // Each version is compiled by itself later, also if all have one schema.
+    let copies = if schema_shared { all.len() as u64 } else { 1 };
+    if effort.get() <= TOTAL_EFFORT_LIMIT && effort.get() * copies > TOTAL_EFFORT_LIMIT {
+        errors.push(FieldError::forbidden("spec.versions", total_too_large(rules::PATTERNS_OF, TOTAL_EFFORT_LIMIT)));
     }
     let names: Vec<&str> = all.iter().map(|version| str(&version["name"])).collect();
     let whole = |why: &str| {
@@ -164,7 +173,15 @@ fn has_status(version: &Value) -> bool {
     !version["subresources"]["status"].is_null()
 }
 
-fn check_schema(version: &Value, old: Option<&Value>, path: &str, status: bool, errors: &mut Vec<FieldError>) {
+/// `effort` is that of the patterns of all versions, as they are compiled here.
+fn check_schema(
+    version: &Value,
+    old: Option<&Value>,
+    path: &str,
+    status: bool,
+    effort: &Cell<u64>,
+    errors: &mut Vec<FieldError>,
+) {
     let schema = &version["schema"]["openAPIV3Schema"];
     if schema.is_null() {
         return;
@@ -177,9 +194,14 @@ fn check_schema(version: &Value, old: Option<&Value>, path: &str, status: bool, 
     if unchanged {
         return;
     }
+    effort.set(effort.get() + structural::pattern_effort(schema));
+    if effort.get() > TOTAL_EFFORT_LIMIT {
+        errors.push(FieldError::forbidden(path, total_too_large(rules::PATTERNS_OF, TOTAL_EFFORT_LIMIT)));
+        return;
+    }
     let found = structural::check(schema, path, structural::Options { status });
     if found.is_empty() {
-        errors.extend(rules::check(schema, path));
+        errors.extend(rules::check(schema, path, effort));
     }
     errors.extend(found);
 }
@@ -489,6 +511,32 @@ mod tests {
                 "spec.validation.openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields"
             ]
         );
+    }
+
+    #[test]
+    fn the_patterns_of_a_definition_are_limited_together() {
+        let text = json!({"type": "string", "pattern": "^.{1000}$"});
+        let why = "Forbidden: the patterns of this CustomResourceDefinition together take more than 2000000 units";
+        let found = errors(|crd| {
+            let properties = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+            for n in 0..60 {
+                properties[format!("p{n}")] = text.clone();
+            }
+        });
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(&format!("spec.validation.openAPIV3Schema: {why}")), "{found:?}");
+        let found = errors(|crd| {
+            crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["p"] = text.clone();
+            let first = crd["spec"]["versions"][0].clone();
+            for n in 2..=60 {
+                let mut version = first.clone();
+                version["name"] = format!("v{n}").into();
+                version["storage"] = false.into();
+                crd["spec"]["versions"].as_array_mut().unwrap().push(version);
+            }
+        });
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(&format!("spec.versions: {why}")), "{found:?}");
     }
 
     #[test]

@@ -173,3 +173,26 @@ fn unknown_keywords_are_dropped_and_named() {
     assert_eq!(prune_unknown(&mut schema, "s"), ["s.x-other", "s.properties.a.const"]);
     assert_eq!(schema, json!({"type": "object", "properties": {"a": {"type": "string"}}}));
 }
+
+#[test]
+fn the_effort_of_patterns_is_counted_in_every_part_of_a_schema() {
+    let pattern = json!({"pattern": "^.{1000}$"});
+    let one = pattern_effort(&pattern);
+    let schema = json!({
+        "pattern": "^.{1000}$", "items": pattern, "properties": {"a": pattern, "b": {"items": pattern}},
+        "additionalProperties": pattern, "allOf": [pattern, pattern], "anyOf": [pattern], "oneOf": [pattern],
+        "not": pattern
+    });
+    assert!(one > 30_000);
+    assert_eq!(pattern_effort(&schema), 10 * one);
+    let many = json!({"allOf": vec![schema; 100]});
+    assert!((regexp::TOTAL_EFFORT_LIMIT + 1..=regexp::TOTAL_EFFORT_LIMIT + one).contains(&pattern_effort(&many)));
+}
+
+#[test]
+fn a_pattern_that_takes_too_much_effort_is_refused() {
+    let found = field(json!({"type": "string", "pattern": r"(?i)^(\pL{30}\d){30}$"}));
+    assert_eq!(found.len(), 1);
+    assert!(found[0].starts_with("s.properties[f].pattern: Invalid value: "), "{found:?}");
+    assert!(found[0].contains("expression too large") && found[0].contains("smaller repeat counts"), "{found:?}");
+}
