@@ -120,9 +120,14 @@ fn values_have_defaults_and_are_as_the_schema_says() {
 
 #[test]
 fn a_schema_that_says_nothing_is_found() {
-    for (schema, said) in
-        [("type: object\nproperites: {}\n", "properites"), ("type: string\n", "type: object"), ("type: [", "YAML")]
-    {
+    let patterns: String = (0..60).map(|n| format!("  p{n}: {{type: string, pattern: '^.{{1000}}$'}}\n")).collect();
+    let costly = format!("type: object\nproperties:\n{patterns}");
+    for (schema, said) in [
+        ("type: object\nproperites: {}\n", "properites"),
+        ("type: string\n", "type: object"),
+        ("type: [", "YAML"),
+        (costly.as_str(), "2000000 units"),
+    ] {
         let mut one = extension("a", CONFIG);
         one.values_schema = Some(schema.to_owned());
         let told = ExtensionFixture::of(vec![one]).mistake();

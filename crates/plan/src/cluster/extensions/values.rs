@@ -2,6 +2,7 @@
 
 use fleetwright_api::{Extension, ExtensionChoice};
 use fleetwright_schema::{Schema, default, prune, prune_nulls, structural, validate};
+use fleetwright_syntax::regexp::{TOTAL_EFFORT_LIMIT, total_too_large};
 use serde_json::{Value, json};
 
 use super::ExtensionError;
@@ -28,6 +29,9 @@ pub(super) fn values(extension: &Extension, choice: Option<&ExtensionChoice>) ->
     // Unknown schema keywords, which clusters ignore, are mostly typing errors.
     if let Some(unknown) = structural::prune_unknown(&mut schema, "").first() {
         return Err(wrong(format!("unknown schema keyword {}", unknown.trim_start_matches('.'))));
+    }
+    if structural::pattern_effort(&schema) > TOTAL_EFFORT_LIMIT {
+        return Err(wrong(total_too_large("this schema", TOTAL_EFFORT_LIMIT)));
     }
     let schema = Schema::from_openapi(&schema).map_err(wrong)?;
     prune_nulls(&schema, &mut values);
