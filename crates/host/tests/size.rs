@@ -1,5 +1,6 @@
 //! The memory of simulated hosts. Alone in its program: other tests would be counted too.
 
+#[path = "shared/common.rs"]
 mod common;
 
 use common::*;

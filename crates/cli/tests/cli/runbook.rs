@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// The source folders with reasons: the operators report only literals from there.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "crates/machines/src",
+    "crates/plan/src/machine.rs",
     "crates/plan/src/machine",
     "crates/plan/src/join.rs",
     "crates/plan/src/join",

@@ -1,6 +1,6 @@
 //! The steps of the helper: on hosts in memory, and on files in a directory.
 
-#[path = "../common/mod.rs"]
+#[path = "../shared/common.rs"]
 mod common;
 mod crashes;
 mod memory;

@@ -1,0 +1,7 @@
+//! Hosts of the lab.
+
+mod boots;
+#[path = "../shared/common.rs"]
+mod common;
+mod emulated;
+mod node;
