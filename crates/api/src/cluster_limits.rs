@@ -309,7 +309,7 @@ pub struct S3Limits {
 }
 
 /// Maximum number of entries in a list.
-const MOST: u32 = 64;
+const MAX_COUNT: u32 = 64;
 
 fn pattern() -> Schema {
     ruled(
@@ -320,7 +320,7 @@ fn pattern() -> Schema {
 }
 
 fn patterns(_: &mut SchemaGenerator) -> Schema {
-    set_of(pattern(), MOST)
+    set_of(pattern(), MAX_COUNT)
 }
 
 fn clusters(generator: &mut SchemaGenerator) -> Schema {
@@ -330,7 +330,7 @@ fn clusters(generator: &mut SchemaGenerator) -> Schema {
 }
 
 fn stores(generator: &mut SchemaGenerator) -> Schema {
-    set_of(cluster_text::store(generator), MOST)
+    set_of(cluster_text::store(generator), MAX_COUNT)
 }
 
 fn endpoint_types(generator: &mut SchemaGenerator) -> Schema {

@@ -7,7 +7,7 @@ use crate::text::{QUANTITY, ruled, set_of};
 use crate::{ComponentOverrides, ComponentPackage, ControlPlaneComponent, arguments, templates};
 
 /// Maximum length of the template of an extension, in characters.
-const LONGEST_TEMPLATE: u32 = 65536;
+const MAX_TEMPLATE: u32 = 65536;
 
 /// Limits the total length of all texts of a package version to what the datastore can store.
 pub(crate) const ALL_TEXTS: &str = "(has(self.components.apiserver.config) ? self.components.apiserver.config.map(file, size(file.content)).sum() : 0) \
@@ -375,7 +375,7 @@ pub(crate) fn template(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "string",
         "minLength": 1,
-        "maxLength": LONGEST_TEMPLATE,
+        "maxLength": MAX_TEMPLATE,
         "x-kubernetes-validations": [{
             "rule": r"self.contains('endfor') || self.contains('endmacro') || self.contains('endwith') || self.contains('endraw') || self.contains('#}') || self.contains(' set ') || !self.matches('[{]{2}-?\\s*([abd-uw-zA-Z_]|c[^l]|v[^a])')",
             "message": format!("templates of extensions know the names {} and no others: an expression begins with one of them, such as {{{{ cluster.name }}}}", templates::EXTENSION_ROOTS.join(" and ")),

@@ -11,7 +11,7 @@ use crate::templates;
 use crate::text::{ruled, set_of};
 
 /// Maximum length of a template in characters. Longer texts are data rather than templates: put them into `content`, a ConfigMap or an archive.
-const LONGEST_TEMPLATE: u32 = 16384;
+const MAX_TEMPLATE: u32 = 16384;
 
 /// Limits the total length of all texts of a package version to what the datastore can store.
 pub(crate) const ALL_TEXTS: &str = "(has(self.files) ? self.files.map(file, (has(file.content) ? size(file.content) : 0) + (has(file.template) ? size(file.template) : 0)).sum() : 0) \
@@ -246,7 +246,7 @@ pub(crate) fn template(_: &mut SchemaGenerator) -> Schema {
     let listed = |names: &[&str]| names.join(", ");
     json_schema!({
         "type": "string",
-        "maxLength": LONGEST_TEMPLATE,
+        "maxLength": MAX_TEMPLATE,
         "x-kubernetes-validations": json!([
             {
                 "rule": format!(r"self.contains('{{% set') || self.contains('{{%- set') || {}", as_many("[A-Za-z_]", format!(r"({})\\b", templates::ROOTS.join("|")))),

@@ -242,8 +242,8 @@ fn sub_condition(entry: &Value) -> Result<SubCondition, String> {
 
 /// Quotes a value for a message, without control characters and with limited length.
 fn shown(text: &str) -> String {
-    const MOST: usize = 80;
-    let mut short: String = text.chars().take(MOST).collect();
+    const MAX_LENGTH: usize = 80;
+    let mut short: String = text.chars().take(MAX_LENGTH).collect();
     if short.len() < text.len() {
         short.push('…');
     }

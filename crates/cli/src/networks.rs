@@ -10,7 +10,7 @@ use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt};
 
 /// More pod networks than this are merged into one that contains them all.
-const MOST_OF_PODS: usize = 8;
+const MAX_OF_PODS: usize = 8;
 /// The file with a pod's own namespace.
 const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
@@ -107,7 +107,7 @@ fn of_nodes(nodes: &[Node]) -> Vec<Network> {
     let mut all = Vec::new();
     for v6 in [false, true] {
         let of: Vec<_> = pods.iter().copied().filter(|one| one.is_v6() == v6).collect();
-        match Network::covering(&of).filter(|_| of.len() > MOST_OF_PODS) {
+        match Network::covering(&of).filter(|_| of.len() > MAX_OF_PODS) {
             Some(covering) => all.push(covering),
             None => all.extend(of),
         }

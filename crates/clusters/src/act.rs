@@ -181,7 +181,7 @@ impl Clusters {
         {
             return Ok(None);
         }
-        for (object, place) in choice.apply.iter().take(extensions::MOST_IN_META) {
+        for (object, place) in choice.apply.iter().take(extensions::MAX_IN_META) {
             let applied = refusal.noted(self.apply(pass, names, object).await)?;
             if let (Some(()), Some(place)) = (applied, place) {
                 let (kind, name) = (object.kind.as_str(), &object.name);
@@ -189,7 +189,7 @@ impl Clusters {
                 self.publish_event(pass, found, Level::Normal, "Repaired", &message).await;
             }
         }
-        for (kind, name, uid) in choice.prune.iter().take(extensions::MOST_IN_META) {
+        for (kind, name, uid) in choice.prune.iter().take(extensions::MAX_IN_META) {
             refusal.noted(self.take_away(pass, &Key::new(&names.namespace, name), *kind, uid).await)?;
         }
         self.extenders.begin(pass.key(), names, &choice.servers, &choice.work);

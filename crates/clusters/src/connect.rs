@@ -31,13 +31,13 @@ use crate::thin::ThinObject;
 
 /// Maximum size of an answer; the largest requested answers are metrics. A watch counts as one answer: the only watch, in a proof, follows one quota
 /// and is short.
-const LARGEST_ANSWER: usize = 16 * 1024 * 1024;
+const MAX_ANSWER: usize = 16 * 1024 * 1024;
 
 /// Maximum number of objects, lists and values in an answer. An empty object is two bytes of the answer and up to two thousand in memory, and a
 /// tenant can serve any kind with a server of their own. 50 Nodes by their metadata have about 6,000 objects, and 16 MiB of metrics about 150,000
 /// labels in braces.
-const MOST_OBJECTS: usize = 200_000;
-const MOST_VALUES: usize = 1_000_000;
+const MAX_OBJECTS: usize = 200_000;
+const MAX_VALUES: usize = 1_000_000;
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -121,12 +121,12 @@ async fn build(
 
 /// The answer is too large. Tenants decide how much data is in their cluster, and the operator serves all clusters.
 #[derive(Debug, thiserror::Error)]
-#[error("the response of the business cluster is larger than {} MiB", LARGEST_ANSWER / (1024 * 1024))]
+#[error("the response of the business cluster is larger than {} MiB", MAX_ANSWER / (1024 * 1024))]
 struct TooLarge;
 
 /// The answer has too many values. Tenants decide what data is in their cluster, too.
 #[derive(Debug, thiserror::Error)]
-#[error("the response of the business cluster has more than {} objects or {} values", MOST_OBJECTS, MOST_VALUES)]
+#[error("the response of the business cluster has more than {} objects or {} values", MAX_OBJECTS, MAX_VALUES)]
 struct TooMany;
 
 /// Counter of the bytes and values of an answer. Braces within strings count as well.
@@ -145,7 +145,7 @@ impl SizeLimit {
                 _ => {}
             }
         }
-        if self.objects > MOST_OBJECTS || self.values > MOST_VALUES { Err(TooMany) } else { Ok(()) }
+        if self.objects > MAX_OBJECTS || self.values > MAX_VALUES { Err(TooMany) } else { Ok(()) }
     }
 }
 
@@ -157,7 +157,7 @@ fn limited(answer: http::Response<Box<DynBody>>) -> http::Response<Box<DynBody>>
     };
     answer.map(|body| {
         let mut count = SizeLimit::default();
-        let body = BodyStream::new(Limited::new(body, LARGEST_ANSWER)).map(move |frame| {
+        let body = BodyStream::new(Limited::new(body, MAX_ANSWER)).map(move |frame| {
             let frame = frame.map_err(plainly)?;
             frame.data_ref().map_or(Ok(()), |bytes| count.add(bytes))?;
             Ok::<_, BoxError>(frame)
@@ -403,7 +403,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_is_too_large_is_an_error_that_says_so() {
         let meta = meta(&Fence::open());
-        for (length, fits) in [(LARGEST_ANSWER, true), (LARGEST_ANSWER + 1, false)] {
+        for (length, fits) in [(MAX_ANSWER, true), (MAX_ANSWER + 1, false)] {
             let client = client(&meta, talkative(length).await).unwrap();
             let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
             match client.request_text(request).await {
@@ -423,13 +423,13 @@ mod tests {
         for (items, fits) in [
             (of(r#"{"metadata":{"name":"a"}}"#, 50), true),
             // Three bytes each: more than five million Nodes are in 16 MiB.
-            (of("{}", MOST_OBJECTS), false),
+            (of("{}", MAX_OBJECTS), false),
             (of("{}", 51), false),
-            (format!(r#"{{"status":{{"images":[{}]}}}}"#, of("{}", MOST_OBJECTS)), false),
-            (format!(r#"{{"metadata":{{"finalizers":[{}]}}}}"#, of(r#""""#, MOST_VALUES + 2)), false),
+            (format!(r#"{{"status":{{"images":[{}]}}}}"#, of("{}", MAX_OBJECTS)), false),
+            (format!(r#"{{"metadata":{{"finalizers":[{}]}}}}"#, of(r#""""#, MAX_VALUES + 2)), false),
         ] {
             let body = format!(r#"{{"apiVersion":"v1","kind":"NodeList","metadata":{{}},"items":[{items}]}}"#);
-            assert!(body.len() < LARGEST_ANSWER);
+            assert!(body.len() < MAX_ANSWER);
             let client = client(&meta, answering(body.into_bytes()).await).unwrap();
             match page::<k8s_openapi::api::core::v1::Node, ThinNode>(&client, None).await {
                 Ok(page) => assert!(fits && page.items.len() == 50, "{} Nodes", page.items.len()),

@@ -30,7 +30,7 @@ const WITHIN: Duration = Duration::from_secs(90);
 /// Time within which the API server serves a new CustomResourceDefinition.
 const CRD_SERVED_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum length of an error message of a business cluster.
-const MOST_SAID: usize = 500;
+const MAX_SAID: usize = 500;
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Reports about extensions, and running work: at most one task per cluster.
@@ -80,14 +80,14 @@ impl ExtensionInstaller {
 
     /// Records why the deletion of the objects waits.
     pub fn prune_waits(&self, key: &Key, removal: &Removal, why: &str) {
-        self.change(key, removal, |report| report.waits = Some(truncate(why, MOST_SAID)));
+        self.change(key, removal, |report| report.waits = Some(truncate(why, MAX_SAID)));
     }
 
     /// Records why the deletion of the objects failed, and when to look for the rest.
     pub fn prune_failed(&self, key: &Key, removal: &Removal, again: Timestamp, why: &str) {
         self.change(key, removal, |report| {
             report.surplus.clear();
-            (report.waits, report.look_at) = (Some(truncate(why, MOST_SAID)), Some(again));
+            (report.waits, report.look_at) = (Some(truncate(why, MAX_SAID)), Some(again));
         });
     }
 
@@ -149,7 +149,7 @@ impl ExtensionResults {
         for one in work {
             let done = done.remove(&one.extension).unwrap_or_default();
             let old = self.reports.get(&one.extension).filter(|old| old.digest == one.digest);
-            let outcome = done.outcome.unwrap_or_else(|| ExtensionOutcome::Failed(truncate(why, MOST_SAID)));
+            let outcome = done.outcome.unwrap_or_else(|| ExtensionOutcome::Failed(truncate(why, MAX_SAID)));
             let report = ExtensionReport {
                 at: now,
                 // If an extension stops working, its wait starts then.
@@ -193,8 +193,8 @@ async fn all(
         let entry = done.entry(one.extension.clone()).or_default();
         entry.outcome = Some(match place.one(one, entry).await {
             Ok(None) => ExtensionOutcome::Healthy,
-            Ok(Some(why)) => ExtensionOutcome::Waits(truncate(&why, MOST_SAID)),
-            Err(why) => ExtensionOutcome::Failed(truncate(&why, MOST_SAID)),
+            Ok(Some(why)) => ExtensionOutcome::Waits(truncate(&why, MAX_SAID)),
+            Err(why) => ExtensionOutcome::Failed(truncate(&why, MAX_SAID)),
         });
     }
     Ok(())

@@ -21,7 +21,7 @@ use crate::thin::ThinNode;
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// Maximum number of Nodes that are read.
-const MOST_NODES: usize = 20_000;
+const MAX_NODES: usize = 20_000;
 
 /// Survey answers, and running surveys.
 pub struct Surveys(pub BackgroundTasks<Option<Survey>>);
@@ -102,7 +102,7 @@ async fn versions(client: &Client) -> Result<BTreeMap<String, String>, String> {
         }
         match next {
             // A tenant can create any number of Nodes.
-            Some(_) if read >= MOST_NODES => return Err(format!("there are more than {MOST_NODES} Nodes")),
+            Some(_) if read >= MAX_NODES => return Err(format!("there are more than {MAX_NODES} Nodes")),
             Some(next) => after = Some(next),
             None => return Ok(all),
         }

@@ -15,7 +15,7 @@ use crate::thin::ThinMachine;
 /// Timeout of a query.
 const WITHIN: Duration = Duration::from_secs(60);
 /// Maximum number of Machines that are read.
-const MOST_MACHINES: usize = 20_000;
+const MAX_MACHINES: usize = 20_000;
 
 /// Answers, and running queries.
 pub struct TrustQueries(pub BackgroundTasks<Option<TrustDistribution>>);
@@ -64,7 +64,7 @@ async fn machines_without_trust(meta: &MetaAccess, names: &Names, follow: &Trust
         read += page.items.len().max(PAGE as usize);
         match more {
             // A tenant can create any number of Machines, or serve them with a server of their own.
-            Some(_) if read >= MOST_MACHINES => return Err(format!("there are more than {MOST_MACHINES} Machines")),
+            Some(_) if read >= MAX_MACHINES => return Err(format!("there are more than {MAX_MACHINES} Machines")),
             Some(more) => after = Some(more),
             None => return Ok(behind),
         }

@@ -441,7 +441,7 @@ fn was_ready(container: &ContainerStatus, unready_since: Option<Timestamp>) -> b
 
 /// Why a container does not run, with limited length: its messages are not trusted.
 fn why(container: &ContainerStatus) -> String {
-    const LONGEST: usize = 200;
+    const MAX_LENGTH: usize = 200;
     let state = container.state.clone().unwrap_or_default();
     let last = container.last_state.clone().unwrap_or_default();
     let waiting = state.waiting.and_then(|waiting| {
@@ -455,7 +455,7 @@ fn why(container: &ContainerStatus) -> String {
         format!("exited with {}: {said}", ended.exit_code)
     });
     let text = [waiting, ended].into_iter().flatten().collect::<Vec<_>>().join("; ");
-    truncate(&text, LONGEST)
+    truncate(&text, MAX_LENGTH)
 }
 
 #[cfg(test)]

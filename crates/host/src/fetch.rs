@@ -9,7 +9,7 @@ use crate::method::{MethodContext, MethodError};
 use crate::text::sha256;
 
 /// Largest source in bytes. A server that sends without end must not fill the disk.
-pub const LARGEST_SOURCE: u64 = 4 << 30;
+pub const MAX_SOURCE: u64 = 4 << 30;
 
 /// Path of a downloaded source on the host.
 pub fn kept(cache: &str, source: &Source) -> String {
@@ -85,7 +85,7 @@ fn fetch(work: &mut MethodContext<'_>, url: &str, part: &str, wanted: &str) -> R
         }
     };
     work.system
-        .fetch(url, part, LARGEST_SOURCE, within.max(Duration::from_secs(1)), &mut progress)
+        .fetch(url, part, MAX_SOURCE, within.max(Duration::from_secs(1)), &mut progress)
         .map_err(|error| format!("{shown}: {error}"))?;
     let found = work.system.sha256(part).map_err(|error| format!("{part}: {error}"))?.unwrap_or_default();
     if found != wanted {

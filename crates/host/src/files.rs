@@ -11,7 +11,7 @@ use crate::text::sha256;
 use crate::{System, store};
 
 /// Largest earlier file that is saved; larger data of others is not copied.
-const LARGEST_ASIDE: u64 = 64 << 20;
+const MAX_ASIDE: u64 = 64 << 20;
 /// Up to this size of a file, the lines that differ are counted.
 const SMALL: u64 = 64 << 10;
 
@@ -142,7 +142,7 @@ fn content_found(
     }
     // A file that its owner made huge, for example with holes, is not read.
     let digest = match stat.size {
-        0..=LARGEST_ASIDE => system.sha256(&wanted.path).map_err(MethodError::io(&wanted.path))?.unwrap_or_default(),
+        0..=MAX_ASIDE => system.sha256(&wanted.path).map_err(MethodError::io(&wanted.path))?.unwrap_or_default(),
         _ => "not computed".to_owned(),
     };
     let found = format!("{} bytes, sha256 {}", stat.size, digest.get(..12).unwrap_or(&digest));
@@ -216,7 +216,7 @@ pub(crate) fn take_over(
                     PathKind::Link(target) => Some(target),
                     _ => {
                         let content = system
-                            .read(path, LARGEST_ASIDE)
+                            .read(path, MAX_ASIDE)
                             .map_err(|error| MethodError(format!("cannot back up the existing {path}: {error}")))?;
                         let aside = aside_path(component, path);
                         system
@@ -255,7 +255,7 @@ pub(crate) fn put_back(
             system.set_mode(path, *mode, owner, group).map_err(failed)?;
         }
         Some(was) => {
-            let content = system.read(&aside, LARGEST_ASIDE).map_err(failed)?;
+            let content = system.read(&aside, MAX_ASIDE).map_err(failed)?;
             let Some(content) = content else {
                 return Err(MethodError(format!(
                     "the backup of {path} is missing ({aside}): restore the file by hand"

@@ -7,7 +7,7 @@
 use std::io;
 
 use fleetwright_wire::text::{last_bytes, truncate_bytes};
-use fleetwright_wire::{Apply, Claim, Failure, FailureKind, HOME, LONGEST_TAIL, Outcome, Step, StepRecord, Verb};
+use fleetwright_wire::{Apply, Claim, Failure, FailureKind, HOME, MAX_TAIL, Outcome, Step, StepRecord, Verb};
 use serde::{Deserialize, Serialize};
 
 use crate::text::Tail;
@@ -235,8 +235,8 @@ impl<'s> Journal<'s> {
         record.ended = Some(self.system.now());
         record.outcome = outcome;
         record.untouched = untouched;
-        record.message = truncate_bytes(message, LONGEST_TAIL);
-        record.tail = last_bytes(log.as_str(), LONGEST_TAIL).to_owned();
+        record.message = truncate_bytes(message, MAX_TAIL);
+        record.tail = last_bytes(log.as_str(), MAX_TAIL).to_owned();
         if !log.as_str().is_empty() {
             // The log only helps people; the record is what must be on disk.
             let _ = self.system.write(&log_path(&record.id), log.as_str().as_bytes(), 0o600, "root", "root");

@@ -8,7 +8,7 @@ use crate::system::UpcomingQueries;
 use crate::{System, checks, files, store, units};
 
 /// Longest list of deviations: a host that differs in thousands of ways is reported with the first of them.
-const MOST: usize = 200;
+const MAX_COUNT: usize = 200;
 
 /// The deviations of the host from a package.
 pub(crate) fn deviations(system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
@@ -47,9 +47,9 @@ pub(crate) fn component(system: &dyn System, package: &Package, health: bool) ->
             disrupts: false,
         });
     }
-    if seen.deviations.len() > MOST {
-        let more = seen.deviations.len() - MOST;
-        seen.deviations.truncate(MOST);
+    if seen.deviations.len() > MAX_COUNT {
+        let more = seen.deviations.len() - MAX_COUNT;
+        seen.deviations.truncate(MAX_COUNT);
         seen.deviations.push(Deviation {
             what: "and more".to_owned(),
             found: plural(more, "other difference"),

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use fleetwright_wire::text::truncate_bytes;
-use fleetwright_wire::{Answer, Failure, FailureKind, LONGEST_LINE, Progress, Request};
+use fleetwright_wire::{Answer, Failure, FailureKind, MAX_LINE, Progress, Request};
 
 use crate::{Host, System};
 
@@ -25,7 +25,7 @@ pub fn serve<S: System>(host: &mut Host<S>, mut input: impl BufRead, output: imp
         let answer = match next(&mut input) {
             Ok(None) | Err(_) => break,
             Ok(Some(Line::TooLong)) => {
-                let message = format!("the request is longer than {LONGEST_LINE} bytes");
+                let message = format!("the request is longer than {MAX_LINE} bytes");
                 let _ = say.send(Answer::Failed(Failure { kind: FailureKind::NotUnderstood, message }));
                 break;
             }
@@ -94,9 +94,9 @@ enum Line {
 /// The next line; none at the end of the input, and for an incomplete last line.
 fn next(input: &mut impl BufRead) -> io::Result<Option<Line>> {
     let mut line = Vec::new();
-    input.take(LONGEST_LINE as u64 + 1).read_until(b'\n', &mut line)?;
+    input.take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)?;
     if line.pop_if(|byte| *byte == b'\n').is_some() {
         return Ok(Some(Line::Whole(line)));
     }
-    Ok((line.len() > LONGEST_LINE).then_some(Line::TooLong))
+    Ok((line.len() > MAX_LINE).then_some(Line::TooLong))
 }

@@ -15,7 +15,7 @@ use crate::System;
 use crate::method::MethodError;
 
 /// Largest package: it came in one line.
-const LIMIT: u64 = 2 * fleetwright_wire::LONGEST_LINE as u64;
+const LIMIT: u64 = 2 * fleetwright_wire::MAX_LINE as u64;
 
 /// The record of a component.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -42,10 +42,10 @@ pub use fence::Fence;
 
 /// Timeout until the first byte of an answer, and for each next part of it. Longer than kube-apiserver needs for any request but a watch
 /// that is allowed to be slow; an open watch has no limit.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
+pub const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Maximum number of bytes that are read of an error's body.
-const LARGEST_ERROR: usize = 64 * 1024;
+const MAX_ERROR: usize = 64 * 1024;
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -205,7 +205,7 @@ impl FencedClient {
         if answer.as_ref().map_or(true, |answer| answer.status().is_server_error()) {
             span.record("otel.status_code", "ERROR");
         }
-        let limit = (!call.is_watch()).then_some(LONGEST_WAIT);
+        let limit = (!call.is_watch()).then_some(MAX_WAIT);
         let answer = answer?.map(|body| TimeoutBody { body, clock: self.clock.clone(), limit, sleep: None });
         Ok(copy_retry_after(answer).await?)
     }
@@ -213,7 +213,7 @@ impl FencedClient {
     async fn send(&self, call: &Call, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
         let request = if call.reads() { request } else { self.unrepeatable(request).await? };
         let mut answer = pin!(self.client.send(request));
-        let mut limit = pin!(self.clock.sleep(LONGEST_WAIT));
+        let mut limit = pin!(self.clock.sleep(MAX_WAIT));
         let mut sent = false;
         poll_fn(|context| {
             if !call.reads() && !self.fence.holds(&self.clock) {
@@ -224,7 +224,7 @@ impl FencedClient {
             if let Poll::Ready(answer) = answer.as_mut().poll(context) {
                 return Poll::Ready(answer);
             }
-            limit.as_mut().poll(context).map(|()| Err(kube::Error::Service(CallError::TimedOut(LONGEST_WAIT).into())))
+            limit.as_mut().poll(context).map(|()| Err(kube::Error::Service(CallError::TimedOut(MAX_WAIT).into())))
         })
         .await
     }
@@ -274,7 +274,7 @@ async fn copy_retry_after(answer: Response<TimeoutBody>) -> Result<Response<Time
     let seconds = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let (true, Some(seconds)) = (asks, seconds) else { return Ok(answer) };
     let (mut parts, mut body) = answer.into_parts();
-    let bytes = match http_body_util::Limited::new(&mut body, LARGEST_ERROR).collect().await {
+    let bytes = match http_body_util::Limited::new(&mut body, MAX_ERROR).collect().await {
         Ok(collected) => collected.to_bytes(),
         Err(_) => Bytes::new(),
     };

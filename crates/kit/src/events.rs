@@ -51,8 +51,8 @@ pub fn reference<K: Resource<DynamicType = ()>>(key: &Key, uid: Option<&str>) ->
 /// Time in which an Event is not sent again, even if the server has dropped it. Servers keep Events for an hour.
 const DEDUPLICATION_WINDOW: Duration = Duration::from_secs(3600);
 /// Maximum number of remembered Events, and of queued ones.
-const MOST_REMEMBERED: usize = 8192;
-const MOST_WAITING: usize = 1024;
+const MAX_REMEMBERED: usize = 8192;
+const MAX_WAITING: usize = 1024;
 /// Interval between Events after an initial burst: a fleet that fails at once must not
 /// overload the API server with Events.
 const SEND_INTERVAL: Duration = Duration::from_millis(100);
@@ -61,7 +61,7 @@ const BURST: u32 = 50;
 const TRIES: u32 = 3;
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum length of a message in the API.
-const LONGEST_MESSAGE: usize = 1024;
+const MAX_MESSAGE: usize = 1024;
 
 /// Publishes Events about objects. The same Event about the same object is published once, also across restarts:
 /// its name is a hash of its content. Never fails a pass and never blocks it: Events are sent in the background, a bounded number of
@@ -142,7 +142,7 @@ impl Events {
         let now = self.inner.clock.monotonic();
         let mut state = self.state();
         while let Some((when, old)) = state.said.front().copied() {
-            if now.saturating_sub(when) < DEDUPLICATION_WINDOW && state.said.len() < MOST_REMEMBERED {
+            if now.saturating_sub(when) < DEDUPLICATION_WINDOW && state.said.len() < MAX_REMEMBERED {
                 break;
             }
             state.said.pop_front();
@@ -152,7 +152,7 @@ impl Events {
             return;
         }
         state.said.push_back((now, said));
-        if state.waiting.len() >= MOST_WAITING {
+        if state.waiting.len() >= MAX_WAITING {
             state.dropped += 1;
             if state.dropped.is_power_of_two() {
                 tracing::warn!(dropped = state.dropped, "too many Events to send; dropping some");
@@ -179,7 +179,7 @@ impl Events {
             involved_object: about.clone(),
             type_: Some(level.as_str().to_owned()),
             reason: Some(reason.to_owned()),
-            message: Some(message.chars().take(LONGEST_MESSAGE).collect()),
+            message: Some(message.chars().take(MAX_MESSAGE).collect()),
             action: Some(reason.to_owned()),
             event_time: Some(MicroTime(now)),
             first_timestamp: Some(Time(now)),

@@ -95,7 +95,7 @@ const TYPE: &str = "type";
 const HOLDER: &str = "holder";
 
 /// Timeout of a probe: a pass that probes a host that hangs must not hang too.
-const LONGEST_PROBE: Duration = Duration::from_secs(60);
+const MAX_PROBE: Duration = Duration::from_secs(60);
 
 impl Journal {
     /// Calls of a pass that [`Journal::drive`] may need when two policies name the type: an intent, two places, a grant, a claim and an
@@ -274,11 +274,9 @@ impl Journal {
                     self.start(pass, &id, act).await;
                 }
                 OperationStep::Probe => {
-                    let probed = match select(Box::pin(act.probe(&id)), Box::pin(pass.clock().sleep(LONGEST_PROBE)))
-                        .await
-                    {
+                    let probed = match select(Box::pin(act.probe(&id)), Box::pin(pass.clock().sleep(MAX_PROBE))).await {
                         Either::Left((probed, _)) => probed,
-                        Either::Right(_) => ProbeResult::NoAnswer(format!("timed out after {}", Span(LONGEST_PROBE))),
+                        Either::Right(_) => ProbeResult::NoAnswer(format!("timed out after {}", Span(MAX_PROBE))),
                     };
                     tracing::info!(operation = %id, ?probed, "probed the outcome");
                     let now = pass.clock().now();

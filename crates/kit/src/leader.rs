@@ -168,7 +168,7 @@ fn holder(record: &Record) -> Option<&str> {
 }
 
 /// Longest wait before the lease is read again.
-const LONGEST_RETRY: Duration = Duration::from_secs(1);
+const MAX_RETRY: Duration = Duration::from_secs(1);
 
 /// Timeout of each call that releases the lease.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -263,7 +263,7 @@ impl Leader {
                     said = why;
                 }
             }
-            self.clock.sleep(self.random.jitter(self.lease.duration / 5, 0.5).min(LONGEST_RETRY)).await;
+            self.clock.sleep(self.random.jitter(self.lease.duration / 5, 0.5).min(MAX_RETRY)).await;
         }
     }
 
@@ -295,7 +295,7 @@ impl Leader {
         let only = WatchParams::default().fields(&format!("metadata.name={}", self.lease.name));
         let opened = self.limited(third, self.api.watch(&only, version.as_deref().unwrap_or("0"))).await;
         let (mut changes, pause) = match opened {
-            Ok(changes) => (changes.boxed(), third.min(LONGEST_RETRY)),
+            Ok(changes) => (changes.boxed(), third.min(MAX_RETRY)),
             Err(error) => {
                 tracing::debug!(lease = %self, %error, "cannot watch the lease; polling it");
                 (futures::stream::empty().boxed(), third)

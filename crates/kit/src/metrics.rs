@@ -1,7 +1,7 @@
 //! The metrics of a process.
 //!
 //! Labels are bounded: controllers, steps and reasons are constants of the code, resources and kinds are those that an operator
-//! uses (at most [`MOST_NAMES`] of each; further ones share the label `other`). No metric has a label per object.
+//! uses (at most [`MAX_NAMES`] of each; further ones share the label `other`). No metric has a label per object.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,7 +18,7 @@ use prometheus_client::registry::{Metric, Registry};
 mod process;
 
 /// Maximum number of resources, and of kinds, with a label of their own.
-pub const MOST_NAMES: usize = 200;
+pub const MAX_NAMES: usize = 200;
 
 /// The content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -221,7 +221,7 @@ impl Names {
     fn bounded(&self, name: &str) -> String {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !names.contains(name) {
-            if names.len() >= MOST_NAMES {
+            if names.len() >= MAX_NAMES {
                 return "other".into();
             }
             names.insert(name.to_owned());
@@ -255,12 +255,12 @@ mod tests {
     #[test]
     fn a_flood_of_names_shares_one_row() {
         let metrics = Metrics::new();
-        for i in 0..10 * MOST_NAMES {
+        for i in 0..10 * MAX_NAMES {
             metrics.call("get", &format!("kind{i}"), "200", Duration::ZERO);
         }
         let page = metrics.encode();
         let rows = page.lines().filter(|l| l.starts_with("fleetwright_api_calls_total{")).count();
-        assert_eq!(rows, MOST_NAMES + 1);
+        assert_eq!(rows, MAX_NAMES + 1);
         assert!(page.contains("resource=\"other\""));
     }
 

@@ -26,16 +26,16 @@ use crate::metrics::{self, Metrics};
 
 mod health;
 
-pub use health::{Health, LONGEST_PASS, PassGuard, RunGuard, Verdict};
+pub use health::{Health, MAX_PASS, PassGuard, RunGuard, Verdict};
 
 /// Maximum number of connections; further ones wait in the backlog.
-const MOST_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// Timeout from the first byte of a request to the end of its head, and between requests.
 const HEAD_WAIT: Duration = Duration::from_secs(10);
 /// Maximum lifetime of a connection, also if its client does not read. Prometheus opens another one.
-const LONGEST_CONNECTION: Duration = Duration::from_secs(300);
+const MAX_CONNECTION: Duration = Duration::from_secs(300);
 /// Maximum size of a request's head.
-const LARGEST_HEAD: usize = 16 * 1024;
+const MAX_HEAD: usize = 16 * 1024;
 
 /// A bound address.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Endpoint {
 
     /// Serves until `stop` is ready. Connections end when it returns or is dropped.
     pub async fn serve(self, health: Health, metrics: Metrics, stop: impl Future<Output = ()>) {
-        let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
         let mut stop = pin!(stop);
         loop {
@@ -77,7 +77,7 @@ impl Endpoint {
                     let connection = connection(stream, health.clone(), metrics.clone());
                     connections.spawn(async move {
                         let _place = place;
-                        let _ = tokio::time::timeout(LONGEST_CONNECTION, connection).await;
+                        let _ = tokio::time::timeout(MAX_CONNECTION, connection).await;
                     });
                 }
                 Err(error) => {
@@ -107,7 +107,7 @@ async fn connection(stream: TcpStream, health: Health, metrics: Metrics) {
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_WAIT)
-        .max_buf_size(LARGEST_HEAD)
+        .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), service)
         .await;
     if let Err(error) = served {

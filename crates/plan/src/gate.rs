@@ -27,7 +27,7 @@ impl Population for () {
 }
 
 /// The most Operations that the status of one policy can list.
-const MOST_HOLDERS: usize = 4096;
+const MAX_HOLDERS: usize = 4096;
 
 /// The Operation to judge.
 #[derive(Clone, Copy, Debug)]
@@ -237,9 +237,9 @@ fn ask(request: Request<'_>, policy: Policy<'_>, population: &dyn Population) ->
         return Err(refuse(RefusalReason::LimitReached, rule, others, limit));
     }
     let all = policy.status.holders.len();
-    if !held && all >= MOST_HOLDERS {
-        let rule = format!("OperationPolicy {name} can track {MOST_HOLDERS} at a time, and the limit is reached");
-        return Err(refuse(RefusalReason::LimitReached, rule, all, MOST_HOLDERS));
+    if !held && all >= MAX_HOLDERS {
+        let rule = format!("OperationPolicy {name} can track {MAX_HOLDERS} at a time, and the limit is reached");
+        return Err(refuse(RefusalReason::LimitReached, rule, all, MAX_HOLDERS));
     }
     let text = format!("{name}: {} of {limit}{inside}", others + 1);
     Ok((PolicySlot { policy: name.to_owned(), holder, held }, text))

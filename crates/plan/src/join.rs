@@ -21,7 +21,7 @@ pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 
 /// The longest request that is parsed, in bytes. Those of kubelets have about one thousand.
-pub const LONGEST_REQUEST: usize = 16 * 1024;
+pub const MAX_REQUEST: usize = 16 * 1024;
 
 /// The group of all machines that join, which may request certificates.
 pub const BOOTSTRAPPERS: &str = "system:bootstrappers:fleetwright";
@@ -242,8 +242,8 @@ fn refuse(
     if let Some(message) = wrong_usages(asked.usages, serving) {
         return Some(denied("InvalidUsages", message));
     }
-    if asked.request.len() > LONGEST_REQUEST {
-        return Some(denied("RequestInvalid", format!("the request has more than {LONGEST_REQUEST} bytes")));
+    if asked.request.len() > MAX_REQUEST {
+        return Some(denied("RequestInvalid", format!("the request has more than {MAX_REQUEST} bytes")));
     }
     let request = match Request::from_pem(asked.request) {
         Ok(request) => request,

@@ -139,7 +139,7 @@ pub enum RenderErrorKind {
 }
 
 /// The most inputs that are distinguished; the others count as one.
-const MOST_INPUTS: usize = 96;
+const MAX_INPUTS: usize = 96;
 
 impl Rendered {
     /// All rendered inputs, by name, each with the start of its digest, to compare two packages of one version.
@@ -167,8 +167,8 @@ impl Rendered {
         }
         let settings = (&package.reference, &package.version, &package.health, &package.remove, package.keep);
         parts.push(("settings".to_owned(), short(&[&json(&settings)])));
-        if parts.len() > MOST_INPUTS {
-            let rest = parts.split_off(MOST_INPUTS);
+        if parts.len() > MAX_INPUTS {
+            let rest = parts.split_off(MAX_INPUTS);
             parts.push(("others".to_owned(), short(&[&json(&rest)])));
         }
         parts.into_iter().collect()

@@ -289,7 +289,7 @@ impl Installation {
                 self.reached(feat);
                 return Ok(());
             }
-            let patience = if self.is_missed() { PATIENCE } else { LONGEST };
+            let patience = if self.is_missed() { WAIT_TIMEOUT } else { MAX_TIME };
             if started.elapsed() > patience {
                 return Ok(());
             }
@@ -311,9 +311,9 @@ impl Installation {
 }
 
 /// How long an outcome may take without a right before it counts as not happening. Far longer than needed; an outcome that happens is not waited for.
-const PATIENCE: Duration = Duration::from_secs(8);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(8);
 /// The same while no call was refused: on a busy machine everything may be slow, but every outcome happens.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_TIME: Duration = Duration::from_secs(60);
 
 fn with_type<K: Resource<DynamicType = ()>>(mut object: Value) -> Value {
     object["apiVersion"] = K::api_version(&()).into();
@@ -324,7 +324,7 @@ fn with_type<K: Resource<DynamicType = ()>>(mut object: Value) -> Value {
 /// Waits until the server enforces the latest change of a user's rights.
 async fn allowed(client: &Client, namespace: &str, rules: &[PolicyRule]) -> Result<()> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
-    let deadline = Instant::now() + LONGEST;
+    let deadline = Instant::now() + MAX_TIME;
     for rule in rules {
         for verb in &rule.verbs {
             let resource = &rule.resources.as_deref().unwrap_or_default()[0];

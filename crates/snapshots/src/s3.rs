@@ -22,7 +22,7 @@ const PIECE: usize = 32 << 20;
 const TEXT: usize = 8 << 20;
 
 /// Maximum size of a fetched snapshot. The store reports the size: without a limit it could fill the node's disk.
-const LARGEST: u64 = 64 << 30;
+const MAX_SIZE: u64 = 64 << 30;
 
 /// Maximum number of names that are read from a bucket.
 const NAMES: usize = 100_000;
@@ -192,7 +192,7 @@ impl Bucket {
 
     /// Downloads an object of that size to a file, part by part.
     pub(crate) async fn get_file(&self, object: &str, bytes: u64, to: &Path) -> Result<()> {
-        ensure!(bytes <= LARGEST, "the store reports {bytes} bytes for {object}; the limit is {LARGEST}");
+        ensure!(bytes <= MAX_SIZE, "the store reports {bytes} bytes for {object}; the limit is {MAX_SIZE}");
         let folder = to.parent().unwrap_or(Path::new("."));
         let free = rustix::fs::statvfs(folder).map(|found| found.f_bavail * found.f_frsize)?;
         ensure!(

@@ -24,7 +24,7 @@ const MAGIC: &[u8; 8] = b"FWSNAP01";
 const CHUNK: usize = 1 << 20;
 const TAG: usize = 16;
 /// A longer header is not from this program.
-const LONGEST_HEADER: u32 = 64 << 10;
+const MAX_HEADER: u32 = 64 << 10;
 const KEY_BYTES: usize = 32;
 /// File names of the keys in the Secret; the first one encrypts.
 const NAMES: [&str; 3] = ["key", "previous", "other"];
@@ -188,7 +188,7 @@ pub(crate) fn open(
     ensure!(fill(&mut from, MAGIC.len())? == MAGIC, broken());
     let length: [u8; 4] = fill(&mut from, 4)?.try_into().map_err(|_| broken())?;
     let length = u32::from_be_bytes(length);
-    ensure!(length <= LONGEST_HEADER, broken());
+    ensure!(length <= MAX_HEADER, broken());
     let text = fill(&mut from, length as usize)?;
     let header: Header = serde_json::from_slice(&text).map_err(|_| broken())?;
     let cipher = keys.of_id(&header.key_id)?.of_file(&unhex(&header.salt)?)?;

@@ -15,7 +15,7 @@ use crate::seal::{self, EncryptionKeys};
 use crate::take::{SnapshotTaken, hex};
 
 /// Maximum size of the keys of a Cluster: they come from a Secret, which has this limit.
-const LONGEST_KEYS: u64 = 1 << 20;
+const MAX_KEYS: u64 = 1 << 20;
 
 /// Encryption keys of snapshots, and the Cluster that they belong to.
 #[derive(Clone, Debug)]
@@ -94,8 +94,8 @@ pub(crate) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
         opened => opened.with_context(cannot)?,
     };
     let mut bytes = Vec::new();
-    file.take(LONGEST_KEYS + 1).read_to_end(&mut bytes).with_context(cannot)?;
-    ensure!(bytes.len() as u64 <= LONGEST_KEYS, "{} has more than {LONGEST_KEYS} bytes", path.display());
+    file.take(MAX_KEYS + 1).read_to_end(&mut bytes).with_context(cannot)?;
+    ensure!(bytes.len() as u64 <= MAX_KEYS, "{} has more than {MAX_KEYS} bytes", path.display());
     Ok(Some(bytes))
 }
 

@@ -19,7 +19,7 @@ const MAX_LISTED: usize = 100;
 
 /// One snapshot was taken, so one has to be removed. Foreign files with names of earlier times remove real snapshots only at this rate, so that
 /// people can notice.
-const MOST_REMOVED: usize = 2;
+const MAX_REMOVED: usize = 2;
 
 /// Options for storing a snapshot.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ async fn prune(keep: &KeepOptions) -> Result<Vec<String>> {
     let later = all.iter().take_while(|name| **name > keep.name).count();
     let mut kept = all;
     let mut old = kept.split_off(kept.len().min(later + keep.keep.max(1)));
-    let oldest = old.split_off(old.len().saturating_sub(MOST_REMOVED));
+    let oldest = old.split_off(old.len().saturating_sub(MAX_REMOVED));
     kept.append(&mut old);
     for name in oldest {
         if keep.spare.as_ref() == Some(&name) {

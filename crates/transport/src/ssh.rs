@@ -29,7 +29,7 @@ use session::{RequestError, Session};
 /// A helper's content is compared with its digest on first contact, and again after this long.
 const VERIFY_EVERY: Duration = Duration::from_secs(3600);
 /// Most hosts in that record; above, all are compared again.
-const MOST_VERIFIED: usize = 100_000;
+const MAX_VERIFIED: usize = 100_000;
 /// Idle helpers kept per connection.
 const IDLE_SESSIONS: usize = 1;
 
@@ -326,7 +326,7 @@ impl SshLink {
 
     fn verified_now(&self) {
         let mut verified = self.shared.verified.lock().unwrap_or_else(PoisonError::into_inner);
-        if verified.len() >= MOST_VERIFIED {
+        if verified.len() >= MAX_VERIFIED {
             verified.clear();
         }
         verified.insert((self.route.host.address.clone(), self.route.host.port), Instant::now());

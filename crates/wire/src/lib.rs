@@ -10,7 +10,7 @@ mod package;
 mod step;
 pub mod text;
 
-pub use observation::{CheckSeen, ComponentSeen, Deviation, Facts, Installed, MOST_PARTS, Observation};
+pub use observation::{CheckSeen, ComponentSeen, Deviation, Facts, Installed, MAX_PARTS, Observation};
 pub use owner::{Claim, Mark, Owner};
 pub use package::{
     Boot, Bytes, Check, Content, Deb, File, Health, Kernel, Method, Package, Remove, Rpm, Script, Source, Tarball, Unit,
@@ -28,9 +28,9 @@ pub const HOME: &str = "/var/lib/fleetwright";
 pub const OPT: &str = "/opt/fleetwright";
 
 /// Longest line in bytes; the connection of a sender of a longer one is closed.
-pub const LONGEST_LINE: usize = 32 << 20;
+pub const MAX_LINE: usize = 32 << 20;
 /// Bytes of a step's output that a record has.
-pub const LONGEST_TAIL: usize = 4 << 10;
+pub const MAX_TAIL: usize = 4 << 10;
 
 /// A number with its noun, for messages: `1 pod`, `2 pods`.
 pub fn plural(number: usize, noun: &str) -> String {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::{Mark, StepRecord};
 
 /// Most elements of a list from a host: further ones are skipped.
-pub const MOST_PARTS: usize = 1000;
+pub const MAX_PARTS: usize = 1000;
 
 /// Decodes the first elements of a list. An empty element has a few bytes in a line and hundreds in memory: a list
 /// that is cut only after it was decoded
@@ -26,7 +26,7 @@ fn first_parts<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) 
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
             let mut parts = Vec::new();
-            while parts.len() < MOST_PARTS {
+            while parts.len() < MAX_PARTS {
                 match list.next_element()? {
                     Some(part) => parts.push(part),
                     None => return Ok(parts),
@@ -164,19 +164,19 @@ mod tests {
     #[test]
     fn no_list_of_a_host_takes_more_memory_than_its_first_parts() {
         // Structs are decoded from lists as well: five bytes for each component.
-        let many = |part: &str| format!("[{}]", vec![part; 100 * MOST_PARTS].join(","));
+        let many = |part: &str| format!("[{}]", vec![part; 100 * MAX_PARTS].join(","));
         let seen: ComponentSeen = serde_json::from_str(&format!(
             r#"{{ "component": "a", "down": {}, "previous": {} }}"#,
             many(r#""""#),
             many(r#"["","",""]"#)
         ))
         .unwrap();
-        assert_eq!((seen.down.len(), seen.previous.len()), (MOST_PARTS, MOST_PARTS));
+        assert_eq!((seen.down.len(), seen.previous.len()), (MAX_PARTS, MAX_PARTS));
         let facts = serde_json::to_string(&Facts::default()).unwrap();
         let line = format!(r#"{{ "facts": {facts}, "components": {}, "records": [] }}"#, many(r#"[""]"#));
         let seen: Observation = serde_json::from_str(&line).unwrap();
-        assert_eq!(seen.components.len(), MOST_PARTS);
-        assert!(seen.components.capacity() < 2 * MOST_PARTS, "nothing is reserved for the others");
+        assert_eq!(seen.components.len(), MAX_PARTS);
+        assert!(seen.components.capacity() < 2 * MAX_PARTS, "nothing is reserved for the others");
         assert!(serde_json::from_str::<Observation>(&line.replace("[\"\"]", "[1]")).is_err());
     }
 }

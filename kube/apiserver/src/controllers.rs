@@ -44,11 +44,11 @@ const TRIM: Duration = Duration::from_secs(60);
 const YIELD_EVERY: u32 = 32;
 
 /// The number of custom resources that are cached after their definition is deleted.
-const MOST_GONE: usize = 64;
+const MAX_GONE: usize = 64;
 
 /// The backoff of controllers after a panic: the first one, and the longest.
 const BACKOFF: Duration = Duration::from_secs(1);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// Starts the controllers of a server; they end when it stops. The objects that the first client needs exist when this
 /// returns.
@@ -78,7 +78,7 @@ async fn supervise<W: Future<Output = ()> + Send>(inner: Arc<Inner>, name: &'sta
         if catch_panic(&inner, name, start()).await {
             return;
         }
-        failures = if started.elapsed() > LONGEST_BACKOFF { 1 } else { failures + 1 };
+        failures = if started.elapsed() > MAX_BACKOFF { 1 } else { failures + 1 };
         tokio::time::sleep(backoff(failures)).await;
     }
 }
@@ -98,7 +98,7 @@ fn panicked(inner: &Inner, controller: &'static str) {
 }
 
 fn backoff(failures: u32) -> Duration {
-    BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(LONGEST_BACKOFF)
+    BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(MAX_BACKOFF)
 }
 
 async fn until_stop(inner: Arc<Inner>, work: impl Future<Output = ()> + Send) {
@@ -297,7 +297,7 @@ impl ResourceLookup {
         let old = self.by_kind.drain().flat_map(|(_, resources)| resources);
         let lost = old.filter(|old| old.custom().is_some() && !customs.iter().any(|now| same(now, old)));
         self.gone.extend(lost);
-        self.gone.drain(..self.gone.len().saturating_sub(MOST_GONE));
+        self.gone.drain(..self.gone.len().saturating_sub(MAX_GONE));
         for resource in Registry::builtins().iter().chain(&customs).filter(|r| r.verbs.contains(&"list")) {
             self.by_kind.entry((*resource.kind).into()).or_default().push(resource.clone());
         }

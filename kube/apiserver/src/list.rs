@@ -18,7 +18,7 @@ use crate::selectors::{FieldSelector, LabelSelector, Selectors};
 use crate::store::{Key, Page, Store};
 
 /// The time for which a request waits for a future revision.
-const PATIENCE: Duration = Duration::from_secs(3);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 const LIST_EXPIRED: &str = "The resourceVersion for the provided list is too old.";
 const CONTINUE_EXPIRED: &str = "The provided continue parameter is too old to display a consistent list result. You can \
@@ -203,7 +203,7 @@ fn field_name(resource: &Resource, field: &str) -> Result<String, String> {
 
 /// Waits until the store reaches a revision; 504 after a timeout.
 pub(crate) async fn wait_for(store: &Store, revision: u64) -> Result<(), ApiError> {
-    store.reach(revision, PATIENCE).await.map_err(|current| {
+    store.reach(revision, WAIT_TIMEOUT).await.map_err(|current| {
         let cause = Cause {
             reason: "ResourceVersionTooLarge".into(),
             message: "Too large resource version".into(),

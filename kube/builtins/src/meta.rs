@@ -13,11 +13,11 @@ use crate::table::Kind;
 pub(crate) const IMMUTABLE: &str = "field is immutable";
 
 /// All keys and values of the annotations together.
-const MOST_ANNOTATION_BYTES: usize = 256 * 1024;
+const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 /// The characters of a random suffix: no vowels, so that no words appear.
 const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
-const MOST_GENERATED: usize = 63;
+const MAX_GENERATED: usize = 63;
 
 /// The name format of a kind.
 pub fn name_rule(kind: &Kind) -> NameRule {
@@ -34,7 +34,7 @@ fn rule_of(group: &str, kind: &str) -> NameRule {
 
 /// A name from a `generateName`: the base, cut to fit, and five random characters.
 pub fn generate_name(base: &str, random: u64) -> String {
-    let mut end = base.len().min(MOST_GENERATED - SUFFIX_LENGTH);
+    let mut end = base.len().min(MAX_GENERATED - SUFFIX_LENGTH);
     while !base.is_char_boundary(end) {
         end -= 1;
     }
@@ -180,8 +180,8 @@ fn validate_annotations(meta: &Value, path: &str) -> Vec<FieldError> {
         errors.extend(invalid_each(&path, key, names::qualified_name(&key.to_lowercase())));
         size += key.len() + value.as_str().map_or(0, str::len);
     }
-    if size > MOST_ANNOTATION_BYTES {
-        errors.push(too_long(path, MOST_ANNOTATION_BYTES));
+    if size > MAX_ANNOTATION_BYTES {
+        errors.push(too_long(path, MAX_ANNOTATION_BYTES));
     }
     errors
 }

@@ -31,7 +31,7 @@ pub struct Rule {
 
 /// A rule of more atoms is compared whole, which can only refuse more: four long lists in one request would otherwise
 /// multiply to more work than the server has time for.
-const MOST_ATOMS: usize = 100_000;
+const MAX_ATOMS: usize = 100_000;
 
 fn null_is_empty<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
@@ -145,7 +145,7 @@ fn url_covers(own: &str, path: &str) -> bool {
 
 /// The part of `wanted` that `held` does not cover, with rules that differ only by verb merged again.
 fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
-    let atoms = wanted.iter().flat_map(|rule| if rule.size() > MOST_ATOMS { vec![rule.clone()] } else { rule.atoms() });
+    let atoms = wanted.iter().flat_map(|rule| if rule.size() > MAX_ATOMS { vec![rule.clone()] } else { rule.atoms() });
     let uncovered = atoms.filter(|atom| !held.iter().any(|rule| rule.covers(atom)));
     let mut by_object: BTreeMap<[Vec<String>; 3], Rule> = BTreeMap::new();
     let mut paths = Vec::new();

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{Reply, ServerKind, Target, Watch};
 
 /// The timeout of an asynchronous effect, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The fixture of a case: one of the servers, a namespace, and an identity, initially the administrator's.
 #[derive(Clone)]
@@ -215,7 +215,7 @@ impl Call<'_> {
             request = request.header(name, value);
         }
         let request = request.body(Body::from(self.body)).with_context(|| what.clone())?;
-        let answer = tokio::time::timeout(PATIENCE, async {
+        let answer = tokio::time::timeout(WAIT_TIMEOUT, async {
             let response = self.ctx.client.send(request).await?;
             let (head, body) = response.into_parts();
             anyhow::Ok((head, body.collect().await?.to_bytes()))
@@ -229,7 +229,7 @@ impl Call<'_> {
 
 /// Tries until it succeeds, for what the server does by itself; the last error when it does not within half a minute.
 pub async fn eventually<T, F: Future<Output = Result<T>>>(what: &str, mut attempt: impl FnMut() -> F) -> Result<T> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
         match attempt().await {
             Ok(value) => return Ok(value),

@@ -7,7 +7,7 @@ use kube::client::Body;
 use serde_json::Value;
 
 /// The time limit for an event to arrive.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running watch that hands out its frames as they came.
 pub struct Watch {
@@ -29,8 +29,8 @@ impl Watch {
 
     /// The next frame, `None` when the server ended the watch; an error after a timeout.
     pub async fn next(&mut self) -> Result<Option<Value>> {
-        let waited = tokio::time::timeout(PATIENCE, self.frame()).await;
-        waited.with_context(|| format!("no event from {} within {PATIENCE:?}", self.path))?
+        let waited = tokio::time::timeout(WAIT_TIMEOUT, self.frame()).await;
+        waited.with_context(|| format!("no event from {} within {WAIT_TIMEOUT:?}", self.path))?
     }
 
     /// The next event's type and object; an error when the watch ends.

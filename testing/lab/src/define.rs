@@ -10,7 +10,7 @@ use kube::runtime::wait::Condition;
 use kube::{Api, Client, ResourceExt};
 
 /// Longer than a busy server needs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Creates these CustomResourceDefinitions, and returns when the server serves them.
 ///
@@ -35,7 +35,7 @@ pub async fn define(client: &Client, kinds: &[CustomResourceDefinition]) -> Resu
 /// One does not exist, or is not served within a minute.
 pub async fn served(client: &Client, kinds: &[CustomResourceDefinition]) -> Result<()> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     for kind in kinds {
         let name = kind.name_any();
         loop {
@@ -46,7 +46,7 @@ pub async fn served(client: &Client, kinds: &[CustomResourceDefinition]) -> Resu
             let conditions = found.status.and_then(|status| status.conditions);
             ensure!(
                 Instant::now() < deadline,
-                "timed out after {PATIENCE:?}: {name} is not established: {conditions:?}"
+                "timed out after {WAIT_TIMEOUT:?}: {name} is not established: {conditions:?}"
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -59,7 +59,10 @@ pub async fn served(client: &Client, kinds: &[CustomResourceDefinition]) -> Resu
             if answer.is_success() {
                 break;
             }
-            ensure!(Instant::now() < deadline, "{name}: timed out after {PATIENCE:?}: {path} responded with {answer}");
+            ensure!(
+                Instant::now() < deadline,
+                "{name}: timed out after {WAIT_TIMEOUT:?}: {path} responded with {answer}"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::Call;
 
 /// The time limit for an API server to apply a new binding, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One right: a scope, a resource and a verb.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,8 +173,8 @@ async fn until_known(admin: &Client, namespace: &str, user: &str, rules: &[Polic
     let (reviews, begun) = (Api::<SubjectAccessReview>::all(admin.clone()), Instant::now());
     while !reviews.create(&PostParams::default(), &asked).await?.status.is_some_and(|status| status.allowed) {
         ensure!(
-            begun.elapsed() < PATIENCE,
-            "the API server does not know after {PATIENCE:?} that {user} may {asked:?}"
+            begun.elapsed() < WAIT_TIMEOUT,
+            "the API server does not know after {WAIT_TIMEOUT:?} that {user} may {asked:?}"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

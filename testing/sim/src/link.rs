@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use fleetwright_host::{Host, Memory, System};
 use fleetwright_transport::{Link, LinkError, TransportLimits};
-use fleetwright_wire::{
-    Answer, Apply, ComponentSeen, LONGEST_LINE, Observation, Outcome, Progress, Request, StepRecord,
-};
+use fleetwright_wire::{Answer, Apply, ComponentSeen, MAX_LINE, Observation, Outcome, Progress, Request, StepRecord};
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc as channel, oneshot};
 
@@ -235,7 +233,7 @@ fn claimed(apply: &Apply) -> StepRecord {
 /// An answer beyond every limit: an observation of megabytes, or a line without an end.
 fn endless(request: &Request) -> Result<Answer, LinkError> {
     if !matches!(request, Request::Observe(_)) {
-        return Err(LinkError::InvalidAnswer(format!("a line of more than {LONGEST_LINE} bytes")));
+        return Err(LinkError::InvalidAnswer(format!("a line of more than {MAX_LINE} bytes")));
     }
     let component = ComponentSeen { component: "x".repeat(100_000), ..ComponentSeen::default() };
     let components = vec![component; 40];

@@ -10,7 +10,7 @@ use crate::cluster::Cluster as Meta;
 use crate::terminal_text::{ago, cut, line, table};
 
 /// The number of events shown.
-const MOST: usize = 10;
+const MAX_COUNT: usize = 10;
 
 /// The last events about the cluster, and the warnings about its parts; oldest first.
 ///
@@ -27,7 +27,7 @@ pub(super) async fn news(meta: &Meta, cluster: &Cluster) -> anyhow::Result<Vec<E
         found.extend(crate::why::all::<Event>(meta, own, ListParams::default().fields("type=Warning")).await?);
     }
     found.sort_by_key(at);
-    let skipped = found.len().saturating_sub(MOST);
+    let skipped = found.len().saturating_sub(MAX_COUNT);
     Ok(found.split_off(skipped))
 }
 

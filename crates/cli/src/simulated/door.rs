@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::door::SOCKET;
 
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_TIME: Duration = Duration::from_secs(60);
 
 /// Opens the socket for these fleets; it closes with the task.
 pub(super) fn open(folder: &Path, fleets: Vec<Fleet>) -> anyhow::Result<(PathBuf, JoinHandle<()>)> {
@@ -52,7 +52,7 @@ async fn serve(stream: UnixStream, fleets: Vec<Fleet>) -> Option<()> {
         let request: Request = serde_json::from_str(&lines.next_line().await.ok()??).ok()?;
         let answer = match request {
             Request::Observe(_) | Request::Recall { .. } | Request::Log { .. } => {
-                link.ask(&request, LONGEST, &|_| {}).await.ok()?
+                link.ask(&request, MAX_TIME, &|_| {}).await.ok()?
             }
             _ => Answer::Failed(Failure {
                 kind: FailureKind::Other,

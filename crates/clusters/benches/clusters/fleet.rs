@@ -25,7 +25,7 @@ const AT_ONCE: usize = 32;
 /// So old are certificates of ten minutes that are due: those are back-dated by five, and due after two thirds of their life.
 const OLD_ENOUGH: Duration = Duration::from_secs(105);
 /// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// The clusters and what is seen of them.
 pub(crate) struct Fleet {
@@ -113,7 +113,7 @@ impl Fleet {
     }
 
     async fn ready_with(&self, wanted: impl Fn(&Ready) -> bool) -> Result<()> {
-        let (deadline, mut told) = (Instant::now() + PATIENCE, Instant::now());
+        let (deadline, mut told) = (Instant::now() + WAIT_TIMEOUT, Instant::now());
         loop {
             let changed = self.seen.changed.notified();
             let ready = self.seen.ready.lock().unwrap().values().filter(|seen| wanted(seen)).count();

@@ -31,7 +31,7 @@ const TOO_LATE: Duration = Duration::from_secs(25);
 /// For what happens again and again.
 const A_LITTLE_LATE: Duration = Duration::from_secs(3);
 /// At most this many calls are held, each in a loss of its own: first those that no replacement can do without, then other writes, then reads.
-const MOST: usize = 40;
+const MAX_COUNT: usize = 40;
 /// How many calls no replacement can do without: the sum of what [`least`] says.
 const NEEDED: usize = 24;
 
@@ -168,7 +168,7 @@ fn points(calls: &[Record]) -> Vec<Point> {
         *number += 1;
     }
     all.sort_by_key(|point| (!point.needed, !point.writes));
-    all.truncate(MOST);
+    all.truncate(MAX_COUNT);
     all
 }
 

@@ -24,7 +24,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use place::{ACCOUNT, CONTROL_PLANE, FLEET, Installation, KEYS, PATIENCE, SYSTEM, create, is_want, until};
+use place::{ACCOUNT, CONTROL_PLANE, FLEET, Installation, KEYS, SYSTEM, WAIT_TIMEOUT, create, is_want, until};
 use serde_json::json;
 use tokio::sync::oneshot;
 use world::{ClusterRun, Episode};
@@ -257,14 +257,18 @@ async fn a_short_life(target: &Target, place: Installation, missing: Option<&Rig
             let Some(cluster) = clusters.get_opt("pay").await? else { break };
             let ready = cluster.status.is_some_and(|status| is_true(&status.conditions, names::READY));
             // What is never ready is deleted, too; but not one that is slow, of which some calls would never be made.
-            if !deleted && (ready || begun.elapsed() > PATIENCE / 2) {
+            if !deleted && (ready || begun.elapsed() > WAIT_TIMEOUT / 2) {
                 clusters.delete("pay", &DeleteParams::default()).await?;
                 deleted = true;
             }
             if seen() {
                 break;
             }
-            ensure!(begun.elapsed() < PATIENCE, "nobody was refused for want of {missing:?}:\n{}", recorder.tail(40));
+            ensure!(
+                begun.elapsed() < WAIT_TIMEOUT,
+                "nobody was refused for want of {missing:?}:\n{}",
+                recorder.tail(40)
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         ensure!(missing.is_none() || seen(), "all went well without {missing:?}");

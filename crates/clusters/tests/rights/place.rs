@@ -24,7 +24,7 @@ pub const ACCOUNT: &str = "fleetwright-clusters";
 const BESIDE_CLUSTERS: &str = "fleet";
 pub const KEYS: &str = "keys";
 pub const CONTROL_PLANE: &str = "control-plane";
-pub const PATIENCE: Duration = Duration::from_secs(240);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Something of each kind that an extension may have beside a control plane.
 fn beside() -> Extension {
@@ -52,7 +52,7 @@ fn beside() -> Extension {
 }
 
 pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> Result<Result<(), String>>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
         match holds().await? {
             Ok(()) => return Ok(()),

@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// How long something may take before a test gives up.
-const PATIENCE: Duration = Duration::from_secs(180);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
 
 pub const FLEET: &str = "fleet";
 
@@ -227,7 +227,7 @@ impl TestFleet {
 
     /// Waits until it holds.
     pub async fn until<T>(&self, what: &str, mut holds: impl AsyncFnMut() -> Result<T, String>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         loop {
             match holds().await {
                 Ok(value) => return value,

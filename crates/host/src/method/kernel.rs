@@ -15,7 +15,7 @@ mod grub;
 mod links;
 
 /// Largest file that is read here; grub.cfg of a host with many kernels has some 10 KB.
-const LARGEST: u64 = 4 << 20;
+const MAX_SIZE: u64 = 4 << 20;
 
 /// The method `kernel`; see the module.
 pub(super) struct Kernel;
@@ -367,7 +367,7 @@ fn load(work: &mut MethodContext<'_>, kernel: &wire::Kernel) -> Result<(), Metho
 }
 
 fn read(system: &dyn System, path: &str) -> Result<Option<String>, MethodError> {
-    let bytes = system.read(path, LARGEST).map_err(MethodError::io(path))?;
+    let bytes = system.read(path, MAX_SIZE).map_err(MethodError::io(path))?;
     Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
@@ -390,7 +390,7 @@ fn record_path(work: &MethodContext<'_>) -> String {
 
 fn record(work: &MethodContext<'_>) -> Result<Record, MethodError> {
     let path = record_path(work);
-    match work.system.read(&path, LARGEST).map_err(MethodError::io(&path))? {
+    match work.system.read(&path, MAX_SIZE).map_err(MethodError::io(&path))? {
         None => Ok(Record::default()),
         Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
             MethodError(format!("cannot parse {path}, which records the earlier boot settings of the host: {error}"))

@@ -9,7 +9,7 @@ use super::{MethodContext, MethodError};
 use crate::System;
 
 /// Largest record in bytes.
-const LARGEST: u64 = 4 << 20;
+const MAX_SIZE: u64 = 4 << 20;
 
 /// What one component did to the packages of a host. Written before it is done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -292,7 +292,7 @@ fn path(folder: &str, name: &str) -> String {
 }
 
 fn read(system: &dyn System, path: &str) -> Result<Record, MethodError> {
-    match system.read(path, LARGEST).map_err(MethodError::io(path))? {
+    match system.read(path, MAX_SIZE).map_err(MethodError::io(path))? {
         None => Ok(Record::default()),
         Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
             MethodError(format!(

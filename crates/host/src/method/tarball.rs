@@ -14,7 +14,7 @@ use crate::system::{PathKind, Stat};
 use crate::{System, fetch, folders};
 
 /// Most entries of an archive, and of the list of its entries.
-const MOST_ENTRIES: usize = 200_000;
+const MAX_ENTRIES: usize = 200_000;
 const LIMIT: u64 = 64 << 20;
 
 /// The method `tarball`; see the module.
@@ -341,8 +341,8 @@ fn written_down(
         let Some(stat) = system.stat(&path).map_err(MethodError::io(&path))? else { continue };
         let deeper = stat.kind == PathKind::Folder;
         manifest.insert(inside.clone(), seen(system, &path, &stat)?);
-        if manifest.len() > MOST_ENTRIES {
-            return Err(MethodError(format!("the archive has more than {MOST_ENTRIES} entries")));
+        if manifest.len() > MAX_ENTRIES {
+            return Err(MethodError(format!("the archive has more than {MAX_ENTRIES} entries")));
         }
         if deeper {
             written_down(system, at, &inside, manifest)?;

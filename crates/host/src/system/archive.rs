@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Component, Path};
 
 /// Most bytes that an archive may unpack to. A small archive that expands without end must not fill the disk.
-const LARGEST: u64 = 16 << 30;
+const MAX_SIZE: u64 = 16 << 30;
 
 /// Calls the function for each entry with its path after `strip` leading components were removed. Entries with an empty path are skipped.
 ///
@@ -67,11 +67,11 @@ fn opened<'a, R: Read + 'a>(mut archive: R) -> io::Result<Box<dyn Read + 'a>> {
     }
     let whole = Cursor::new(magic[..have].to_vec()).chain(archive);
     Ok(match magic {
-        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(whole)).take(LARGEST)),
+        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(whole)).take(MAX_SIZE)),
         [0x28, 0xb5, 0x2f, 0xfd] => {
             let decoder = ruzstd::decoding::StreamingDecoder::new(BufReader::new(whole)).map_err(io::Error::other)?;
-            Box::new(decoder.take(LARGEST))
+            Box::new(decoder.take(MAX_SIZE))
         }
-        _ => Box::new(whole.take(LARGEST)),
+        _ => Box::new(whole.take(MAX_SIZE)),
     })
 }

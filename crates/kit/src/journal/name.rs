@@ -5,7 +5,7 @@ use super::Intent;
 /// The name of the Operation of an intent: the same for the same intent, in every process.
 pub(super) fn operation_name(intent: &Intent) -> String {
     /// Maximum length of a name in Kubernetes.
-    const LONGEST: usize = 253;
+    const MAX_LENGTH: usize = 253;
     let mut hash = Fnv::default();
     for part in [&intent.type_, &intent.target.kind, &intent.target.name, &intent.fingerprint] {
         hash.add(part);
@@ -13,7 +13,7 @@ pub(super) fn operation_name(intent: &Intent) -> String {
     let hash = format!("{:08x}", hash.fold());
     let type_: String =
         intent.type_.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
-    let room = LONGEST.saturating_sub(type_.len() + hash.len() + 2);
+    let room = MAX_LENGTH.saturating_sub(type_.len() + hash.len() + 2);
     let target: String = intent.target.name.chars().take(room).collect();
     format!("{type_}-{}-{hash}", target.trim_end_matches(['.', '-']))
 }

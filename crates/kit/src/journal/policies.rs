@@ -18,7 +18,7 @@ use crate::events::reference;
 use crate::{Change, Key, Operator, Pass};
 
 /// Maximum number of holders missing in the cache that are read in one pass; the others stay until the next.
-const MOST_ASKED: usize = 8;
+const MAX_ASKED: usize = 8;
 /// Wait before the next holders are read.
 const ASK_NEXT_AFTER: Duration = Duration::from_secs(1);
 
@@ -63,7 +63,7 @@ struct Found {
 
 impl Controller for Policies {
     const NAME: &'static str = "operation-policies";
-    const BUDGET: Budget = Budget { reads: MOST_ASKED as u32 + 1, writes: 1 };
+    const BUDGET: Budget = Budget { reads: MAX_ASKED as u32 + 1, writes: 1 };
 
     type Found = Found;
     type Valid = Found;
@@ -91,7 +91,7 @@ impl Controller for Policies {
             let key = Key::new(&pass.key().namespace, &holder.operation);
             let mut known = inner.operations.get(&key);
             if known.as_ref().is_none_or(|op| op.0.metadata.uid.as_deref() != Some(&holder.uid)) {
-                if asked == MOST_ASKED {
+                if asked == MAX_ASKED {
                     unsure.insert(holder.operation.clone());
                     continue;
                 }

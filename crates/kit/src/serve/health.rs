@@ -11,7 +11,7 @@ use crate::leader::Leading;
 use crate::{Clock, Key};
 
 /// A pass that runs longer than this is stuck: calls time out after half a minute and acts are journaled, not awaited.
-pub const LONGEST_PASS: Duration = Duration::from_secs(600);
+pub const MAX_PASS: Duration = Duration::from_secs(600);
 
 /// State for the probes; cheap to clone, clones share it.
 #[derive(Clone, Debug)]
@@ -128,7 +128,7 @@ impl Health {
         }
         for (what, started) in state.passes.values() {
             let ran = now.saturating_sub(*started);
-            if ran > LONGEST_PASS {
+            if ran > MAX_PASS {
                 good = false;
                 let _ = writeln!(text, "the pass of {what} is stuck: running for {} seconds", ran.as_secs());
             }
@@ -254,7 +254,7 @@ mod tests {
         let _running = health.running();
         let short = health.pass("readiness", &Key::new("fleet", "a"));
         let stuck = health.pass("readiness", &Key::new("fleet", "b"));
-        clock.advance(LONGEST_PASS);
+        clock.advance(MAX_PASS);
         drop(short);
         assert!(health.alive().good);
         clock.advance(Duration::from_secs(5));

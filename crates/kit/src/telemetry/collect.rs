@@ -14,9 +14,9 @@ use tracing_subscriber::registry::LookupSpan;
 use super::export::Queue;
 
 /// Maximum number of attributes of a span and of an event, and of events of a span; the rest is dropped.
-const MOST: usize = 32;
+const MAX_COUNT: usize = 32;
 /// Maximum length of an attribute's text, in bytes.
-const LONGEST: usize = 1024;
+const MAX_LENGTH: usize = 1024;
 
 /// A layer that passes ended spans to the exporter.
 pub(super) struct SpanCollector {
@@ -81,7 +81,7 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for SpanCollector {
         if *event.metadata().level() == Level::ERROR {
             open.fields.error.get_or_insert_with(|| message.clone());
         }
-        if open.events.len() < MOST {
+        if open.events.len() < MAX_COUNT {
             let time = nanoseconds(SystemTime::now());
             open.events.push(json!({"timeUnixNano": time, "name": message, "attributes": fields.attributes}));
         }
@@ -144,7 +144,7 @@ impl Fields {
         // A field that is recorded twice has its last value.
         if let Some(known) = self.attributes.iter_mut().find(|known| known["key"] == field.name()) {
             *known = attribute;
-        } else if self.attributes.len() < MOST {
+        } else if self.attributes.len() < MAX_COUNT {
             self.attributes.push(attribute);
         }
     }
@@ -209,7 +209,7 @@ impl Visit for Fields {
 }
 
 fn cut(text: &str) -> &str {
-    let mut end = LONGEST.min(text.len());
+    let mut end = MAX_LENGTH.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;
     }

@@ -17,17 +17,17 @@ use super::{TelemetryError, Traces};
 use crate::metrics::Metrics;
 
 /// Capacity of the queue of spans.
-const MOST_WAITING: usize = 4096;
+const MAX_WAITING: usize = 4096;
 /// Spans per request.
-const MOST_TOGETHER: usize = 512;
+const MAX_TOGETHER: usize = 512;
 /// Time for which spans are gathered before a request.
 const GATHER: Duration = Duration::from_secs(1);
 /// Timeout of a request.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 /// Timeout for the last spans when the process stops.
-const LONGEST_END: Duration = Duration::from_secs(2);
+const MAX_END: Duration = Duration::from_secs(2);
 /// Maximum number of bytes that are read of an answer.
-const LARGEST_ANSWER: usize = 64 * 1024;
+const MAX_ANSWER: usize = 64 * 1024;
 
 /// The queue of ended spans.
 #[derive(Clone)]
@@ -67,7 +67,7 @@ impl Exporter {
             ("service.version", env!("CARGO_PKG_VERSION")),
         ];
         let attributes = attributes.map(|(key, value)| json!({"key": key, "value": {"stringValue": value}}));
-        let (sender, spans) = mpsc::channel(MOST_WAITING);
+        let (sender, spans) = mpsc::channel(MAX_WAITING);
         let queue = Queue { sender, metrics: metrics.clone() };
         Ok((Self { endpoint, resource: json!({"attributes": attributes}), spans, metrics }, queue))
     }
@@ -91,7 +91,7 @@ impl Exporter {
                 // Gathered spans are lost if the future is dropped, unless they are stored here.
                 let last = async {
                     while !batch.is_empty() || self.spans.try_recv().map(|span| batch.push(span)).is_ok() {
-                        while batch.len() < MOST_TOGETHER
+                        while batch.len() < MAX_TOGETHER
                             && let Ok(span) = self.spans.try_recv()
                         {
                             batch.push(span);
@@ -99,7 +99,7 @@ impl Exporter {
                         let _ = self.send(&client, std::mem::take(&mut batch)).await;
                     }
                 };
-                let _ = tokio::time::timeout(LONGEST_END, last).await;
+                let _ = tokio::time::timeout(MAX_END, last).await;
                 return;
             }
             match self.send(&client, batch).await {
@@ -120,20 +120,20 @@ impl Exporter {
     /// kube's client, because it is a dependency anyway: HTTP and HTTPS with the system's authorities, without anything of Kubernetes.
     fn client(&self) -> Result<kube::Client, kube::Error> {
         let mut config = kube::Config::new(self.endpoint.clone());
-        config.connect_timeout = Some(LONGEST_WAIT / 2);
+        config.connect_timeout = Some(MAX_WAIT / 2);
         config.default_retry = false;
         kube::Client::try_from(config)
     }
 
     /// Waits for a span, and then a moment for more.
     async fn gather(&mut self, batch: &mut Vec<Value>) {
-        if self.spans.recv_many(batch, MOST_TOGETHER).await == 0 {
+        if self.spans.recv_many(batch, MAX_TOGETHER).await == 0 {
             // All senders are dropped.
             return std::future::pending().await;
         }
         let mut enough = pin!(tokio::time::sleep(GATHER));
-        while batch.len() < MOST_TOGETHER {
-            let left = MOST_TOGETHER - batch.len();
+        while batch.len() < MAX_TOGETHER {
+            let left = MAX_TOGETHER - batch.len();
             tokio::select! {
                 () = &mut enough => return,
                 more = self.spans.recv_many(batch, left) => if more == 0 { return },
@@ -157,11 +157,11 @@ impl Exporter {
             if !code.is_success() {
                 return Err(format!("the collector responded with {code}"));
             }
-            let said = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await;
+            let said = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
             Ok(said.map(|said| said.to_bytes()).unwrap_or_default())
         };
-        let sent = tokio::time::timeout(LONGEST_WAIT, post).await;
-        match sent.unwrap_or_else(|_| Err(format!("timed out after {LONGEST_WAIT:?}"))) {
+        let sent = tokio::time::timeout(MAX_WAIT, post).await;
+        match sent.unwrap_or_else(|_| Err(format!("timed out after {MAX_WAIT:?}"))) {
             Ok(said) => {
                 let said: Value = serde_json::from_slice(&said).unwrap_or_default();
                 let rejected = &said["partialSuccess"]["rejectedSpans"];

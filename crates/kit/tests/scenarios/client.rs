@@ -9,9 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fleetwright_apiserver::{Config, Server};
 use fleetwright_kit::Clock;
-use fleetwright_kit::client::{
-    CallError, Fence, LONGEST_WAIT, PassCalls, connect, counted, retry_after, uncounted, wrap,
-};
+use fleetwright_kit::client::{CallError, Fence, MAX_WAIT, PassCalls, connect, counted, retry_after, uncounted, wrap};
 use fleetwright_kit::metrics::Metrics;
 use fleetwright_lab::Target;
 use futures::{FutureExt, StreamExt, TryStreamExt, poll};
@@ -156,9 +154,9 @@ async fn a_server_that_does_not_answer_holds_nobody_for_long() {
         assert!(poll!(&mut get).is_pending());
         tokio::task::yield_now().await;
     }
-    clock.advance(LONGEST_WAIT);
+    clock.advance(MAX_WAIT);
     let error = get.await.unwrap_err();
-    assert_eq!(CallError::of(&error), Some(CallError::TimedOut(LONGEST_WAIT)));
+    assert_eq!(CallError::of(&error), Some(CallError::TimedOut(MAX_WAIT)));
 }
 
 #[tokio::test]
@@ -178,9 +176,9 @@ async fn an_answer_that_stops_halfway_holds_nobody_for_long() {
         }
         tokio::task::yield_now().await;
         clock.advance(Duration::from_secs(1));
-        assert!(clock.monotonic() < 1000 * LONGEST_WAIT, "it waits for ever");
+        assert!(clock.monotonic() < 1000 * MAX_WAIT, "it waits for ever");
     };
-    assert_eq!(CallError::of(&error), Some(CallError::TimedOut(LONGEST_WAIT)));
+    assert_eq!(CallError::of(&error), Some(CallError::TimedOut(MAX_WAIT)));
 }
 
 #[tokio::test]
@@ -193,7 +191,7 @@ async fn a_quiet_watch_goes_on() {
         maps.watch(&WatchParams::default().labels("mine").disable_bookmarks(), "0").await.unwrap().boxed();
     for _ in 0..10 {
         assert!(poll!(changes.next()).is_pending());
-        clock.advance(LONGEST_WAIT);
+        clock.advance(MAX_WAIT);
         tokio::task::yield_now().await;
     }
     let mut mine = map("a");

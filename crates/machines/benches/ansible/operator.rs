@@ -30,7 +30,7 @@ const NAMESPACE: &str = "fleet";
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 /// For this long observations are counted.
 const LOOKING: Duration = Duration::from_secs(20);
-const PATIENCE: Duration = Duration::from_secs(300);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The measurements.
 pub struct Measured {
@@ -77,7 +77,7 @@ pub async fn measure(
         if all.iter().all(ready) {
             break;
         }
-        if first.started.elapsed() > PATIENCE {
+        if first.started.elapsed() > WAIT_TIMEOUT {
             let late = all.iter().find(|machine| !ready(machine)).context("nobody is late")?;
             bail!("{} is not ready: {}", late.name_any(), serde_json::to_string(&late.status)?);
         }

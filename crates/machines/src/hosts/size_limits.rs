@@ -2,7 +2,7 @@
 
 use fleetwright_wire::text::{last_bytes, truncate_bytes};
 use fleetwright_wire::{
-    CheckSeen, ComponentSeen, Deviation, Facts, Failure, Installed, LONGEST_TAIL, Observation, Owner, StepRecord,
+    CheckSeen, ComponentSeen, Deviation, Facts, Failure, Installed, MAX_TAIL, Observation, Owner, StepRecord,
 };
 
 /// Most components of a host; a machine may name 64.
@@ -51,8 +51,8 @@ pub(super) fn line(text: &mut String) {
 }
 
 fn tail(text: &mut String) {
-    if text.len() > LONGEST_TAIL {
-        *text = format!("…{}", last_bytes(text, LONGEST_TAIL));
+    if text.len() > MAX_TAIL {
+        *text = format!("…{}", last_bytes(text, MAX_TAIL));
     }
 }
 
@@ -117,6 +117,6 @@ mod tests {
         assert!(size < 4 << 20, "{size} bytes are kept");
         assert_eq!(seen.components.len(), COMPONENTS);
         let failed = failure(Failure { kind: fleetwright_wire::FailureKind::Other, message: format!("{long}the end") });
-        assert!(failed.message.len() < LONGEST_TAIL + 8 && failed.message.ends_with("the end"));
+        assert!(failed.message.len() < MAX_TAIL + 8 && failed.message.ends_with("the end"));
     }
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use fleetwright_kit::{Cache, Key, Source, View};
-use fleetwright_plan::join::{Binding, CLIENT_SIGNER, JoiningMachine, LONGEST_REQUEST, Requestor, SERVING_SIGNER};
+use fleetwright_plan::join::{Binding, CLIENT_SIGNER, JoiningMachine, MAX_REQUEST, Requestor, SERVING_SIGNER};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::{Api, Client};
@@ -187,7 +187,7 @@ impl View for RequestView {
         let ours = [CLIENT_SIGNER, SERVING_SIGNER].contains(&&*request.spec.signer_name);
         let mut pem = if ours && answered == RequestAnswer::NotYet { request.spec.request.0 } else { Vec::new() };
         // Any user with the right to request certificates can fill the API server with them.
-        pem.truncate(LONGEST_REQUEST + 1);
+        pem.truncate(MAX_REQUEST + 1);
         pem.shrink_to_fit();
         Self {
             uid: request.metadata.uid.unwrap_or_default(),
@@ -233,8 +233,8 @@ mod tests {
     fn only_requests_that_are_ours_to_answer_are_kept_and_not_more_of_them_than_is_read() {
         for signer in [CLIENT_SIGNER, SERVING_SIGNER] {
             assert_eq!(kept(signer, 1000), 1000);
-            assert_eq!(kept(signer, LONGEST_REQUEST), LONGEST_REQUEST);
-            assert_eq!(kept(signer, 1 << 20), LONGEST_REQUEST + 1, "it is seen to be too long");
+            assert_eq!(kept(signer, MAX_REQUEST), MAX_REQUEST);
+            assert_eq!(kept(signer, 1 << 20), MAX_REQUEST + 1, "it is seen to be too long");
         }
         assert_eq!(kept("example.com/signer", 1000), 0);
     }

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 pub const NAMESPACE: &str = "fleet";
 const OPERATOR: &str = "join-operator";
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Machines, and the operator that lets them join.
 pub struct JoinSite {
@@ -421,7 +421,7 @@ pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>
         if let Some(found) = probe().await {
             return found;
         }
-        assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(started.elapsed() < WAIT_TIMEOUT, "waited in vain for {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

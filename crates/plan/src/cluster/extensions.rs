@@ -24,7 +24,7 @@ use super::{Names, PROVE_EVERY};
 pub use decide::{EXTENSION_PRUNE, ExtensionDecision, ExtensionWork, Removal};
 pub(super) use decide::{choose, condition, servers};
 pub use inventory::INVENTORY;
-pub use render::{MOST_IN_META, render};
+pub use render::{MAX_IN_META, render};
 pub(super) use shipped::keeps_endpoint;
 pub use shipped::{MACHINE_OPERATOR, shipped};
 

@@ -22,10 +22,10 @@ use super::{etcd_data, restore, snapshots, soak};
 const STATUS_REFRESH_INTERVAL: SignedDuration = SignedDuration::from_hours(1);
 
 /// Longest value of the annotation that requests a retry.
-const LONGEST_RETRY: usize = 256;
+const MAX_RETRY: usize = 256;
 
 /// Longest message about what a cluster waits for. The condition has the full text.
-const LONGEST_WAITING: usize = 1024;
+const MAX_WAITING: usize = 1024;
 
 /// Message of a cluster that is marked for deletion and paused.
 const DELETION_PAUSED: &str = "deletion is blocked by spec.paused: set spec.paused to false to continue";
@@ -174,7 +174,7 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &StatusInputs, now:
             false => decision.progress.clone().filter(|_| failed.is_none()),
         },
         failed,
-        retried: seen.retry.as_ref().map(|retry| first_chars(retry, LONGEST_RETRY).to_owned()),
+        retried: seen.retry.as_ref().map(|retry| first_chars(retry, MAX_RETRY).to_owned()),
         keys: decision.keys.record.clone(),
         authorities: followed(seen, decision),
         rotation: decision.rotation.clone(),
@@ -266,7 +266,7 @@ pub fn not_accepted(
     conditions.splice(0..0, accepted);
     ClusterStatus {
         phase: Some(status.phase.unwrap_or(ClusterPhase::Creating)),
-        waiting_for: Some(first_chars(message, LONGEST_WAITING).to_owned()),
+        waiting_for: Some(first_chars(message, MAX_WAITING).to_owned()),
         conditions,
         ..status.clone()
     }

@@ -388,7 +388,7 @@ fn what_is_no_request_is_refused() {
 
 #[test]
 fn a_request_that_is_too_long_is_refused_unread() {
-    let (usages, request) = (Form::client().usages, vec![b'x'; LONGEST_REQUEST + 1]);
+    let (usages, request) = (Form::client().usages, vec![b'x'; MAX_REQUEST + 1]);
     let asked = SigningRequest { signer: CLIENT_SIGNER, usages: &usages, request: &request };
     let (machine, node) = (machine(), own_node());
     let around = JoinContext { machine: Some(&machine), rivals: &[], node: &node, reserved: &whose };

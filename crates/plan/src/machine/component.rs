@@ -14,7 +14,7 @@ use crate::package::{Rendered, StepTimeouts};
 /// The first delay before a failed step is retried…
 const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(5);
 /// …and the longest.
-const LONGEST_RETRY: SignedDuration = SignedDuration::from_mins(10);
+const MAX_RETRY: SignedDuration = SignedDuration::from_mins(10);
 /// Start of a component's message while its package has to prove itself.
 pub(super) const PROVING: &str = "waiting until it works";
 /// Start of a component's message after its repair failed.
@@ -578,7 +578,7 @@ impl<'a> Decider<'a> {
         }
         let ended = self.k.host.step_at.filter(|_| self.k.host.step.is_some_and(|step| step.id == record.id))?;
         let passed = ended.duration_since(entry.since);
-        let wait = (passed / 2).clamp(FIRST_RETRY, LONGEST_RETRY);
+        let wait = (passed / 2).clamp(FIRST_RETRY, MAX_RETRY);
         ended.checked_add(wait).ok()
     }
 

@@ -14,7 +14,7 @@ const RECURRING_DRIFT_WINDOW: SignedDuration = SignedDuration::from_hours(2);
 /// First backoff between repairs of recurring drift; it doubles…
 const FIRST_WAIT: SignedDuration = SignedDuration::from_secs(60);
 /// …up to this.
-const LONGEST_WAIT: SignedDuration = SignedDuration::from_hours(1);
+const MAX_WAIT: SignedDuration = SignedDuration::from_hours(1);
 /// Drift items that a status lists.
 const MAX_DRIFT_ITEMS: usize = 16;
 
@@ -84,7 +84,7 @@ pub(super) fn repair_at(drift: &LastDrift) -> Timestamp {
         return drift.at;
     }
     let doublings = (drift.repeats - RECURRING_DRIFT_REPAIRS).min(10);
-    let wait = FIRST_WAIT.checked_mul(1 << doublings).unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
+    let wait = FIRST_WAIT.checked_mul(1 << doublings).unwrap_or(MAX_WAIT).min(MAX_WAIT);
     drift.at.checked_add(wait).unwrap_or(Timestamp::MAX)
 }
 

@@ -13,7 +13,7 @@ use super::component::signed;
 use super::decide::{ASK_AGAIN, Decider};
 use super::drift;
 use super::step::{StepEffect, changes, id, reboot_id};
-use super::work::{MOST_BOOTS, PendingWork};
+use super::work::{MAX_BOOTS, PendingWork};
 use super::{Act, DesiredPackages, HostObservation, Node};
 use crate::package::Rendered;
 
@@ -189,7 +189,7 @@ impl<'a> Decider<'a> {
             ids.push(id(under, &entry.component, StepEffect::Remove.tag(), entry.attempts.unwrap_or(0)));
         }
         if self.running().is_some() {
-            ids.extend((1..=MOST_BOOTS).map(|number| reboot_id(under, number)));
+            ids.extend((1..=MAX_BOOTS).map(|number| reboot_id(under, number)));
         }
         ids
     }

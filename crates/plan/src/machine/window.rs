@@ -14,7 +14,7 @@ use super::{Act, DesiredPackages, Node, Unreachable, WindowPhase, WindowRequest}
 /// The first delay before the next request after an abandoned window…
 const FIRST_WAIT: SignedDuration = SignedDuration::from_mins(10);
 /// …and the longest.
-const LONGEST_WAIT: SignedDuration = SignedDuration::from_hours(4);
+const MAX_WAIT: SignedDuration = SignedDuration::from_hours(4);
 /// Interval for listing the remaining pods during a drain.
 const DRAIN_EVERY: SignedDuration = SignedDuration::from_secs(2);
 
@@ -158,7 +158,7 @@ impl<'a> Decider<'a> {
         let given_up = self.k.given_up.get(&fingerprint).copied().unwrap_or_default();
         if let Some(last) = given_up.last {
             let doublings = given_up.times.saturating_sub(1).min(10);
-            let wait = FIRST_WAIT.checked_mul(1 << doublings).unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
+            let wait = FIRST_WAIT.checked_mul(1 << doublings).unwrap_or(MAX_WAIT).min(MAX_WAIT);
             let at = last.checked_add(wait).unwrap_or(Timestamp::MAX);
             if at > self.now {
                 self.progress("back off after a failed window", None, Some(last), &reason);

@@ -16,9 +16,9 @@ use super::{Act, DesiredPackages, HostObservation, StepRun};
 use crate::package::{Rendered, StepTimeouts};
 
 /// A window in which a step fails again and again is abandoned after this long.
-const LONGEST_WINDOW: SignedDuration = SignedDuration::from_hours(1);
+const MAX_WINDOW: SignedDuration = SignedDuration::from_hours(1);
 /// Reboots of a host per window.
-pub(super) const MOST_BOOTS: u32 = 3;
+pub(super) const MAX_BOOTS: u32 = 3;
 
 /// The pending work on a host.
 pub(super) struct PendingWork<'a> {
@@ -141,7 +141,7 @@ impl<'a> Decider<'a> {
                 .filter(|item| item.step.disruption <= level)
                 .filter_map(|item| self.item_due_at(item));
             return match later.min() {
-                Some(at) if self.now.duration_since(since) < LONGEST_WINDOW => self.at(at.max(self.now + ASK_AGAIN)),
+                Some(at) if self.now.duration_since(since) < MAX_WINDOW => self.at(at.max(self.now + ASK_AGAIN)),
                 Some(_) => {
                     let text = "timed out: failed steps are retried in another window".to_owned();
                     self.act = Act::EndWindow { open: !self.is_left_broken(), well: false, text };
@@ -257,7 +257,7 @@ impl<'a> Decider<'a> {
         }
         let window = self.under().to_owned();
         let mut number = 1;
-        while number <= MOST_BOOTS {
+        while number <= MAX_BOOTS {
             let Some(record) = self.record_of(&reboot_id(&window, number)) else { break };
             match record.outcome {
                 Outcome::Running => {
@@ -269,7 +269,7 @@ impl<'a> Decider<'a> {
                 Outcome::Done | Outcome::Failed | Outcome::Interrupted | Outcome::Refused => number += 1,
             }
         }
-        if number > MOST_BOOTS {
+        if number > MAX_BOOTS {
             self.boot_limit_reached(seen.observation);
             return false;
         }
@@ -297,7 +297,7 @@ impl<'a> Decider<'a> {
             if seen.components.iter().any(|found| found.component == *name && found.needs_reboot) {
                 let mut entry = self.entry(name);
                 entry.failed = Some(wanted.digest.clone());
-                let mut message = format!("not in effect after {MOST_BOOTS} reboots");
+                let mut message = format!("not in effect after {MAX_BOOTS} reboots");
                 if let Some(back) = &entry.rollback {
                     message = format!("{}; restored version {}: {message}", back.why, back.version);
                 }

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Longest interned text; longer ones are rarely repeated.
-const LONGEST: usize = 256;
+const MAX_LENGTH: usize = 256;
 
 #[derive(Default)]
 struct InternedStrings {
@@ -15,7 +15,7 @@ static KNOWN: Mutex<Option<InternedStrings>> = Mutex::new(None);
 
 /// The text, shared by all equal ones: ten thousand Nodes have the same conditions, reasons and messages.
 pub fn intern(text: &str) -> Arc<str> {
-    if text.len() > LONGEST {
+    if text.len() > MAX_LENGTH {
         return text.into();
     }
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

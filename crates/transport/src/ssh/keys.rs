@@ -12,7 +12,7 @@ use russh::keys::{agent::AgentIdentity, decode_secret_key, ssh_encoding, ssh_enc
 use crate::{Login, ReachError, Trust};
 
 /// Most parsed logins in the cache: a fleet has a handful.
-const MOST_LOGINS: usize = 256;
+const MAX_LOGINS: usize = 256;
 
 /// A parsed login.
 pub(crate) struct Identity {
@@ -33,7 +33,7 @@ impl Identities {
             return Ok(identity.clone());
         }
         let identity = Arc::new(parse(login)?);
-        if known.len() >= MOST_LOGINS {
+        if known.len() >= MAX_LOGINS {
             known.clear();
         }
         known.insert(login.clone(), identity.clone());

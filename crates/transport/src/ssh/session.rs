@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use fleetwright_wire::{
-    Answer, LONGEST_LINE, LONGEST_TAIL, MOST_PARTS, Observation, Owner, Progress, Request, StepRecord,
-};
+use fleetwright_wire::{Answer, MAX_LINE, MAX_PARTS, MAX_TAIL, Observation, Owner, Progress, Request, StepRecord};
 use futures::FutureExt as _;
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
@@ -18,17 +16,17 @@ use crate::text::{last_line, sanitized};
 const KEPT_ERRORS: usize = 2 << 10;
 /// Bytes of unexpected output after which the channel is closed: before the helper's first line, and on
 /// standard error during one request.
-const MOST_NOISE: usize = 64 << 20;
+const MAX_NOISE: usize = 64 << 20;
 /// Bytes that a line of progress counts for at least: 65,536 lines are allowed.
 const LEAST_NOISE: usize = 1 << 10;
 /// Longest line of the script.
-const LONGEST_WORD: usize = 16 << 10;
+const MAX_WORD: usize = 16 << 10;
 /// Size of the pieces in which requests are sent; each sent piece is a sign of life.
 const PIECE: usize = 256 << 10;
 /// Longest name, version or line of progress from a host…
-const LONGEST_NAME: usize = 256;
+const MAX_NAME: usize = 256;
 /// …and longest message.
-const LONGEST_MESSAGE: usize = 1 << 10;
+const MAX_MESSAGE: usize = 1 << 10;
 /// Buffers above this size are freed after use.
 const KEPT_BUFFER: usize = 64 << 10;
 
@@ -147,7 +145,7 @@ impl Session {
                     self.searched = 0;
                     return Ok(line);
                 }
-                if self.out.len() - at > LONGEST_WORD {
+                if self.out.len() - at > MAX_WORD {
                     return Err(RequestError::InvalidAnswer("an unterminated line".into()));
                 }
             } else {
@@ -156,10 +154,10 @@ impl Session {
                 passed += useless;
                 self.out.drain(..useless);
             }
-            if passed.saturating_add(self.noise) > MOST_NOISE {
+            if passed.saturating_add(self.noise) > MAX_NOISE {
                 return Err(RequestError::InvalidAnswer(format!(
                     "more than {} MiB before the first line of the helper",
-                    MOST_NOISE >> 20
+                    MAX_NOISE >> 20
                 )));
             }
             match timeout_at(until, self.read.wait()).await {
@@ -175,7 +173,7 @@ impl Session {
 
     /// Reads until the process has ended, for its last messages: standard error is a separate stream and may arrive after standard output.
     pub(crate) async fn end(&mut self, until: Instant) {
-        while self.noise <= MOST_NOISE && self.out.len() <= LONGEST_WORD {
+        while self.noise <= MAX_NOISE && self.out.len() <= MAX_WORD {
             let Ok(message) = timeout_at(until, self.read.wait()).await else { return };
             if matches!(self.take(message), SessionEvent::Ended) {
                 return;
@@ -248,10 +246,10 @@ impl Session {
                 SessionEvent::Other => {}
                 SessionEvent::Ended => return Err(RequestError::Ended),
             }
-            if self.noise > MOST_NOISE {
+            if self.noise > MAX_NOISE {
                 return Err(RequestError::InvalidAnswer(format!(
                     "more than {} MiB besides the answer",
-                    MOST_NOISE >> 20
+                    MAX_NOISE >> 20
                 )));
             }
             while let Some(line) = self.line(longest)? {
@@ -321,11 +319,11 @@ fn longest(request: &Request) -> usize {
         Request::Observe(_) => 8 << 20,
         // In base64, in a small JSON document.
         Request::Log { bytes, .. } => {
-            usize::try_from(bytes.saturating_mul(2)).unwrap_or(LONGEST_LINE).saturating_add(4 << 10)
+            usize::try_from(bytes.saturating_mul(2)).unwrap_or(MAX_LINE).saturating_add(4 << 10)
         }
         _ => 1 << 20,
     }
-    .min(LONGEST_LINE)
+    .min(MAX_LINE)
 }
 
 /// The answer in a line, if it is one to that request. Its texts are bounded: a host must not decide how much is shown to people.
@@ -355,11 +353,11 @@ fn parse_answer(request: &Request, line: &[u8]) -> Result<Answer, RequestError> 
 
 fn bounded(answer: Answer) -> Answer {
     match answer {
-        Answer::Progress(progress) => Answer::Progress(Progress { doing: sanitized(progress.doing, LONGEST_NAME) }),
+        Answer::Progress(progress) => Answer::Progress(Progress { doing: sanitized(progress.doing, MAX_NAME) }),
         Answer::Ended(record) => Answer::Ended(bounded_record(record)),
         Answer::Recalled(record) => Answer::Recalled(record.map(bounded_record)),
         Answer::Failed(mut failure) => {
-            failure.message = sanitized(failure.message, LONGEST_MESSAGE);
+            failure.message = sanitized(failure.message, MAX_MESSAGE);
             Answer::Failed(failure)
         }
         Answer::Observed(mut observation) => {
@@ -380,14 +378,14 @@ fn bounded(answer: Answer) -> Answer {
 
 fn bound_owner(owner: &mut Owner) {
     for text in [&mut owner.cluster, &mut owner.namespace, &mut owner.name, &mut owner.uid] {
-        bound(text, LONGEST_NAME);
+        bound(text, MAX_NAME);
     }
 }
 
 fn bound_observation(observation: &mut Observation) {
     observation.owner.iter_mut().for_each(|mark| bound_owner(&mut mark.owner));
-    observation.facts.serials.truncate(MOST_PARTS);
-    observation.facts.serials.iter_mut().for_each(|serial| bound(serial, LONGEST_NAME));
+    observation.facts.serials.truncate(MAX_PARTS);
+    observation.facts.serials.iter_mut().for_each(|serial| bound(serial, MAX_NAME));
     let facts = &mut observation.facts;
     for fact in [
         &mut facts.hostname,
@@ -397,32 +395,32 @@ fn bound_observation(observation: &mut Observation) {
         &mut facts.boot_id,
         &mut facts.machine_id,
     ] {
-        bound(fact, LONGEST_NAME);
+        bound(fact, MAX_NAME);
     }
-    observation.records.truncate(MOST_PARTS);
+    observation.records.truncate(MAX_PARTS);
     observation.records = std::mem::take(&mut observation.records).into_iter().map(bounded_record).collect();
-    observation.components.truncate(MOST_PARTS);
+    observation.components.truncate(MAX_PARTS);
     for component in &mut observation.components {
-        bound(&mut component.component, LONGEST_NAME);
-        component.version.iter_mut().for_each(|version| bound(version, LONGEST_NAME));
-        component.previous.truncate(MOST_PARTS);
+        bound(&mut component.component, MAX_NAME);
+        component.version.iter_mut().for_each(|version| bound(version, MAX_NAME));
+        component.previous.truncate(MAX_PARTS);
         for installed in component.installed.iter_mut().chain(&mut component.previous) {
             for name in [&mut installed.reference, &mut installed.version, &mut installed.digest] {
-                bound(name, LONGEST_NAME);
+                bound(name, MAX_NAME);
             }
         }
-        component.deviations.truncate(MOST_PARTS);
+        component.deviations.truncate(MAX_PARTS);
         for deviation in &mut component.deviations {
             for text in [&mut deviation.what, &mut deviation.found, &mut deviation.wanted] {
-                bound(text, LONGEST_MESSAGE);
+                bound(text, MAX_MESSAGE);
             }
         }
-        component.down.truncate(MOST_PARTS);
-        component.down.iter_mut().for_each(|unit| bound(unit, LONGEST_NAME));
-        component.health.truncate(MOST_PARTS);
+        component.down.truncate(MAX_PARTS);
+        component.down.iter_mut().for_each(|unit| bound(unit, MAX_NAME));
+        component.health.truncate(MAX_PARTS);
         for check in &mut component.health {
-            bound(&mut check.check, LONGEST_MESSAGE);
-            bound(&mut check.message, LONGEST_MESSAGE);
+            bound(&mut check.check, MAX_MESSAGE);
+            bound(&mut check.message, MAX_MESSAGE);
         }
     }
 }
@@ -432,8 +430,8 @@ fn bound(text: &mut String, longest: usize) {
 }
 
 fn bounded_record(mut record: StepRecord) -> StepRecord {
-    record.message = sanitized(record.message, LONGEST_MESSAGE);
-    record.tail = sanitized(record.tail, LONGEST_TAIL);
+    record.message = sanitized(record.message, MAX_MESSAGE);
+    record.tail = sanitized(record.tail, MAX_TAIL);
     record
 }
 
@@ -485,7 +483,7 @@ mod tests {
             outcome: Outcome::Running,
             message: String::new(),
             untouched: false,
-            tail: "x".repeat(LONGEST_TAIL * 2),
+            tail: "x".repeat(MAX_TAIL * 2),
         }
     }
 
@@ -507,7 +505,7 @@ mod tests {
         let recall = Request::Recall { id: "a".into() };
         let line = serde_json::to_vec(&Answer::Recalled(Some(record("a")))).unwrap();
         let Ok(Answer::Recalled(Some(record))) = parse_answer(&recall, &line) else { panic!() };
-        assert_eq!(record.tail.len(), LONGEST_TAIL);
+        assert_eq!(record.tail.len(), MAX_TAIL);
     }
 
     #[test]
@@ -519,10 +517,10 @@ mod tests {
         observation.components[0].deviations = vec![fleetwright_wire::Deviation::default(); 5000];
         let line = serde_json::to_vec(&Answer::Observed(Box::new(observation))).unwrap();
         let Ok(Answer::Observed(seen)) = parse_answer(&Request::Observe(Box::default()), &line) else { panic!() };
-        assert!(seen.facts.hostname.len() <= LONGEST_NAME && !seen.facts.hostname.contains('\u{1b}'));
-        assert_eq!(seen.components.len(), MOST_PARTS);
-        assert_eq!(seen.components[0].version.as_ref().unwrap().len(), LONGEST_NAME);
-        assert_eq!(seen.components[0].deviations.len(), MOST_PARTS);
+        assert!(seen.facts.hostname.len() <= MAX_NAME && !seen.facts.hostname.contains('\u{1b}'));
+        assert_eq!(seen.components.len(), MAX_PARTS);
+        assert_eq!(seen.components[0].version.as_ref().unwrap().len(), MAX_NAME);
+        assert_eq!(seen.components[0].deviations.len(), MAX_PARTS);
     }
 
     #[test]

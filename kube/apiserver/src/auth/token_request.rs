@@ -11,7 +11,7 @@ use crate::error::ApiError;
 const GROUP: &str = "authentication.k8s.io";
 const KIND: &str = "TokenRequest";
 const SHORTEST: i64 = 600;
-const LONGEST: i64 = 1 << 32;
+const MAX_SECONDS: i64 = 1 << 32;
 const DEFAULT: i64 = 3600;
 /// The expiry that pods without token rotation request. For old clients that never reload it, the token is valid for a year.
 const UNROTATED: i64 = 3607;
@@ -100,7 +100,7 @@ fn validate(seconds: i64, body: &Value) -> Result<(), ApiError> {
     if seconds < SHORTEST {
         errors.push(FieldError::invalid(field, seconds, "may not specify a duration less than 10 minutes"));
     }
-    if seconds > LONGEST {
+    if seconds > MAX_SECONDS {
         errors.push(FieldError::invalid(field, seconds, "may not specify a duration larger than 2^32 seconds"));
     }
     let attestations =

@@ -18,7 +18,7 @@ const MAX_MESSAGE: usize = 5 * 1024;
 /// What the limit on the effort of patterns applies to.
 pub(super) const PATTERNS_OF: &str = "this CustomResourceDefinition";
 /// The number of the most expensive rules named when the total cost is too high.
-const MOST_EXPENSIVE: usize = 4;
+const MAX_EXPENSIVE: usize = 4;
 
 /// A rule's programs.
 struct CompiledRule {
@@ -86,7 +86,7 @@ pub(super) fn check(schema: &Value, path: &str, effort: &Cell<u64>) -> Vec<Field
     checker.visit(schema, &root, &place);
     if checker.total > STATIC_CRD_LIMIT {
         checker.costs.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
-        for (_, rule) in checker.costs.iter().take(MOST_EXPENSIVE) {
+        for (_, rule) in checker.costs.iter().take(MAX_EXPENSIVE) {
             let detail = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
             checker.errors.push(FieldError::forbidden(rule.as_str(), detail));
         }

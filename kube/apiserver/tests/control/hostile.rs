@@ -388,7 +388,7 @@ async fn nonsense_is_answered_and_never_the_servers_fault() {
 }
 
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
-const LARGEST: i64 = i64::MAX;
+const HIGHEST: i64 = i64::MAX;
 
 /// Gives a user these verbs on leases and services.
 async fn allow(cluster: &Cluster, user: &str, verbs: &[&str]) {
@@ -478,15 +478,15 @@ async fn running_pod(cluster: &Cluster, name: &str, grace: i64) {
 async fn the_longest_grace_period_is_taken_as_kube_apiserver_takes_it() {
     let cluster = Cluster::start().await;
     let longest = |(code, pod): (u16, Value)| {
-        assert_eq!((code, &pod["metadata"]["deletionGracePeriodSeconds"]), (200, &json!(LARGEST)), "{pod}");
+        assert_eq!((code, &pod["metadata"]["deletionGracePeriodSeconds"]), (200, &json!(HIGHEST)), "{pod}");
         assert!(pod["metadata"]["deletionTimestamp"].is_string(), "{pod}");
     };
     running_pod(&cluster, "body", 30).await;
-    let options = Some(json!({"gracePeriodSeconds": LARGEST}));
+    let options = Some(json!({"gracePeriodSeconds": HIGHEST}));
     longest(cluster.send("DELETE", &format!("{PODS}/body"), options.clone()).await);
     running_pod(&cluster, "query", 30).await;
-    longest(cluster.delete(&format!("{PODS}/query?gracePeriodSeconds={LARGEST}")).await);
-    running_pod(&cluster, "spec", LARGEST).await;
+    longest(cluster.delete(&format!("{PODS}/query?gracePeriodSeconds={HIGHEST}")).await);
+    running_pod(&cluster, "spec", HIGHEST).await;
     longest(cluster.delete(&format!("{PODS}/spec")).await);
     running_pod(&cluster, "evicted", 30).await;
     let eviction = json!({"metadata": {"name": "evicted"}, "deleteOptions": options});
@@ -494,7 +494,7 @@ async fn the_longest_grace_period_is_taken_as_kube_apiserver_takes_it() {
     assert_eq!(code, 201, "{answer}");
     longest(cluster.get(&format!("{PODS}/evicted")).await);
     for name in ["body", "query", "spec", "evicted"] {
-        let shorter = format!("{PODS}/{name}?gracePeriodSeconds={}", LARGEST - 1);
+        let shorter = format!("{PODS}/{name}?gracePeriodSeconds={}", HIGHEST - 1);
         let (code, answer) = cluster.delete(&shorter).await;
         assert_eq!(code, 200, "{answer}");
         assert_eq!(cluster.delete(&format!("{PODS}/{name}?gracePeriodSeconds=0")).await.0, 200);
@@ -519,7 +519,7 @@ fn counted() -> Vec<(&'static str, Value)> {
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "x"}],
         "terminationGracePeriodSeconds": 30, "activeDeadlineSeconds": 1, "priority": 0}});
     let daemons = json!({"metadata": {"name": "ds", "generation": 1,
-        "annotations": {"deprecated.daemonset.template.generation": LARGEST.to_string()}},
+        "annotations": {"deprecated.daemonset.template.generation": HIGHEST.to_string()}},
         "spec": {"minReadySeconds": 1, "revisionHistoryLimit": 1, "selector": {"matchLabels": {"a": "b"}},
         "updateStrategy": {"rollingUpdate": {"maxUnavailable": 1}}, "template": template}});
     let job = json!({"metadata": {"name": "job"}, "spec": {"ttlSecondsAfterFinished": 1, "backoffLimit": 1, "parallelism": 1,
@@ -578,7 +578,7 @@ async fn numbers_at_the_limits_of_their_types_are_answered() {
         let mut places = Vec::new();
         numbers(&seed, String::new(), &mut places);
         for place in places {
-            for number in [LARGEST, i64::MIN, i64::from(i32::MAX), i64::from(i32::MIN), -1] {
+            for number in [HIGHEST, i64::MIN, i64::from(i32::MAX), i64::from(i32::MIN), -1] {
                 let what = format!("{path}{place}={number}");
                 let mut body = seed.clone();
                 *body.pointer_mut(&place).expect("a number") = number.into();

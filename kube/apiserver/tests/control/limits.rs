@@ -23,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 use crate::support::{CONFIG_MAPS, Cluster, config_map};
 
 /// Nobody in these tests waits longer for what must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Listener {
     cluster: Cluster,
@@ -77,7 +77,7 @@ impl Listener {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, free).await.expect("places come back");
+        tokio::time::timeout(WAIT_TIMEOUT, free).await.expect("places come back");
     }
 }
 
@@ -86,7 +86,7 @@ const IN_FLIGHT: &str = "apiserver_current_inflight_requests";
 /// What the server sends until it closes the connection.
 async fn until_closed(stream: &mut TlsStream<TcpStream>) -> String {
     let mut said = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said)).await;
+    let read = tokio::time::timeout(WAIT_TIMEOUT, stream.read_to_end(&mut said)).await;
     // A connection that is cut off without a close of TLS is an error, and closed too.
     assert!(read.is_ok(), "the server keeps the connection: {:?}", String::from_utf8_lossy(&said));
     String::from_utf8_lossy(&said).into_owned()
@@ -94,7 +94,7 @@ async fn until_closed(stream: &mut TlsStream<TcpStream>) -> String {
 
 /// Sends one byte after the other for as long as the server takes them.
 async fn trickle(stream: &mut TlsStream<TcpStream>) {
-    let sent = tokio::time::timeout(PATIENCE, async {
+    let sent = tokio::time::timeout(WAIT_TIMEOUT, async {
         while stream.write_all(b"x").await.is_ok() && stream.flush().await.is_ok() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -195,7 +195,7 @@ async fn slow_bodies_are_cut_off_in_http2_too() {
     let mut slow = server.connect(b"h2").await.unwrap();
     slow.write_all(&http2_request("POST", CONFIG_MAPS, false)).await.unwrap();
     let mut said = Vec::new();
-    let answered = tokio::time::timeout(PATIENCE, async {
+    let answered = tokio::time::timeout(WAIT_TIMEOUT, async {
         // A byte of the body now and then: what counts is the whole.
         while !String::from_utf8_lossy(&said).contains("\"reason\":\"Timeout\"") {
             let _ = slow.write_all(&http2_frame(0, 0, b" ")).await;
@@ -248,7 +248,7 @@ async fn slow_bodies_of_one_user_leave_places_for_those_of_others() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     other.write_all(body.as_bytes()).await.unwrap();
     let mut piece = [0; 4096];
-    let read = tokio::time::timeout(PATIENCE, other.read(&mut piece)).await.expect("an answer").unwrap();
+    let read = tokio::time::timeout(WAIT_TIMEOUT, other.read(&mut piece)).await.expect("an answer").unwrap();
     let said = String::from_utf8_lossy(&piece[..read]).into_owned();
     assert!(said.starts_with("HTTP/1.1 201"), "{said}");
     // A place comes back with its connection.
@@ -267,7 +267,7 @@ async fn slow_bodies_of_one_user_leave_places_for_those_of_others() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, again).await.expect("a place comes back");
+    tokio::time::timeout(WAIT_TIMEOUT, again).await.expect("a place comes back");
 }
 
 /// More than the 64 KiB that an HTTP/2 client takes if it opens no window, and less than what is handed out to be sent at once.
@@ -323,7 +323,7 @@ async fn clients_that_read_their_answers_slowly_get_everything() {
     let mut piece = vec![0; 1 << 16];
     let started = tokio::time::Instant::now();
     loop {
-        let read = tokio::time::timeout(PATIENCE, reader.read(&mut piece)).await.expect("a piece").unwrap();
+        let read = tokio::time::timeout(WAIT_TIMEOUT, reader.read(&mut piece)).await.expect("a piece").unwrap();
         if read == 0 {
             break;
         }
@@ -347,7 +347,7 @@ async fn a_watch_keeps_its_connection_while_nothing_happens() {
     let mut said = String::new();
     while !said.contains("\"name\":\"seen\"") {
         let mut piece = [0; 4096];
-        let read = tokio::time::timeout(PATIENCE, stream.read(&mut piece)).await.expect("an event").unwrap();
+        let read = tokio::time::timeout(WAIT_TIMEOUT, stream.read(&mut piece)).await.expect("an event").unwrap();
         assert_ne!(read, 0, "the watch ended: {said}");
         said.push_str(&String::from_utf8_lossy(&piece[..read]));
     }
@@ -358,7 +358,7 @@ async fn answers(stream: &mut TlsStream<TcpStream>) -> bool {
     let asked =
         stream.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await.is_ok() && stream.flush().await.is_ok();
     let mut said = Vec::new();
-    let heard = tokio::time::timeout(PATIENCE, async {
+    let heard = tokio::time::timeout(WAIT_TIMEOUT, async {
         let mut piece = [0; 4096];
         while !said.ends_with(b"ok") {
             match stream.read(&mut piece).await {
@@ -386,7 +386,7 @@ async fn connections_beyond_those_of_administrators_are_closed_and_places_come_b
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, again).await.expect("a place comes back");
+    tokio::time::timeout(WAIT_TIMEOUT, again).await.expect("a place comes back");
     assert!(answers(&mut two).await);
 }
 
@@ -431,7 +431,7 @@ async fn silent_connections_without_an_identity_keep_no_user_out() {
     assert!(answers(&mut bob).await);
     let refused = server.cluster.metric("apiserver_refused_connections_total").await;
     assert!(refused >= 13, "the attack was not made: {refused}");
-    let read = tokio::time::timeout(PATIENCE, silent[0].read(&mut [0; 16])).await.expect("it is closed");
+    let read = tokio::time::timeout(WAIT_TIMEOUT, silent[0].read(&mut [0; 16])).await.expect("it is closed");
     assert_eq!(read.unwrap_or_default(), 0);
     flood(&mut silent).await;
     assert!(answers(&mut bob).await);
@@ -467,7 +467,7 @@ async fn an_answer_keeps_its_place_until_its_last_byte_was_sent() {
     unread.write_all(&http2_request("GET", &format!("{CONFIG_MAPS}/small"), true)).await.unwrap();
     let (mut total, mut piece) = (0, vec![0; 1 << 16]);
     while total < 1 << 16 {
-        let read = tokio::time::timeout(PATIENCE, unread.read(&mut piece)).await.expect("a piece").unwrap();
+        let read = tokio::time::timeout(WAIT_TIMEOUT, unread.read(&mut piece)).await.expect("a piece").unwrap();
         assert_ne!(read, 0, "the server closed the connection after {total} bytes");
         total += read;
     }

@@ -8,7 +8,7 @@ use crate::names;
 use crate::validation::immutable;
 
 /// All values of a config map or a secret together.
-const MOST_BYTES: usize = 1024 * 1024;
+const MAX_BYTES: usize = 1024 * 1024;
 const FROZEN: &str = "field is immutable when `immutable` is set";
 
 fn decoded_len(value: &Value) -> usize {
@@ -31,9 +31,9 @@ pub(super) fn config_map(map: &Value) -> Vec<FieldError> {
         errors.extend(invalid_each(&format!("binaryData[{key}]"), key, names::config_key(key)));
         size += decoded_len(value);
     }
-    if size > MOST_BYTES {
+    if size > MAX_BYTES {
         // The real server names no field, and this is how that looks.
-        errors.push(too_long("[]", MOST_BYTES));
+        errors.push(too_long("[]", MAX_BYTES));
     }
     errors
 }
@@ -92,8 +92,8 @@ pub(super) fn secret(secret: &Value) -> Vec<FieldError> {
         errors.extend(invalid_each(&format!("data[{key}]"), key, names::config_key(key)));
         size += decoded_len(value);
     }
-    if size > MOST_BYTES {
-        errors.push(too_long("data", MOST_BYTES));
+    if size > MAX_BYTES {
+        errors.push(too_long("data", MAX_BYTES));
     }
     let data = |key: &str| get(secret, "data").and_then(|data| data.get(key)).and_then(Value::as_str);
     let need = |key: &str, errors: &mut Vec<FieldError>| {

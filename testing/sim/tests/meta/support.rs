@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// The time after which a wait fails the test.
-const PATIENCE: Duration = Duration::from_secs(180);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
 
 pub const NAMESPACE: &str = "fleet-pay-01";
 
@@ -86,14 +86,14 @@ impl MetaEnv {
 
     /// Waits until `ask` returns a value.
     pub async fn until<T>(&self, what: &str, ask: impl AsyncFn(&Self) -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         loop {
             if let Some(found) = ask(self).await {
                 return found;
             }
             if Instant::now() > deadline {
                 let pods: Vec<String> = self.pods().await.iter().map(tell).collect();
-                panic!("{what}: not within {PATIENCE:?}; {:?}; pods:\n{}", self.meta, pods.join("\n"));
+                panic!("{what}: not within {WAIT_TIMEOUT:?}; {:?}; pods:\n{}", self.meta, pods.join("\n"));
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

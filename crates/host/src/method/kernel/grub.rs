@@ -3,7 +3,7 @@
 use fleetwright_wire::text::truncate_bytes;
 use fleetwright_wire::{self as wire, Deviation};
 
-use super::{LARGEST, MethodContext, MethodError, PATH, ended, put, read};
+use super::{MAX_SIZE, MethodContext, MethodError, PATH, ended, put, read};
 use crate::System;
 
 /// The file that `update-grub` writes and GRUB reads.
@@ -125,7 +125,7 @@ fn update(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
 }
 
 fn menu(system: &dyn System) -> Result<String, MethodError> {
-    let bytes = system.read(MENU, LARGEST).map_err(MethodError::io(MENU))?;
+    let bytes = system.read(MENU, MAX_SIZE).map_err(MethodError::io(MENU))?;
     Ok(String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned())
 }
 

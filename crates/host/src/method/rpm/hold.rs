@@ -14,7 +14,7 @@ const LIST: &str = "/etc/dnf/plugins/versionlock.list";
 /// dnf's settings.
 const SETTINGS: &str = "/etc/dnf/dnf.conf";
 /// Largest size of these files.
-const LARGEST: u64 = 1 << 20;
+const MAX_SIZE: u64 = 1 << 20;
 
 /// The packages that are not held at these versions.
 pub(super) fn missing(system: &dyn System, packages: &BTreeMap<String, String>) -> Result<Vec<String>, MethodError> {
@@ -76,7 +76,7 @@ pub(super) fn release(system: &mut dyn System, released: &BTreeSet<String>) -> R
 
 /// Whether the plugin is installed and enabled.
 fn plugin(system: &dyn System) -> Result<bool, MethodError> {
-    let settings = system.read(PLUGIN, LARGEST).map_err(MethodError::io(PLUGIN))?.unwrap_or_default();
+    let settings = system.read(PLUGIN, MAX_SIZE).map_err(MethodError::io(PLUGIN))?.unwrap_or_default();
     Ok(is_on(&String::from_utf8_lossy(&settings)))
 }
 
@@ -88,7 +88,7 @@ fn is_on(settings: &str) -> bool {
 
 fn read(system: &dyn System) -> Result<String, MethodError> {
     let path = if plugin(system)? { LIST } else { SETTINGS };
-    let bytes = system.read(path, LARGEST).map_err(MethodError::io(path))?.unwrap_or_default();
+    let bytes = system.read(path, MAX_SIZE).map_err(MethodError::io(path))?.unwrap_or_default();
     String::from_utf8(bytes).map_err(|_| MethodError(format!("{path} is not valid UTF-8: correct it by hand")))
 }
 

@@ -15,7 +15,7 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, openat, readlinkat};
 use sha2::Digest as _;
 
 use super::accounts::Accounts;
-use crate::fetch::LARGEST_SOURCE;
+use crate::fetch::MAX_SOURCE;
 use crate::system::{PathKind, Stat, archive};
 use crate::text;
 
@@ -64,8 +64,8 @@ pub(super) fn sha256(path: &Path) -> io::Result<Option<String>> {
             read => {
                 // The owner of a growing file could keep us reading for hours.
                 in_all += read as u64;
-                if in_all > LARGEST_SOURCE {
-                    return Err(io::Error::new(ErrorKind::FileTooLarge, format!("more than {LARGEST_SOURCE} bytes")));
+                if in_all > MAX_SOURCE {
+                    return Err(io::Error::new(ErrorKind::FileTooLarge, format!("more than {MAX_SOURCE} bytes")));
                 }
                 digest.update(&buffer[..read]);
             }
@@ -112,7 +112,7 @@ fn above(path: &Path) -> &Path {
 }
 
 /// More links than this on the way to a file are a loop.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// A path whose parent directory is held open: renaming directories above it does not redirect it.
 struct OpenPath {
@@ -156,7 +156,7 @@ fn walked(path: &Path) -> io::Result<OwnedFd> {
             return Err(io::Error::new(ErrorKind::PermissionDenied, why));
         }
         links += 1;
-        if links > MOST_LINKS {
+        if links > MAX_LINKS {
             return Err(io::Error::other("too many levels of symbolic links"));
         }
         let target = readlinkat(&next, "", Vec::new())?;

@@ -14,9 +14,9 @@ use crate::join::bundle_digest;
 use crate::package::rendered;
 
 /// Maximum number of objects of an extension in the meta cluster: one pass writes them.
-pub const MOST_IN_META: usize = 8;
+pub const MAX_IN_META: usize = 8;
 /// Maximum number of objects of an extension in the business cluster.
-const MOST: usize = 200;
+const MAX_COUNT: usize = 200;
 
 /// Renders the extensions of a cluster, in their order; or returns why one cannot be rendered.
 pub fn render(given: &ExtensionInputs<'_>) -> Vec<Result<RenderedExtension, ExtensionError>> {
@@ -134,7 +134,7 @@ fn finish(
     mut objects: Vec<Value>,
 ) -> Result<RenderedExtension, ExtensionError> {
     let wrong = |message| wrong(extension, message);
-    let most = if extension.placement == ExtensionPlacement::Meta { MOST_IN_META } else { MOST };
+    let most = if extension.placement == ExtensionPlacement::Meta { MAX_IN_META } else { MAX_COUNT };
     if objects.len() > most {
         return Err(wrong(format!("{} objects exceed the limit of {most}; split the extension", objects.len())));
     }

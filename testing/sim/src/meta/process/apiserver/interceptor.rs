@@ -12,7 +12,7 @@ use super::super::{Removals, VersionDefect};
 use super::etcd_connection::EtcdConnection;
 
 /// How long a request waits for etcd.
-const PATIENCE: Duration = Duration::from_secs(5);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Passes requests on while etcd answers.
 pub(super) struct EtcdInterceptor {
@@ -28,7 +28,7 @@ impl EtcdInterceptor {
         if self.etcd_connection.state(self.clock.now()).is_ok() {
             return true;
         }
-        let mut patience = std::pin::pin!(self.clock.sleep(PATIENCE));
+        let mut patience = std::pin::pin!(self.clock.sleep(WAIT_TIMEOUT));
         let mut member_events = self.etcd_connection.member_events();
         let mut changed = self.etcd_connection.bound.get().map(|cluster| cluster.watch());
         loop {

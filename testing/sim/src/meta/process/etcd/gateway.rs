@@ -24,7 +24,7 @@ pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// The size of a chunk of a snapshot.
 const PIECE: usize = 32 * 1024;
 /// The size limit of a request.
-const LARGEST: usize = 1 << 20;
+const MAX_SIZE: usize = 1 << 20;
 
 /// Answers a request.
 pub(super) async fn answer(etcd: Arc<Etcd>, request: Request<hyper::body::Incoming>) -> Response<Body> {
@@ -34,7 +34,7 @@ pub(super) async fn answer(etcd: Arc<Etcd>, request: Request<hyper::body::Incomi
     if get {
         return page(&etcd, &path);
     }
-    let body = match Limited::new(request.into_body(), LARGEST).collect().await {
+    let body = match Limited::new(request.into_body(), MAX_SIZE).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => return refuse(&EtcdError(3, error.to_string())),
     };

@@ -28,7 +28,7 @@ use super::super::names::Names;
 use super::super::tls::{ClockTimeProvider, file, provider, roots};
 
 /// The timeout of a call.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) struct ApiClient {
     host: String,
@@ -127,7 +127,7 @@ impl ApiClient {
         let clock = self.clock.clone();
         let called = tokio::select! {
             called = self.try_call(method, path, body) => called,
-            () = clock.sleep(PATIENCE) => Err("context deadline exceeded".to_owned()),
+            () = clock.sleep(WAIT_TIMEOUT) => Err("context deadline exceeded".to_owned()),
         };
         if called.is_err() || !self.keeps {
             self.open = None;
