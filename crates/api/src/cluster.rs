@@ -351,9 +351,9 @@ pub struct UpgradePolicy {
     #[serde(default = "UpgradePolicy::default_soak")]
     pub soak: Span,
     /// Maximum time until one stage of an upgrade (one component, all replicas) works. A stage that takes longer is rolled back automatically.
-    #[serde(default = "UpgradePolicy::default_stage_within")]
+    #[serde(default = "UpgradePolicy::default_stage_timeout")]
     #[x_kube(validation = text::positive())]
-    pub stage_within: Span,
+    pub stage_timeout: Span,
 }
 
 impl UpgradePolicy {
@@ -361,14 +361,14 @@ impl UpgradePolicy {
         Span::minutes(24 * 60)
     }
 
-    fn default_stage_within() -> Span {
+    fn default_stage_timeout() -> Span {
         Span::minutes(10)
     }
 }
 
 impl Default for UpgradePolicy {
     fn default() -> Self {
-        Self { soak: Self::default_soak(), stage_within: Self::default_stage_within() }
+        Self { soak: Self::default_soak(), stage_timeout: Self::default_stage_timeout() }
     }
 }
 

@@ -16,8 +16,8 @@ use crate::{ComponentPackage, ControlPlaneComponent, Span, cluster_text, text};
     printcolumn = r#"{"name": "Kubernetes", "type": "string", "jsonPath": ".spec.kubernetes"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
     printcolumn = r#"{"name": "Etcd", "type": "string", "jsonPath": ".spec.components.etcd.image", "priority": 1}"#,
-    printcolumn = r#"{"name": "Reachable from", "type": "string", "jsonPath": ".spec.reachableFrom", "priority": 1}"#,
-    printcolumn = r#"{"name": "Back to", "type": "string", "jsonPath": ".spec.backTo", "priority": 1}"#
+    printcolumn = r#"{"name": "Reachable from", "type": "string", "jsonPath": ".spec.upgradeFrom", "priority": 1}"#,
+    printcolumn = r#"{"name": "Back to", "type": "string", "jsonPath": ".spec.rollbackTo", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self == oldSelf")
@@ -32,12 +32,12 @@ use crate::{ComponentPackage, ControlPlaneComponent, Span, cluster_text, text};
 #[x_kube(validation = Rule::new(cluster_text::image_tells("self.components.scheduler"))
     .message(cluster_text::IMAGE_TELLS)
     .field_path(".components.scheduler.image"))]
-#[x_kube(validation = Rule::new(cluster_text::minors("reachableFrom"))
+#[x_kube(validation = Rule::new(cluster_text::minors("upgradeFrom"))
     .message("a control plane goes up by one minor at a time: name the minor of kubernetes, the one below it, or package versions")
-    .field_path(".reachableFrom"))]
-#[x_kube(validation = Rule::new(cluster_text::minors("backTo"))
+    .field_path(".upgradeFrom"))]
+#[x_kube(validation = Rule::new(cluster_text::minors("rollbackTo"))
     .message("a control plane goes back by one minor at most, the one that it emulates until then: name the minor of kubernetes, the one below it, or package versions")
-    .field_path(".backTo"))]
+    .field_path(".rollbackTo"))]
 #[x_kube(validation = Rule::new(cluster_text::ALL_TEXTS)
     .message("configuration, templates and schemas are more than 262144 characters in all, which the datastore of the API server may not hold: shorten them, beginning with comments and descriptions"))]
 pub struct ClusterPackageVersionSpec {
@@ -54,12 +54,12 @@ pub struct ClusterPackageVersionSpec {
     /// Versions from which a cluster may be upgraded: minors such as `1.35`, or names of package versions. If omitted, the same minor and the one below it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "cluster_text::versions")]
-    pub reachable_from: Vec<String>,
+    pub upgrade_from: Vec<String>,
     /// Versions to which a cluster may be rolled back: minors such as `1.35`, or names of package versions.
     /// If omitted, the same minor and, as long as the cluster emulates it, the one below.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "cluster_text::versions")]
-    pub back_to: Vec<String>,
+    pub rollback_to: Vec<String>,
 }
 
 impl ClusterPackageVersionSpec {

@@ -111,7 +111,7 @@ pub struct ClusterStatus {
     /// The value of the annotation `fleetwright.io/snapshot` that the operator last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
-    pub snapshotted: Option<String>,
+    pub observed_snapshot_request: Option<String>,
     /// The snapshot that the datastore was last restored from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored: Option<Restored>,
@@ -121,11 +121,11 @@ pub struct ClusterStatus {
     /// The value of `spec.restore.snapshot` that the operator last acted on. Cleared when `spec.restore` is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
-    pub restore_followed: Option<String>,
+    pub observed_restore: Option<String>,
     /// The value of the annotation `fleetwright.io/retry` that the operator last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
-    pub retried: Option<String>,
+    pub observed_retry: Option<String>,
     /// Conditions of the cluster, each with its reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -223,7 +223,7 @@ pub struct ReplicaStatus {
     pub ready: bool,
     /// Time at which the replica was last proven to work, by real work through it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub proven: Option<Timestamp>,
+    pub verified_at: Option<Timestamp>,
     /// Details for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
@@ -449,7 +449,7 @@ pub struct Restored {
     /// Time at which the restore completed.
     pub at: Timestamp,
     /// Point in time of the restored data.
-    pub data_of: Timestamp,
+    pub data_time: Timestamp,
 }
 
 /// A restore that is in progress.
@@ -462,10 +462,10 @@ pub struct Restoring {
     /// Current stage of the restore.
     pub stage: RestoreStage,
     /// Start of the restore.
-    pub began: Timestamp,
+    pub started_at: Timestamp,
     /// Point in time of the data that is being restored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data_of: Option<Timestamp>,
+    pub data_time: Option<Timestamp>,
     /// Package version that the control plane starts with, from `Stopping` on. If `spec.packageVersion` is another one, it is applied after the restore.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]

@@ -402,7 +402,7 @@ pub struct MachineStatus {
     /// The value of the annotation `fleetwright.io/retry` that the operator last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
-    pub retried: Option<String>,
+    pub observed_retry: Option<String>,
     /// The value of the annotation `fleetwright.io/adopt-host` that the operator last acted on. The operator does not act on the same value again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
@@ -602,7 +602,7 @@ pub struct Component {
     /// Digest of the rendered package that was last proven to work on the host. A rollback never restores a package that was installed later and not proven.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
-    pub proven: Option<String>,
+    pub verified_digest: Option<String>,
     /// Rendered inputs of the installed package (files, units, scripts), each with a prefix of its digest.
     /// A declared package of the same version with other inputs is a change. Files from Secrets have no digest, because short secrets could be guessed from it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -211,7 +211,7 @@ pub mod reasons {
     pub const UNHEALTHY: &str = "Unhealthy";
     /// Upgradable: nothing blocks an upgrade.
     pub const NO_BLOCKERS: &str = "NoBlockers";
-    /// Upgradable: the package version does not list the current one in `reachableFrom`.
+    /// Upgradable: the package version does not list the current one in `upgradeFrom`.
     pub const UNSUPPORTED_UPGRADE_PATH: &str = "UnsupportedUpgradePath";
     /// Upgradable: the preflight checks are running.
     pub const PREFLIGHT_CHECKS_RUNNING: &str = "PreflightChecksRunning";

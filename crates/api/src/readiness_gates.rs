@@ -19,7 +19,7 @@ use crate::{Amount, Condition, Span, Status, text};
     printcolumn = r#"{"name": "Machines", "type": "integer", "jsonPath": ".status.machines"}"#,
     printcolumn = r#"{"name": "Schedulable", "type": "integer", "jsonPath": ".status.schedulable"}"#,
     printcolumn = r#"{"name": "Closed", "type": "integer", "jsonPath": ".status.closed"}"#,
-    printcolumn = r#"{"name": "Held", "type": "integer", "jsonPath": ".status.held"}"#,
+    printcolumn = r#"{"name": "Kept open", "type": "integer", "jsonPath": ".status.keptOpen"}"#,
     printcolumn = r#"{"name": "Safety net", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"SafetyNetActive\")].status"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
     printcolumn = r#"{"name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status", "priority": 1}"#,
@@ -203,7 +203,7 @@ pub struct ReadinessGatesStatus {
     pub closed: u32,
     /// Number of machines that the safety net keeps open.
     #[serde(default)]
-    pub held: u32,
+    pub kept_open: u32,
     /// Conditions: whether the gates are valid (`Accepted`) and whether the safety net is active (`SafetyNetActive`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]

@@ -310,7 +310,7 @@ mod tests {
             assert_eq!((&spec.restore, spec.paused, &*spec.package_version), (&expected, true, "v1"));
         }
         let mut spec = accepted.clone();
-        let status = ClusterStatus { restore_followed: Some("a".to_owned()), ..ClusterStatus::default() };
+        let status = ClusterStatus { observed_restore: Some("a".to_owned()), ..ClusterStatus::default() };
         let followed = is_completed(&spec, "pay", &status);
         as_declared(&mut spec, &ClusterSpec::of("typo"), followed);
         assert_eq!(spec.restore, restore("a"), "what was done is not done again when the edit is taken back");

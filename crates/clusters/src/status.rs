@@ -125,7 +125,7 @@ impl Clusters {
 fn decided(mut status: Value) -> Value {
     match &mut status {
         Value::Object(fields) => {
-            fields.retain(|name, _| !["message", "waitingFor", "proven"].contains(&name.as_str()));
+            fields.retain(|name, _| !["message", "waitingFor", "verifiedAt"].contains(&name.as_str()));
             fields.values_mut().for_each(|value| *value = decided(value.take()));
         }
         Value::Array(all) => all.iter_mut().for_each(|value| *value = decided(value.take())),
@@ -154,11 +154,11 @@ fn overtaken(decided_on: &ClusterStatus, now: Option<&ClusterStatus>) -> Option<
         ("authorities", old.authorities != now.authorities),
         ("rotation", old.rotation != now.rotation),
         ("lastSnapshot", old.last_snapshot != now.last_snapshot),
-        ("snapshotted", old.snapshotted != now.snapshotted),
+        ("observedSnapshotRequest", old.observed_snapshot_request != now.observed_snapshot_request),
         ("restored", old.restored != now.restored),
         ("restoring", old.restoring != now.restoring),
-        ("restoreFollowed", old.restore_followed != now.restore_followed),
-        ("retried", old.retried != now.retried),
+        ("observedRestore", old.observed_restore != now.observed_restore),
+        ("observedRetry", old.observed_retry != now.observed_retry),
     ];
     fields.into_iter().find(|(_, differs)| *differs).map(|(field, _)| field)
 }
@@ -219,10 +219,10 @@ mod tests {
             "replaced": {"component": "apiserver", "name": "c", "uid": "d", "at": "2026-11-17T12:00:00Z", "times": 1, "message": ""},
             "keys": [{"name": "ca", "fingerprint": "e", "digest": "f"}], "authorities": "g",
             "rotation": {"value": "h", "phase": "Signing", "since": "2026-11-17T12:00:00Z"},
-            "lastSnapshot": {"name": "i", "at": "2026-11-17T12:00:00Z"}, "snapshotted": "j",
-            "restored": {"snapshot": "k", "at": "2026-11-17T12:00:00Z", "dataOf": "2026-11-17T12:00:00Z"},
-            "restoring": {"snapshot": "l", "stage": "Starting", "began": "2026-11-17T12:00:00Z"},
-            "restoreFollowed": "m", "retried": "n",
+            "lastSnapshot": {"name": "i", "at": "2026-11-17T12:00:00Z"}, "observedSnapshotRequest": "j",
+            "restored": {"snapshot": "k", "at": "2026-11-17T12:00:00Z", "dataTime": "2026-11-17T12:00:00Z"},
+            "restoring": {"snapshot": "l", "stage": "Starting", "startedAt": "2026-11-17T12:00:00Z"},
+            "observedRestore": "m", "observedRetry": "n",
         });
         let status = |value: &Value| serde_json::from_value::<ClusterStatus>(value.clone()).unwrap();
         let now = status(&record);

@@ -343,8 +343,8 @@ impl Controller for Machines {
             Done::Runs(_, later) => *later,
             _ => self.write(pass, look, &decision.status).await?,
         };
-        let retried = look.machine.0.status.as_ref().and_then(|status| status.retried.as_ref());
-        if decision.status.retried.as_ref() != retried {
+        let retried = look.machine.0.status.as_ref().and_then(|status| status.observed_retry.as_ref());
+        if decision.status.observed_retry.as_ref() != retried {
             self.hosts.hurry(pass.key());
         }
         let soon = match done {

@@ -374,7 +374,7 @@ mod tests {
                 rollback: RollbackPlan { keeps_writes: true, message: "x".to_owned() },
                 restore: Some(RestorePlan {
                     snapshot: "x".to_owned(),
-                    data_of: time,
+                    data_time: time,
                     checked: true,
                     patch: Value::Null,
                 }),

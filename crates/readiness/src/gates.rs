@@ -169,7 +169,7 @@ fn status(generation: i64, totals: Totals, conditions: &[Condition]) -> Value {
         "machines": totals.machines,
         "schedulable": totals.schedulable,
         "closed": totals.closed,
-        "held": totals.held,
+        "keptOpen": totals.held,
         "conditions": conditions,
     })
 }
@@ -184,7 +184,7 @@ fn current(view: &GatesView) -> Value {
         "machines": kept.machines,
         "schedulable": kept.schedulable,
         "closed": kept.closed,
-        "held": kept.held,
+        "keptOpen": kept.kept_open,
         "conditions": conditions,
     })
 }

@@ -33,7 +33,7 @@ async fn a_package_version_stays_as_it_is(server: &Server) {
         json!({"spec": {"kubernetes": "1.36.5"}}),
         json!({"spec": {"components": {"etcd": {"image": "registry.example/etcd:v3.6.17"}}}}),
         json!({"spec": {"components": {"apiserver": {"args": {"v": "2"}}}}}),
-        json!({"spec": {"reachableFrom": ["1.36"]}}),
+        json!({"spec": {"upgradeFrom": ["1.36"]}}),
         json!({"spec": {"extensions": null}}),
         // Not even the name of a value, which no schema of Kubernetes could look at if this were not a text.
         json!({"spec": {"extensions": extension("type: object\nproperties: {count: {type: integer}}")}}),
@@ -162,13 +162,13 @@ async fn a_status_is_as_operators_write_it(server: &Server) {
         "progress": {"step": "kube-scheduler 1.37.1", "since": "2026-11-15T08:00:00Z", "message": ""},
         "failed": {"packageVersion": "k8s-1.37.0-r1", "generation": 4, "at": "2026-11-14T08:00:00Z", "message": "kube-apiserver: not ready within 5m"},
         "components": [{"component": "apiserver", "desired": "1.37.1", "observed": "1.37.1", "replicas": [
-            {"name": "kube-apiserver-5d9c-x", "version": "1.37.1", "ready": true, "proven": "2026-11-15T08:00:00Z"},
+            {"name": "kube-apiserver-5d9c-x", "version": "1.37.1", "ready": true, "verifiedAt": "2026-11-15T08:00:00Z"},
         ]}],
         "extensions": [{"name": "coredns", "ready": "True", "reason": "AllReady", "message": ""}],
         "certificates": [{"name": "apiserver-tls", "notAfter": "2027-02-13T08:00:00Z"}],
-        "authorities": "1", "snapshotted": "1", "retried": "1",
+        "authorities": "1", "observedSnapshotRequest": "1", "observedRetry": "1",
         "lastSnapshot": {"name": "pay-01-1", "at": "2026-11-15T06:00:00Z", "size": "12Mi", "checked": true, "purpose": "soak/k8s-1.37.1-r1/2026-11-16T08:00:00Z"},
-        "restored": {"snapshot": "pay-01-0", "at": "2026-11-15T07:00:00Z", "dataOf": "2026-11-15T00:00:00Z"},
+        "restored": {"snapshot": "pay-01-0", "at": "2026-11-15T07:00:00Z", "dataTime": "2026-11-15T00:00:00Z"},
         "conditions": [{"type": "Ready", "status": "True", "reason": "Verified", "message": "at 2 of 2 replicas", "lastTransitionTime": "2026-11-15T08:00:00Z"}],
     });
     let after = allowed(server, &cluster, Some("status"), json!({"status": status})).await;

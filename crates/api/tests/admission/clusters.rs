@@ -235,7 +235,7 @@ pub fn defaults() -> Vec<(Value, Value)> {
         "network": {"pods": "10.244.0.0/16", "services": "10.96.0.0/16", "dnsDomain": "cluster.local"},
         "endpoint": {"type": "ClusterIP"},
         "certificates": {"leafLifetime": "2160h", "authorityLifetime": "87600h", "overlap": "24h"},
-        "upgrade": {"soak": "24h", "stageWithin": "10m"}, "placement": {},
+        "upgrade": {"soak": "24h", "stageTimeout": "10m"}, "placement": {},
         "deletionProtection": true, "onDelete": "WaitForMachines", "paused": false,
     });
     let with = |field: &str, value: Value| {

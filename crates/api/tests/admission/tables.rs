@@ -210,7 +210,7 @@ async fn tables_of_clusters(server: &Server) {
     );
     assert!(shown.iter().any(|(name, age)| name == "+Snapshot" && age.is_string()), "{shown:?}");
 
-    let mut package = cluster_packages::package(json!({"reachableFrom": ["1.36"]}));
+    let mut package = cluster_packages::package(json!({"upgradeFrom": ["1.36"]}));
     package["metadata"]["name"] = "shown".into();
     server.create(&package, false).await.unwrap_or_else(|status| panic!("{}", status.message));
     assert_eq!(

@@ -22,7 +22,7 @@ use crate::terminal_text::{ago, line};
   fleetwright cluster upgrade pay-01 k8s-1.37.1-r1 --wait
   fleetwright cluster upgrade pay-01 k8s-1.37.1-r1 --retry
 
-A control plane is upgraded by one minor at a time, from the versions that spec.reachableFrom of the package version allows. A new minor emulates the
+A control plane is upgraded by one minor at a time, from the versions that spec.upgradeFrom of the package version allows. A new minor emulates the
 old one for spec.upgrade.soak of the cluster; during that time, `fleetwright cluster rollback` keeps every write.")]
 pub(crate) struct Upgrade {
     #[command(flatten)]

@@ -46,6 +46,6 @@ pub(super) fn replicas(cluster: &Cluster) -> String {
     let apiserver =
         components(cluster).iter().find(|component| component.component == ControlPlaneComponent::Apiserver);
     let replicas = apiserver.map(|component| component.replicas.as_slice()).unwrap_or_default();
-    let proven = replicas.iter().filter(|replica| replica.ready && replica.proven.is_some()).count();
+    let proven = replicas.iter().filter(|replica| replica.ready && replica.verified_at.is_some()).count();
     format!("{proven}/{}", cluster.spec.replicas)
 }

@@ -70,7 +70,7 @@ fn failed(cluster: &Cluster) -> Option<String> {
 
 fn look(cluster: Option<&Cluster>, asks: &str, failed_before: Option<&str>) -> WaitState {
     let Some(cluster) = cluster else { return WaitState::Failed("it was deleted".to_owned()) };
-    let followed = cluster.status.as_ref().and_then(|status| status.snapshotted.as_deref());
+    let followed = cluster.status.as_ref().and_then(|status| status.observed_snapshot_request.as_deref());
     if followed == Some(asks) {
         return WaitState::Done;
     }

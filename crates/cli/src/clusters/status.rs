@@ -129,7 +129,7 @@ fn components(components: &[ClusterComponentStatus], now: Timestamp) -> String {
             rows.push(vec![
                 format!("    {} {}", health::sign(of_replica(component.component, replica)), line(&replica.name)),
                 line(replica.version.as_deref().unwrap_or("-")),
-                replica_state(component.component.binary(), replica.ready, replica.proven, now),
+                replica_state(component.component.binary(), replica.ready, replica.verified_at, now),
                 line(&replica.message),
             ]);
         }
@@ -187,7 +187,7 @@ fn about(cluster: &Cluster, status: &ClusterStatus, now: Timestamp) -> String {
                 "{} ago from {}, with the data of {}",
                 ago(restored.at, now),
                 restored.snapshot,
-                restored.data_of.strftime("%Y-%m-%dT%H:%M:%SZ")
+                restored.data_time.strftime("%Y-%m-%dT%H:%M:%SZ")
             )
         }),
     );

@@ -248,8 +248,8 @@ fn restore(out: &mut String, plan: &Plan, restore: &RestorePlan, now: Timestamp)
         out,
         "\nRestore, if the snapshot is from before the upgrade:\n  {}, with the data of {}: everything written in the last {} would be lost; {checked}\n  kubectl patch cluster {} -n {} --type=merge -p '{}'",
         line(&restore.snapshot),
-        restore.data_of,
-        ago(restore.data_of, now),
+        restore.data_time,
+        ago(restore.data_time, now),
         plan.object.name,
         plan.object.namespace,
         restore.patch

@@ -126,7 +126,7 @@ mod tests {
                     "lastTransitionTime": "2026-11-16T08:00:00Z",
                 }],
                 "components": [{"component": "apiserver", "desired": "1.37.1", "observed": "1.36.4", "replicas": [
-                    {"name": "a", "version": "1.36.4", "ready": true, "proven": "2026-11-16T08:00:00Z"},
+                    {"name": "a", "version": "1.36.4", "ready": true, "verifiedAt": "2026-11-16T08:00:00Z"},
                     {"name": "b", "message": "CrashLoopBackOff\u{1b}"},
                 ]}],
                 "extensions": [{"name": "dns", "ready": "True", "reason": "Applied", "message": "m"}],

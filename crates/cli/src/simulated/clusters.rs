@@ -67,7 +67,7 @@ impl Clusters {
                 spec.replicas = 1;
                 spec.datastore.etcd = Some(EtcdDatastore { members: 1, ..EtcdDatastore::default() });
             }
-            spec.upgrade.stage_within = STAGE;
+            spec.upgrade.stage_timeout = STAGE;
             let cluster = Cluster::new(&name(number), spec);
             let made = clusters.create(&PostParams::default(), &cluster).await;
             made.with_context(|| format!("cannot create cluster {}", name(number)))?;

@@ -171,7 +171,7 @@ async fn story(world: &BackupFixture) -> Result<()> {
     let restored = |status: &ClusterStatus| status.restored.is_some() && status.restoring.is_none();
     let status = world.until("it to be restored", |cluster, status| restored(status) && ready(cluster, status)).await?;
     eprintln!("restored after {:?}", begun.elapsed());
-    ensure!(status.restored.as_ref().is_some_and(|restored| restored.data_of == last.at), "{status:#?}");
+    ensure!(status.restored.as_ref().is_some_and(|restored| restored.data_time == last.at), "{status:#?}");
     let there: Vec<_> = maps.list(&Default::default()).await?.items.iter().map(|map| map.name_any()).collect();
     ensure!(there.contains(&"before".to_owned()) && !there.contains(&"after".to_owned()), "{there:?}");
     // The restored cluster is an ordinary one: new writes are kept.

@@ -53,7 +53,8 @@ fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
 }
 
 fn replicas(names: &[&str], version: &str) -> Vec<Value> {
-    let one = |name: &&str| json!({"name": name, "version": version, "ready": true, "proven": "2026-11-16T08:00:00Z"});
+    let one =
+        |name: &&str| json!({"name": name, "version": version, "ready": true, "verifiedAt": "2026-11-16T08:00:00Z"});
     names.iter().map(one).collect()
 }
 
@@ -492,7 +493,7 @@ async fn versions_are_changed(target: Target) {
     for (name, kubernetes, reach) in [
         ("k8s-1.36.4-r1", "1.36.4", json!({})),
         ("k8s-1.36.4-r2", "1.36.4", json!({})),
-        ("k8s-1.36.9-r1", "1.36.9", json!({"reachableFrom": ["k8s-1.36.4-r2"]})),
+        ("k8s-1.36.9-r1", "1.36.9", json!({"upgradeFrom": ["k8s-1.36.4-r2"]})),
         ("k8s-1.37.1-r1", "1.37.1", json!({})),
         ("k8s-1.38.0-r1", "1.38.0", json!({})),
     ] {
@@ -506,7 +507,7 @@ async fn versions_are_changed(target: Target) {
         (&["upgrade", "pay-01", "k8s-9"][..], "k8s-1.36.4-r1, k8s-1.36.4-r2"),
         (&["upgrade", "pay-01", "k8s-1.38.0-r1"], "1.37 first"),
         (&["upgrade", "pay-01", "k8s-1.38.0-r1"], "k8s-1.36.4-r2, k8s-1.37.1-r1"),
-        (&["upgrade", "pay-01", "k8s-1.36.9-r1"], "spec.reachableFrom"),
+        (&["upgrade", "pay-01", "k8s-1.36.9-r1"], "spec.upgradeFrom"),
         (&["upgrade", "pay-01", "k8s-1.37.1-r1", "--retry"], "--retry"),
         (&["rollback", "pay-01"], "status.previous"),
         (&["rollback", "pay-01", "k8s-1.37.1-r1"], "fleetwright cluster upgrade pay-01 -n fleet k8s-1.37.1-r1"),

@@ -125,7 +125,7 @@ fn up_shows_a_fleet_that_converges_drifts_and_breaks_and_its_lines_work() {
     // The README shows some of them, and the result of an upgrade.
     let mut readme = tour("README.md", "```console fleet", &["kubectl ", "fleetwright "]);
     // Only the cluster green may be rolled back, however busy the machine is.
-    let patient = r#"{"spec":{"upgrade":{"stageWithin":"10m"}}}"#;
+    let patient = r#"{"spec":{"upgrade":{"stageTimeout":"10m"}}}"#;
     up.run(&format!("kubectl patch clusters.fleetwright.io blue -n fleet --type merge -p '{patient}'"));
     for line in before {
         let said = up.run(line.trim());

@@ -169,7 +169,7 @@ pub async fn restore(harness: &Harness, name: &str) -> Result<Value> {
     let namespace = format!("{}-{name}", harness.namespace());
     write(harness, name, "before").await?;
     harness.change(name, json!({ "metadata": { "annotations": { names::SNAPSHOT: "now" } } })).await?;
-    let taken = |status: &fleetwright_api::ClusterStatus| status.snapshotted.as_deref() == Some("now");
+    let taken = |status: &fleetwright_api::ClusterStatus| status.observed_snapshot_request.as_deref() == Some("now");
     let status = harness.reaches(name, "a snapshot is taken", taken).await?;
     let snapshot = status.last_snapshot.context("it has no name")?.name;
     write(harness, name, "after").await?;

@@ -327,7 +327,7 @@ pub fn outline(cluster: &Cluster) -> Value {
         .components
         .iter()
         .map(|one| {
-            let replicas = one.replicas.iter().map(|one| (&one.version, one.ready, one.proven.is_some()));
+            let replicas = one.replicas.iter().map(|one| (&one.version, one.ready, one.verified_at.is_some()));
             json!([one.component, one.desired, one.observed, replicas.collect::<Vec<_>>()])
         })
         .collect();

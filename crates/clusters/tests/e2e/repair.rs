@@ -187,7 +187,7 @@ async fn proven_again(world: &MetaFixture, pod: &str) -> Result<()> {
         let replicas = status.components.iter().flat_map(|component| &component.replicas);
         let found = replicas.into_iter().find(|replica| replica.name == pod);
         Ok(match found {
-            Some(replica) if replica.ready && replica.proven.is_some() => Ok(()),
+            Some(replica) if replica.ready && replica.verified_at.is_some() => Ok(()),
             other => Err(format!("{other:?}")),
         })
     })

@@ -19,8 +19,8 @@ pub(super) async fn taken_back(world: &MetaFixture, name: &str, client: Client) 
     packages.create(&PostParams::default(), &ClusterPackageVersion::new(BAD, spec)).await?;
 
     let (before, busy, begun) = (pods(world, name).await?, LoadGenerator::start(client), Instant::now());
-    let patience = world.clusters().get(name).await?.spec.upgrade.stage_within;
-    let change = json!({ "spec": { "packageVersion": BAD, "upgrade": { "stageWithin": "30s" } } });
+    let patience = world.clusters().get(name).await?.spec.upgrade.stage_timeout;
+    let change = json!({ "spec": { "packageVersion": BAD, "upgrade": { "stageTimeout": "30s" } } });
     world.clusters().patch(name, &PatchParams::default(), &Patch::Merge(change)).await?;
     let status = eventually(&format!("{name} to be taken back"), async || {
         let status = world.clusters().get(name).await?.status.unwrap_or_default();
@@ -53,7 +53,7 @@ pub(super) async fn taken_back(world: &MetaFixture, name: &str, client: Client) 
     .await?;
     let now = pods(world, name).await?;
     ensure!(now == before, "the pods are not those of before: {before:?} became {now:?}");
-    let patient = json!({ "spec": { "upgrade": { "stageWithin": patience } } });
+    let patient = json!({ "spec": { "upgrade": { "stageTimeout": patience } } });
     world.clusters().patch(name, &PatchParams::default(), &Patch::Merge(patient)).await?;
     Ok(())
 }

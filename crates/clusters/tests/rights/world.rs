@@ -254,7 +254,9 @@ impl<'a> ClusterRun<'a> {
 
     async fn restore(&self) -> Result<()> {
         self.change(json!({ "metadata": { "annotations": { names::SNAPSHOT: "now" } } })).await?;
-        let taken = self.reached("a snapshot is taken", |status| status.snapshotted.as_deref() == Some("now")).await?;
+        let taken = self
+            .reached("a snapshot is taken", |status| status.observed_snapshot_request.as_deref() == Some("now"))
+            .await?;
         let name = taken.last_snapshot.context("a snapshot")?.name;
         self.change(json!({ "spec": { "restore": { "snapshot": name } } })).await?;
         self.reached("it is restored", |status| {

@@ -17,7 +17,9 @@ async fn a_cluster_is_made_and_proven_and_goes_without_a_trace() {
     assert_eq!(status.phase, Some(ClusterPhase::Ready));
     let servers = &status.components[1].replicas;
     assert_eq!(servers.len(), 2, "{status:#?}");
-    assert!(servers.iter().all(|replica| replica.proven.is_some() && replica.version.as_deref() == Some("1.36.4")));
+    assert!(
+        servers.iter().all(|replica| replica.verified_at.is_some() && replica.version.as_deref() == Some("1.36.4"))
+    );
     assert!(fleetwright_api::is_true(&status.conditions, names::DATASTORE_HEALTHY));
     assert!(status.certificates.iter().any(|certificate| certificate.name == "apiserver-tls"));
 

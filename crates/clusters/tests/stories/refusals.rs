@@ -63,7 +63,7 @@ async fn a_refused_write_stops_nothing_else(kind: ServerKind) {
         .until("both API servers are proven", async || {
             let status = world.status("pay").await;
             let server = status.components.iter().find(|one| one.component == ControlPlaneComponent::Apiserver);
-            match server.is_some_and(|one| one.replicas.iter().filter(|one| one.proven.is_some()).count() == 2) {
+            match server.is_some_and(|one| one.replicas.iter().filter(|one| one.verified_at.is_some()).count() == 2) {
                 true => Ok(()),
                 false => Err(format!("{server:#?}")),
             }

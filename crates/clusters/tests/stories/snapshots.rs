@@ -49,7 +49,7 @@ async fn a_snapshot_that_is_asked_for_is_taken_checked_and_told() {
     world.ready("pay").await;
     write(&world, "before").await;
     ask(&world, "first").await;
-    let taken = |status: &fleetwright_api::ClusterStatus| status.snapshotted.clone();
+    let taken = |status: &fleetwright_api::ClusterStatus| status.observed_snapshot_request.clone();
     let first = world
         .until("it is taken", async || {
             let status = world.status("pay").await;
@@ -88,7 +88,7 @@ async fn old_snapshots_go() {
         let status = world
             .until("it is taken", async || {
                 let status = world.status("pay").await;
-                let done = status.snapshotted.as_deref() == Some(value);
+                let done = status.observed_snapshot_request.as_deref() == Some(value);
                 if done { Ok(status) } else { Err(format!("{status:#?}")) }
             })
             .await;
@@ -161,7 +161,8 @@ async fn snapshot_of(world: &TestFleet, cluster: &str, value: &str) -> String {
         .until("it is taken", async || {
             let status = world.status(cluster).await;
             let name = status.last_snapshot.clone().map(|last| last.name);
-            name.filter(|_| status.snapshotted.as_deref() == Some(value)).ok_or_else(|| format!("{status:#?}"))
+            name.filter(|_| status.observed_snapshot_request.as_deref() == Some(value))
+                .ok_or_else(|| format!("{status:#?}"))
         })
         .await
 }
@@ -191,7 +192,7 @@ async fn a_restore_brings_back_what_was_there_and_nothing_that_came_after() {
     world.change("pay", json!({ "spec": { "restore": { "snapshot": name } } })).await;
     let status = restored(&world, &name).await;
     let told = status.restored.unwrap();
-    assert_eq!(Some(told.data_of), status.last_snapshot.map(|last| last.at));
+    assert_eq!(Some(told.data_time), status.last_snapshot.map(|last| last.at));
     assert!(there(&world, "before").await && !there(&world, "after").await);
     // Once for each value: what is written now stays.
     write(&world, "later").await;

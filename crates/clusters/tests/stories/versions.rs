@@ -252,7 +252,7 @@ async fn a_control_plane_that_says_ready_and_keeps_nothing_is_not_proven() {
 async fn an_upgrade_that_does_not_work_is_taken_back_by_itself_and_says_why() {
     let world = TestFleet::start().await;
     world.meta.declare("kube-apiserver", "v1.37.1", Some(VersionDefect::NeverReady));
-    world.create("pay", |spec| spec.upgrade.stage_within.0 = Duration::from_secs(2)).await;
+    world.create("pay", |spec| spec.upgrade.stage_timeout.0 = Duration::from_secs(2)).await;
     world.ready("pay").await;
     refer(&world, "v1.37").await;
     let taken_back = async || {
@@ -269,7 +269,7 @@ async fn an_upgrade_that_does_not_work_is_taken_back_by_itself_and_says_why() {
     assert_eq!(upgradable.reason, names::reasons::UPGRADE_FAILED);
 
     world.meta.declare("kube-apiserver", "v1.37.1", None);
-    let patience = json!({ "spec": { "upgrade": { "stageWithin": "10m" } } });
+    let patience = json!({ "spec": { "upgrade": { "stageTimeout": "10m" } } });
     world.change("pay", patience).await;
     world.change("pay", json!({ "metadata": { "annotations": { names::RETRY: "1" } } })).await;
     let status = world.ready("pay").await;

@@ -122,7 +122,7 @@ pub struct RestorePlan {
     /// Name of the snapshot.
     pub snapshot: String,
     /// Time of the data: everything written after it would be lost.
-    pub data_of: Timestamp,
+    pub data_time: Timestamp,
     /// Whether the snapshot was verified.
     pub checked: bool,
     /// Patch of the Cluster that starts the restore.
@@ -317,7 +317,7 @@ fn restoring(seen: &Observed) -> Option<RestorePlan> {
     let patch = serde_json::json!({
         "spec": { "packageVersion": seen.target().0, "restore": { "snapshot": snapshot.name } },
     });
-    Some(RestorePlan { snapshot: snapshot.name.clone(), data_of: snapshot.at, checked: snapshot.checked, patch })
+    Some(RestorePlan { snapshot: snapshot.name.clone(), data_time: snapshot.at, checked: snapshot.checked, patch })
 }
 
 /// The extensions that the cluster would have, in order.

@@ -230,7 +230,7 @@ mod tests {
         };
         spec.restore = Some(serde_json::from_value(json!({ "snapshot": "b", "cluster": "shop" })).unwrap());
         assert_eq!(other(&spec, &status), None);
-        let restoring = json!({ "snapshot": "hr/a", "stage": "Restoring", "began": "2026-11-17T12:00:00Z" });
+        let restoring = json!({ "snapshot": "hr/a", "stage": "Restoring", "startedAt": "2026-11-17T12:00:00Z" });
         status.restoring = Some(serde_json::from_value(restoring).unwrap());
         assert_eq!(other(&spec, &status).as_deref(), Some("shop-snapshot-key"));
         spec.restore = None;

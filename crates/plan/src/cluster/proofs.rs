@@ -47,7 +47,7 @@ pub(super) fn proven_at(seen: &Observed, replica: &Replica) -> Option<Timestamp>
         None => {
             let components = seen.status.components.iter();
             let mut replicas = components.flat_map(|component| &component.replicas);
-            replicas.find(|known| known.name == replica.name && known.ready)?.proven
+            replicas.find(|known| known.name == replica.name && known.ready)?.verified_at
         }
     }
 }

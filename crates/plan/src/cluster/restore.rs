@@ -58,7 +58,7 @@ pub struct RestoreOperation {
 impl Restore {
     /// The restore that the status records.
     pub fn of(restoring: &Restoring) -> Self {
-        let id = super::digest(&format!("{} {}", restoring.snapshot, restoring.began), 4);
+        let id = super::digest(&format!("{} {}", restoring.snapshot, restoring.started_at), 4);
         match restoring.snapshot.split_once('/') {
             Some((cluster, snapshot)) => Self { snapshot: snapshot.to_owned(), cluster: Some(cluster.to_owned()), id },
             None => Self { snapshot: restoring.snapshot.clone(), cluster: None, id },
@@ -205,7 +205,7 @@ pub(super) fn unusable(seen: &Observed) -> Option<String> {
 fn wanted(seen: &Observed) -> Option<String> {
     seen.spec.datastore.etcd.as_ref()?;
     let asked = asked(&seen.spec, &seen.names.name)?;
-    (seen.status.restore_followed.as_ref() != Some(&asked)).then_some(asked)
+    (seen.status.observed_restore.as_ref() != Some(&asked)).then_some(asked)
 }
 
 /// The snapshot that the spec of the Cluster with that name declares.
@@ -220,7 +220,7 @@ fn asked(spec: &ClusterSpec, name: &str) -> Option<String> {
 /// Whether the declared restore of the Cluster with that name has replaced the data, or is about to: it cannot be withdrawn any more.
 pub fn is_completed(spec: &ClusterSpec, name: &str, status: &ClusterStatus) -> bool {
     let replaces = status.restoring.as_ref().filter(|restoring| restoring.stage != RestoreStage::Checking);
-    let followed = [status.restore_followed.as_ref(), replaces.map(|restoring| &restoring.snapshot)];
+    let followed = [status.observed_restore.as_ref(), replaces.map(|restoring| &restoring.snapshot)];
     asked(spec, name).is_some_and(|asked| followed.contains(&Some(&asked)))
 }
 
@@ -444,12 +444,12 @@ fn stops(seen: &Observed, status: &mut ClusterStatus, restoring: Restoring, repo
     let members = seen.spec.datastore.etcd.as_ref().map_or(0, |etcd| etcd.members);
     status.etcd = Some(EtcdStatus { members, serving: members, ..EtcdStatus::default() });
     // The datastore no longer holds the data of the previously restored snapshot: that snapshot can be declared again.
-    status.restore_followed = None;
+    status.observed_restore = None;
     let (name, package) = seen.target();
     let etcd = Some(package.version_of(ControlPlaneComponent::Etcd)).filter(|version| !version.is_empty());
     Restoring {
         stage: RestoreStage::Stopping,
-        data_of: Some(report.at),
+        data_time: Some(report.at),
         package_version: Some(name.to_owned()),
         kubernetes: Some(package.kubernetes.clone()),
         etcd: etcd.map(str::to_owned),
@@ -466,15 +466,15 @@ pub(super) fn set_conditions(
     now: Timestamp,
 ) {
     if seen.spec.restore.is_none() {
-        status.restore_followed = None;
+        status.observed_restore = None;
     }
     let Some(restoring) = &seen.status.restoring else {
         if let Some(snapshot) = wanted(seen).filter(|_| !seen.spec.paused) {
             status.restoring = Some(Restoring {
                 snapshot: snapshot.clone(),
                 stage: RestoreStage::Checking,
-                began: now,
-                data_of: None,
+                started_at: now,
+                data_time: None,
                 package_version: None,
                 kubernetes: None,
                 etcd: None,
@@ -504,7 +504,7 @@ pub(super) fn set_conditions(
         more = match (checked(seen, source), &decision.preflight.restore_waits) {
             (Some(report), None) if !settled && !seen.spec.paused => {
                 // The results of an attempt on a volume count for that attempt alone.
-                let next = stops(seen, status, Restoring { began: now, ..other }, &report);
+                let next = stops(seen, status, Restoring { started_at: now, ..other }, &report);
                 status.waiting_for = Some(format!("snapshot {name} passed its check and replaces {snapshot}"));
                 (status.phase, status.restoring) = (Some(ClusterPhase::Restoring), Some(next));
                 return;
@@ -584,9 +584,9 @@ pub(super) fn set_conditions(
                 status.restored = Some(Restored {
                     snapshot: snapshot.clone(),
                     at: now,
-                    data_of: restoring.data_of.unwrap_or(restoring.began),
+                    data_time: restoring.data_time.unwrap_or(restoring.started_at),
                 });
-                status.restore_followed = Some(snapshot.clone());
+                status.observed_restore = Some(snapshot.clone());
                 None
             } else {
                 let first = decision.waiting.first().map(|(_, why)| why.clone());

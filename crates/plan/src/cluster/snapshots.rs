@@ -333,7 +333,7 @@ pub(super) fn decide_snapshots(seen: &Observed, asks: SnapshotRequests<'_>, now:
     }
     let wanted = DueSnapshot {
         name,
-        asked: seen.backup.asked.clone().filter(|asked| seen.status.snapshotted.as_ref() != Some(asked)),
+        asked: seen.backup.asked.clone().filter(|asked| seen.status.observed_snapshot_request.as_ref() != Some(asked)),
         generation: seen.backup.generation.filter(|_| asks.for_change),
         purpose: asks.purpose.map(str::to_owned),
     };
@@ -361,7 +361,8 @@ fn due(seen: &Observed, asks: SnapshotRequests<'_>, now: Timestamp) -> Option<Ti
     if restore::takes_over(seen) {
         return None;
     }
-    let asked = seen.backup.asked.as_ref().is_some_and(|asked| seen.status.snapshotted.as_ref() != Some(asked));
+    let asked =
+        seen.backup.asked.as_ref().is_some_and(|asked| seen.status.observed_snapshot_request.as_ref() != Some(asked));
     if asked || asks.for_change || asks.purpose.is_some() { Some(now) } else { scheduled(seen) }
 }
 
@@ -389,7 +390,7 @@ pub(super) fn set_conditions(seen: &Observed, status: &mut ClusterStatus, now: T
             etcd: report.etcd,
         });
         status.snapshots = report.kept.into_iter().take(100).collect();
-        status.snapshotted = task.asked.clone().or(status.snapshotted.take());
+        status.observed_snapshot_request = task.asked.clone().or(status.observed_snapshot_request.take());
     }
     if seen.spec.datastore.etcd.is_some() && status.package_version.is_some() {
         let recent = recent(seen, status, now);

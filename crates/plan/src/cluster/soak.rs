@@ -255,7 +255,7 @@ fn snapshot(seen: &Observed, at: &str, until: Timestamp, now: Timestamp) -> Opti
 fn restarts(seen: &Observed, waiting: Option<&Waiting>, finishing: &FinishingUpgrade, now: Timestamp) -> SoakEnd {
     let FinishingUpgrade { package_version, emulated, since } = finishing;
     let Some((_, why)) = waiting else { return SoakEnd::default() };
-    let within = SignedDuration::try_from(seen.spec.upgrade.stage_within.0).unwrap_or(SignedDuration::MAX);
+    let within = SignedDuration::try_from(seen.spec.upgrade.stage_timeout.0).unwrap_or(SignedDuration::MAX);
     let until = since.checked_add(within).unwrap_or(Timestamp::MAX);
     let failed = now >= until;
     let progress = StepProgress {
@@ -268,7 +268,7 @@ fn restarts(seen: &Observed, waiting: Option<&Waiting>, finishing: &FinishingUpg
         true => {
             let message = format!(
                 "after {} the components do not work without emulation of {emulated}: {why}. There is no automatic rollback, because data written since may be unreadable for {emulated}: fix the cause, use another package version of the same minor, or restore a snapshot together with the previous package version",
-                seen.spec.upgrade.stage_within
+                seen.spec.upgrade.stage_timeout
             );
             (Status::False, names::reasons::UPGRADE_COMPLETION_FAILED, bounded(&message))
         }

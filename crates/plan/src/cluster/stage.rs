@@ -15,7 +15,7 @@ const MAX_MESSAGE: usize = 1024;
 
 /// The change that failed and was rolled back, if it is still the declared one.
 pub(super) fn failed(seen: &Observed) -> Option<&FailedChange> {
-    let asked_again = seen.retry.is_some() && seen.retry != seen.status.retried;
+    let asked_again = seen.retry.is_some() && seen.retry != seen.status.observed_retry;
     let failed = seen.status.failed.as_ref()?;
     (failed.package_version == seen.target().0 && !asked_again).then_some(failed)
 }
@@ -56,14 +56,14 @@ pub(super) fn stage(seen: &Observed, step: &VersionStep<'_>, waiting: &[Waiting]
     if back || seen.spec.paused {
         return stage;
     }
-    let within = SignedDuration::try_from(seen.spec.upgrade.stage_within.0).unwrap_or(SignedDuration::MAX);
+    let within = SignedDuration::try_from(seen.spec.upgrade.stage_timeout.0).unwrap_or(SignedDuration::MAX);
     // Time without a running operator does not count, and proofs of new API servers by another process are repeated.
     let counts_from = since.max(seen.extensions.since.unwrap_or(since));
     let until = counts_from.checked_add(within).unwrap_or(Timestamp::MAX);
     if now < until {
         return ChangeStage { next: Some(until), ..stage };
     }
-    let message = bounded(&format!("timed out after {}: {why}", seen.spec.upgrade.stage_within));
+    let message = bounded(&format!("timed out after {}: {why}", seen.spec.upgrade.stage_timeout));
     // The previous package version does not exist. The change is retried, and rolled back when that is possible.
     if at.spec.is_none() {
         progress.message = bounded(&format!("{message}; no automatic rollback: {}", package_missing_message(at.name)));

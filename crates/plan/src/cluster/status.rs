@@ -174,7 +174,7 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &StatusInputs, now:
             false => decision.progress.clone().filter(|_| failed.is_none()),
         },
         failed,
-        retried: seen.retry.as_ref().map(|retry| first_chars(retry, MAX_RETRY).to_owned()),
+        observed_retry: seen.retry.as_ref().map(|retry| first_chars(retry, MAX_RETRY).to_owned()),
         keys: decision.keys.record.clone(),
         authorities: followed(seen, decision),
         rotation: decision.rotation.clone(),
@@ -222,7 +222,7 @@ fn paused(status: ClusterStatus, before: &ClusterStatus) -> ClusterStatus {
         finishing: before.finishing,
         progress: None,
         failed: before.failed,
-        retried: before.retried,
+        observed_retry: before.observed_retry,
         keys: before.keys,
         authorities: before.authorities,
         rotation: before.rotation,
@@ -230,7 +230,7 @@ fn paused(status: ClusterStatus, before: &ClusterStatus) -> ClusterStatus {
         replaced: before.replaced,
         restored: before.restored,
         restoring: before.restoring,
-        restore_followed: before.restore_followed,
+        observed_restore: before.observed_restore,
         ..status
     }
 }
@@ -467,8 +467,8 @@ fn component(
         .map(|replica| {
             let known = before.and_then(|known| known.replicas.iter().find(|known| known.name == replica.name));
             let proof = seen.proofs.get(&replica.uid);
-            let told = known.and_then(|known| known.proven);
-            let proven = match (component, proven_at(seen, replica), told) {
+            let told = known.and_then(|known| known.verified_at);
+            let verified_at = match (component, proven_at(seen, replica), told) {
                 (ControlPlaneComponent::Apiserver, Some(_), Some(told))
                     if now.duration_since(told) < STATUS_REFRESH_INTERVAL =>
                 {
@@ -482,7 +482,7 @@ fn component(
                 name: replica.name.clone(),
                 version: said.or_else(|| replica.runs.clone()),
                 ready: replica.ready,
-                proven,
+                verified_at,
                 message: match proof.map(|proof| &proof.outcome) {
                     Some(Err(why)) if replica.ready && replica.serves == Some(false) => {
                         format!("removed from the Service endpoints: {why}")

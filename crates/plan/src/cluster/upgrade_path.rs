@@ -10,21 +10,21 @@ pub struct VersionNode<'a> {
     /// Version of Kubernetes.
     pub kubernetes: &'a str,
     /// Allowed sources of an upgrade; the same minor and the one below if empty.
-    pub reachable_from: &'a [String],
+    pub upgrade_from: &'a [String],
     /// Allowed targets of a rollback; the same minor and, while it is emulated, the one below if empty.
-    pub back_to: &'a [String],
+    pub rollback_to: &'a [String],
 }
 
 impl<'a> VersionNode<'a> {
     /// The package version of that name.
     pub fn of(name: &'a str, spec: &'a ClusterPackageVersionSpec) -> Self {
-        let ClusterPackageVersionSpec { kubernetes, reachable_from, back_to, .. } = spec;
-        Self { name, kubernetes, reachable_from, back_to }
+        let ClusterPackageVersionSpec { kubernetes, upgrade_from, rollback_to, .. } = spec;
+        Self { name, kubernetes, upgrade_from, rollback_to }
     }
 
     /// A deleted package version, of which only the version is known.
     pub fn gone(name: &'a str, kubernetes: &'a str) -> Self {
-        Self { name, kubernetes, reachable_from: &[], back_to: &[] }
+        Self { name, kubernetes, upgrade_from: &[], rollback_to: &[] }
     }
 
     /// Its minor, such as `1.36`.
@@ -98,12 +98,12 @@ pub fn forward(from: &VersionNode<'_>, to: &VersionNode<'_>) -> Result<(), NoUpg
             ),
         );
     }
-    if !to.reachable_from.is_empty() && !from.is_in(to.reachable_from) {
-        let (to, allowed) = (to.name, to.reachable_from.join(", "));
+    if !to.upgrade_from.is_empty() && !from.is_in(to.upgrade_from) {
+        let (to, allowed) = (to.name, to.upgrade_from.join(", "));
         return no_way(
             NoUpgradePathReason::NotAllowed,
             format!(
-                "{about}: spec.reachableFrom of {to} allows {allowed}; upgrade to one of these first, or create a package version that allows {}",
+                "{about}: spec.upgradeFrom of {to} allows {allowed}; upgrade to one of these first, or create a package version that allows {}",
                 from.name
             ),
         );
@@ -127,11 +127,11 @@ pub fn back(from: &VersionNode<'_>, to: &VersionNode<'_>, emulates: Option<&str>
             format!("{about}: a control plane is rolled back by one minor at most, to the minor that it emulates"),
         );
     }
-    if !from.back_to.is_empty() && !to.is_in(from.back_to) {
-        let (from, allowed) = (from.name, from.back_to.join(", "));
+    if !from.rollback_to.is_empty() && !to.is_in(from.rollback_to) {
+        let (from, allowed) = (from.name, from.rollback_to.join(", "));
         return no_way(
             NoUpgradePathReason::NotAllowed,
-            format!("{about}: spec.backTo of {from} allows {allowed}; roll back to one of these"),
+            format!("{about}: spec.rollbackTo of {from} allows {allowed}; roll back to one of these"),
         );
     }
     if is[1] != asked[1] && emulates != Some(to.minor()) {
@@ -171,7 +171,7 @@ mod tests {
         }
         for (list, well) in [(&["1.36"][..], true), (&["k8s-1.36.4-r1"], true), (&["1.35", "k8s-1.36.4"], false)] {
             let list = words(list);
-            let to = VersionNode { reachable_from: &list, ..VersionNode::gone("to", "1.37.0") };
+            let to = VersionNode { upgrade_from: &list, ..VersionNode::gone("to", "1.37.0") };
             assert_eq!(forward(&from, &to).is_ok(), well, "{list:?}");
         }
         let far = forward(&from, &VersionNode::gone("k8s-1.38.0", "1.38.0")).unwrap_err().to_string();
@@ -182,17 +182,17 @@ mod tests {
     #[test]
     fn going_back_across_a_minor_needs_its_emulation() {
         let from = VersionNode::gone("new", "1.37.1");
-        let back_to = |kubernetes, emulates| back(&from, &VersionNode::gone("old", kubernetes), emulates);
-        assert_eq!(back_to("1.37.0", None), Ok(()));
-        assert_eq!(back_to("1.37.1", None), Ok(()), "another package of the same version");
-        assert_eq!(back_to("1.36.4", Some("1.36")), Ok(()));
-        assert_eq!(back_to("1.36.4", None).unwrap_err().why, NoUpgradePathReason::NotEmulated);
-        assert_eq!(back_to("1.35.9", Some("1.36")).unwrap_err().why, NoUpgradePathReason::TooFar);
-        assert_eq!(back_to("1.37.2", None).unwrap_err().why, NoUpgradePathReason::Newer);
+        let rollback_to = |kubernetes, emulates| back(&from, &VersionNode::gone("old", kubernetes), emulates);
+        assert_eq!(rollback_to("1.37.0", None), Ok(()));
+        assert_eq!(rollback_to("1.37.1", None), Ok(()), "another package of the same version");
+        assert_eq!(rollback_to("1.36.4", Some("1.36")), Ok(()));
+        assert_eq!(rollback_to("1.36.4", None).unwrap_err().why, NoUpgradePathReason::NotEmulated);
+        assert_eq!(rollback_to("1.35.9", Some("1.36")).unwrap_err().why, NoUpgradePathReason::TooFar);
+        assert_eq!(rollback_to("1.37.2", None).unwrap_err().why, NoUpgradePathReason::Newer);
         let list = words(&["1.37"]);
-        let from = VersionNode { back_to: &list, ..from };
+        let from = VersionNode { rollback_to: &list, ..from };
         let refused = back(&from, &VersionNode::gone("old", "1.36.4"), Some("1.36")).unwrap_err();
         assert_eq!(refused.why, NoUpgradePathReason::NotAllowed);
-        assert!(refused.message.contains("spec.backTo"), "{refused}");
+        assert!(refused.message.contains("spec.rollbackTo"), "{refused}");
     }
 }

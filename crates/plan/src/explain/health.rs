@@ -126,7 +126,7 @@ pub fn replica(component: ControlPlaneComponent, replica: &ReplicaStatus) -> Hea
     match replica.message.is_empty() || starting {
         false => Health::Unhealthy,
         true if !replica.ready => Health::Progressing,
-        true if component == ControlPlaneComponent::Apiserver && replica.proven.is_none() => Health::Progressing,
+        true if component == ControlPlaneComponent::Apiserver && replica.verified_at.is_none() => Health::Progressing,
         true => Health::Healthy,
     }
 }

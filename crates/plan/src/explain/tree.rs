@@ -227,7 +227,7 @@ fn replica(component: ControlPlaneComponent, replica: &ReplicaStatus) -> TreeNod
         component: component.to_string(),
         version: replica.version.clone(),
         ready: replica.ready,
-        verified: replica.proven,
+        verified: replica.verified_at,
         message: replica.message.clone(),
     };
     TreeNode::leaf(health::replica(component, replica), part)
@@ -308,7 +308,7 @@ mod tests {
             "components": [
                 {"component": "etcd", "desired": "3", "observed": "3", "replicas": [{"name": "etcd-0", "ready": true}]},
                 {"component": "apiserver", "desired": "1", "observed": "1", "replicas": [
-                    {"name": "good", "ready": true, "proven": "2026-11-16T08:00:00Z"},
+                    {"name": "good", "ready": true, "verifiedAt": "2026-11-16T08:00:00Z"},
                     {"name": "bad", "message": "CrashLoopBackOff"},
                 ]},
             ],

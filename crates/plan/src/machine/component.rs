@@ -146,7 +146,7 @@ impl<'a> Decider<'a> {
                 if entry.inputs.is_empty() {
                     entry.inputs = wanted.inputs();
                 }
-                entry.proven = Some(wanted.digest.clone());
+                entry.verified_digest = Some(wanted.digest.clone());
                 return ComponentStanding::Settled;
             }
             // The deviation is gone without a repair of ours.
@@ -218,7 +218,7 @@ impl<'a> Decider<'a> {
     /// The declared package is proven: a later version rolls back to it.
     fn proven(&self, entry: &mut Component, wanted: &Rendered) -> ComponentStanding<'a> {
         set(entry, ComponentState::Ready, String::new(), self.now);
-        (entry.inputs, entry.proven) = (wanted.inputs(), Some(wanted.digest.clone()));
+        (entry.inputs, entry.verified_digest) = (wanted.inputs(), Some(wanted.digest.clone()));
         ComponentStanding::Settled
     }
 
@@ -419,7 +419,7 @@ impl<'a> Decider<'a> {
         let repaired = entry.state == ComponentState::Drifted;
         entry.failed = Some(wanted.digest.clone());
         // This version has proven itself on this host: an older version does not repair what broke since.
-        let worked = entry.proven.as_ref() == Some(&wanted.digest);
+        let worked = entry.verified_digest.as_ref() == Some(&wanted.digest);
         let goes_back = wanted.on_failure == OnFailure::RollBack && !repaired && !worked;
         let target = kept(entry, sight.seen, wanted).filter(|_| goes_back);
         let Some((to, old)) = target else {
@@ -662,7 +662,7 @@ fn observed(seen: &ComponentSeen) -> Option<String> {
 /// Whether the host has a version that is not proven. A version without a record counts as proven: an earlier operator, or the operator that
 /// owned the host before, installed it.
 pub(super) fn unproven(entry: &Component, seen: &ComponentSeen) -> bool {
-    entry.proven.as_ref().zip(installed(seen)).is_some_and(|(proven, there)| proven != there)
+    entry.verified_digest.as_ref().zip(installed(seen)).is_some_and(|(proven, there)| proven != there)
 }
 
 /// The version that worked: the installed one, or else the one before it.

@@ -243,10 +243,10 @@ impl<'a> Decider<'a> {
     fn follow_retry(&mut self) -> bool {
         let asked = self.k.machine.metadata.annotations.as_ref().and_then(|all| all.get(names::RETRY));
         let asked = asked.map(|text| truncate_chars(text, 256));
-        if asked.is_none() || asked == self.status.retried {
+        if asked.is_none() || asked == self.status.observed_retry {
             return false;
         }
-        self.status.retried = asked;
+        self.status.observed_retry = asked;
         let mut components = std::mem::take(&mut self.status.components);
         for entry in &mut components {
             entry.rollback = None;

@@ -71,7 +71,7 @@ impl<'a> Decider<'a> {
         self.old.phase == Some(fleetwright_api::Phase::Ready)
             && self.old.observed_generation == self.k.machine.metadata.generation
             && self.old.components.iter().all(|entry| entry.state == ComponentState::Ready)
-            && self.old.retried == self.status.retried
+            && self.old.observed_retry == self.status.observed_retry
             && self.k.window.is_none()
             && self.hint().is_none()
             && self.k.node.is_none_or(|node| node.closed.is_none())

@@ -43,7 +43,7 @@ impl<'a> Decider<'a> {
             message: String::new(),
             failed: None,
             rollback: None,
-            proven: None,
+            verified_digest: None,
             inputs: Default::default(),
             attempts: None,
         })

@@ -80,7 +80,7 @@ impl<'a> Decider<'a> {
         let conditions = known.map_or(&wanted.node_conditions, |known| &known.node_conditions);
         let ran = asked.is_some_and(|seen| seen.asked.health);
         let Some(doubt) = self.doubt_of(&entry.component, ran, times.healthy_times, conditions, sight) else {
-            entry.proven = Some(back.digest.clone());
+            entry.verified_digest = Some(back.digest.clone());
             set(entry, ComponentState::RolledBack, back.why.clone(), self.now);
             return ComponentStanding::Abandoned;
         };

@@ -140,7 +140,7 @@ impl<'a> Decider<'a> {
         if work.boots {
             texts.push("reboot".to_owned());
         }
-        let mut words = vec![self.uid().to_owned(), self.status.retried.clone().unwrap_or_default()];
+        let mut words = vec![self.uid().to_owned(), self.status.observed_retry.clone().unwrap_or_default()];
         for item in &needing {
             let (verb, digest) = item.does.tag();
             words.push(format!("{} {verb} {digest}", item.step.component));

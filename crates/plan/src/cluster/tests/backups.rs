@@ -110,7 +110,7 @@ fn a_schedule_of_nought_takes_none_by_itself() {
     let taking = world.decide().snapshot.unwrap();
     assert_eq!(taking.wanted.asked.as_deref(), Some("now"));
     world.settle();
-    assert_eq!(world.status.snapshotted.as_deref(), Some("now"));
+    assert_eq!(world.status.observed_snapshot_request.as_deref(), Some("now"));
     assert!(world.decide().snapshot.is_none() && world.tasks.is_empty());
 }
 

@@ -156,7 +156,7 @@ fn a_stage_that_does_not_work_in_time_is_taken_back_and_not_tried_again_until_so
     world.retry = Some("again".to_owned());
     world.settle();
     assert_eq!((world.status.package_version.as_deref(), &world.status.failed), (Some("v1.37"), &None));
-    assert_eq!(world.status.retried.as_deref(), Some("again"));
+    assert_eq!(world.status.observed_retry.as_deref(), Some("again"));
 }
 
 /// One on the way to v1.37, whose new API servers are not ready.
@@ -243,7 +243,7 @@ fn what_a_person_asks_of_a_paused_cluster_is_kept_for_later() {
     world.spec.restore = Some(fleetwright_api::Restore { snapshot: "good".to_owned(), ..Default::default() });
     world.spec.certificates.rotate_authorities = Some("2026-11".to_owned());
     let status = world.status_while_paused();
-    assert_eq!((status.retried, status.restoring, status.rotation), (None, None, None));
+    assert_eq!((status.observed_retry, status.restoring, status.rotation), (None, None, None));
     world.spec.paused = false;
-    assert_eq!(world.status().retried.as_deref(), Some("again"));
+    assert_eq!(world.status().observed_retry.as_deref(), Some("again"));
 }

@@ -141,7 +141,7 @@ fn what_was_proven_before_a_restart_of_the_operator_counts_in_its_time() {
     assert!(world.decide().prove.is_empty() && world.decide().waiting.is_empty());
     for component in &mut world.status.components {
         for replica in &mut component.replicas {
-            replica.proven = replica.proven.map(|at| at - SignedDuration::from_hours(4));
+            replica.verified_at = replica.verified_at.map(|at| at - SignedDuration::from_hours(4));
         }
     }
     assert_eq!(world.decide().prove.len(), 2);

@@ -92,7 +92,7 @@ fn past_the_soak_a_snapshot_is_offered_with_the_time_of_its_data() {
         etcd: None,
     });
     let restore = world.rehearsed().restore.unwrap();
-    assert_eq!((restore.snapshot.as_str(), restore.data_of, restore.checked), ("s-7", NOW, true));
+    assert_eq!((restore.snapshot.as_str(), restore.data_time, restore.checked), ("s-7", NOW, true));
     assert_eq!(
         restore.patch["spec"],
         serde_json::json!({ "packageVersion": "v1.36", "restore": { "snapshot": "s-7" } })

@@ -111,7 +111,7 @@ fn a_restore_goes_through_all_stages_and_is_done_once() {
     use RestoreStage::{Checking, Cleaning, Restoring, Starting, Stopping};
     assert_eq!(stages, [Checking, Stopping, Restoring, Starting, Cleaning]);
     let restored = world.status.restored.clone().unwrap();
-    assert_eq!((restored.snapshot.as_str(), restored.data_of), ("good", NOW - SignedDuration::from_hours(1)));
+    assert_eq!((restored.snapshot.as_str(), restored.data_time), ("good", NOW - SignedDuration::from_hours(1)));
     assert_eq!((world.status.phase, world.stage()), (Some(ClusterPhase::Ready), None));
     assert!(world.tasks.is_empty(), "{:?}", world.tasks);
     // To have it once more, it is taken out before.
@@ -742,8 +742,8 @@ fn a_restore_is_not_left_for_one_that_makes_kubelets_newer_than_their_api_server
     world.status.restoring = Some(fleetwright_api::Restoring {
         snapshot: "good".to_owned(),
         stage: RestoreStage::Starting,
-        began: NOW,
-        data_of: None,
+        started_at: NOW,
+        data_time: None,
         package_version: Some("v1.37".to_owned()),
         kubernetes: None,
         etcd: None,

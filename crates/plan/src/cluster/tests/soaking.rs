@@ -375,8 +375,8 @@ fn nothing_else_is_under_way_when_a_soak_ends() {
         world.status.restoring = Some(fleetwright_api::Restoring {
             snapshot: "good".to_owned(),
             stage: fleetwright_api::RestoreStage::Checking,
-            began: world.now,
-            data_of: None,
+            started_at: world.now,
+            data_time: None,
             package_version: None,
             kubernetes: None,
             etcd: None,
