@@ -2,6 +2,8 @@
 //!
 //! The Rust types are the source: [`crds`] generates the CustomResourceDefinitions from them.
 
+#![deny(missing_docs)]
+
 pub mod arguments;
 mod cluster;
 mod cluster_datastore;

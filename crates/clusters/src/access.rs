@@ -19,9 +19,7 @@ const CONTROL_PLANE_ROLE: &str = "fleetwright-control-plane";
 /// A ServiceAccount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// Its namespace.
     pub namespace: &'static str,
-    /// Its name.
     pub name: &'static str,
 }
 

@@ -58,7 +58,6 @@ impl View for ClusterView {
 /// A package version. Its spec is shared by all observed values of its clusters.
 #[derive(Debug)]
 pub struct PackageView {
-    /// Its spec.
     pub spec: Arc<ClusterPackageVersionSpec>,
     /// Its uid: another one of the same name can have another spec.
     pub uid: Box<str>,
@@ -76,7 +75,6 @@ impl View for PackageView {
 #[derive(Debug)]
 pub struct NamespaceView {
     cluster: Option<Box<str>>,
-    /// Its uid.
     pub uid: Box<str>,
     /// Its resourceVersion.
     pub version: Box<str>,
@@ -222,7 +220,6 @@ impl<K> ClusterOwned for ObjectView<K> {
 #[derive(Debug)]
 pub struct SecretView {
     cluster: Option<Box<str>>,
-    /// Its uid.
     pub uid: Box<str>,
     /// The certificate in `tls.crt`.
     pub certificate: Option<Certificate>,

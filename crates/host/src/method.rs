@@ -45,7 +45,6 @@ pub fn folder(component: &str) -> String {
 pub struct MethodContext<'a> {
     /// The host.
     pub system: &'a mut dyn System,
-    /// The package.
     pub package: &'a Package,
     /// The package that was installed before, if any.
     pub before: Option<&'a Package>,

@@ -10,6 +10,8 @@
 //! - nothing is sent once the lease could have expired;
 //! - time and randomness are arguments, so that a scenario runs in virtual time.
 
+#![deny(missing_docs)]
+
 pub mod cache;
 pub mod client;
 pub mod clock;

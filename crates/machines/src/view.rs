@@ -110,7 +110,6 @@ pub struct NodeView {
     pub boot_id: Option<Box<str>>,
     /// Version of its kubelet.
     pub kubelet: Option<Box<str>>,
-    /// Its labels.
     pub labels: Box<[(Box<str>, Box<str>)]>,
     /// Whether it has the annotation in which earlier versions recorded the labels that they set.
     pub annotated: bool,

@@ -48,9 +48,7 @@ pub struct Explanation {
 pub struct Subject {
     /// Kind, such as `Machine`.
     pub kind: &'static str,
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
 }
 

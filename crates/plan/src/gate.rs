@@ -110,7 +110,6 @@ pub enum RefusalReason {
     ScopeLabelMissing,
     /// The policy has a percentage, and the number of targets is unknown.
     TargetCountUnknown,
-    /// The limit is reached.
     LimitReached,
 }
 

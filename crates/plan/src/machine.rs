@@ -247,11 +247,9 @@ pub struct Node<'a> {
     pub conditions: &'a [(Arc<str>, bool)],
     /// The boot id that its kubelet reported, if any.
     pub boot_id: Option<&'a str>,
-    /// Its labels.
     pub labels: &'a [(Box<str>, Box<str>)],
     /// Whether it has the annotation [`fleetwright_api::names::NODE_LABELS`].
     pub annotated: bool,
-    /// Its taints.
     pub taints: &'a [Taint],
     /// The provider id of its host, if it has one.
     pub provider_id: Option<&'a str>,
@@ -353,7 +351,6 @@ pub enum Act {
         /// The present owner.
         from: wire::Owner,
     },
-    /// Request a window.
     RequestWindow(WindowRequest),
     /// Add the maintenance taint.
     CloseNode,
@@ -361,7 +358,6 @@ pub enum Act {
     Drain,
     /// Remove the maintenance taint.
     OpenNode,
-    /// End the window.
     EndWindow {
         /// Open the Node before that.
         open: bool,
@@ -400,7 +396,6 @@ pub enum Act {
 pub struct StepRun {
     /// Id of the step: the host never runs the same id twice.
     pub id: String,
-    /// The step.
     pub step: wire::Step,
     /// Timeout, after which the step is killed.
     pub within: Duration,

@@ -117,7 +117,6 @@ pub struct StepTimeouts {
 pub struct RenderError {
     /// Name of the package version.
     pub package: String,
-    /// The field.
     pub field: String,
     /// The kind of the error.
     pub kind: RenderErrorKind,

@@ -54,7 +54,6 @@ pub struct Gates<'a> {
     pub created: Timestamp,
     /// When its spec or metadata last changed.
     pub changed: Timestamp,
-    /// Its gates.
     pub gates: &'a [fleetwright_api::Gate],
 }
 

@@ -30,7 +30,6 @@ const MAX_LISTED_REPORTS: usize = 5;
 pub struct Caches {
     /// Machines, with [`BY_NODE`].
     pub machines: Cache<MachineView>,
-    /// Nodes.
     pub nodes: Cache<NodeView>,
     /// ReadinessGates, with [`ALL`].
     pub gates: Cache<GatesView>,
@@ -56,9 +55,7 @@ pub enum ObservedNode {
 pub struct Observed {
     /// Name of the machine.
     pub name: Arc<str>,
-    /// The machine.
     pub machine: Arc<MachineView>,
-    /// Its Node.
     pub node: ObservedNode,
     /// The ReadinessGates that select it, with their names.
     pub gates: Vec<(Arc<str>, Arc<GatesView>)>,

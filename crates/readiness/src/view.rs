@@ -35,7 +35,6 @@ pub struct ConditionView {
     pub since: Timestamp,
     /// Last heartbeat.
     pub heartbeat: Option<Timestamp>,
-    /// The observed generation.
     pub observed_generation: Option<i64>,
     /// The reporter, for a copied condition.
     pub reporter: Option<Arc<str>>,

@@ -19,7 +19,6 @@ use crate::view::{GatesView, MachineView, NodeView, ReportView};
 /// The inputs of `fleetwright why machine/NAME`, read live.
 #[derive(Clone, Debug)]
 pub struct WhyInput {
-    /// The machine.
     pub machine: Machine,
     /// All ReadinessGates of its namespace; those that do not select it are left out by [`why`].
     pub gates: Vec<ReadinessGates>,

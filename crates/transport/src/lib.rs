@@ -55,7 +55,6 @@ pub struct Route {
 pub struct Hop {
     /// IP address or DNS name.
     pub address: String,
-    /// Port.
     pub port: u16,
     /// The user. A user other than root uses `sudo -n`.
     pub user: String,

@@ -4,6 +4,8 @@
 //! output. Each request gets any number of [`Answer::Progress`] and then exactly one other answer. Nothing stays running: the helper exits when
 //! its input ends, but never during a step. A step whose connection is lost continues, and its outcome can be requested by its id.
 
+#![deny(missing_docs)]
+
 mod observation;
 mod owner;
 mod package;

@@ -25,7 +25,6 @@ pub enum InterceptAction {
 /// A check of `/readyz` and `/livez`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// The name.
     pub name: &'static str,
     /// Whether it is part of `/livez` too.
     pub live: bool,
@@ -38,7 +37,6 @@ pub struct HealthCheck {
 pub struct Removal {
     /// Its group; empty for the core.
     pub group: String,
-    /// Its version.
     pub version: String,
     /// The plural of the resource.
     pub resource: String,

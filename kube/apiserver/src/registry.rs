@@ -75,15 +75,11 @@ pub struct Resource {
     pub group: Arc<str>,
     /// The API version.
     pub version: Arc<str>,
-    /// The kind.
     pub kind: Arc<str>,
-    /// The kind of a list.
     pub list_kind: Arc<str>,
     /// The plural, as in paths.
     pub plural: Arc<str>,
-    /// The singular.
     pub singular: Arc<str>,
-    /// Short names.
     pub short_names: Vec<Arc<str>>,
     /// Categories, such as `all`.
     pub categories: Vec<Arc<str>>,
@@ -91,7 +87,6 @@ pub struct Resource {
     pub namespaced: bool,
     /// The verbs of the main resource.
     pub verbs: Vec<&'static str>,
-    /// Subresources.
     pub subresources: Vec<Subresource>,
     /// The name of the resource in the store; versions and aliases of a resource share it.
     pub storage: Arc<str>,

@@ -38,7 +38,6 @@ impl Query {
         self.optional_flag(key).unwrap_or(false)
     }
 
-    /// An optional flag.
     pub fn optional_flag(&self, key: &str) -> Option<bool> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| !matches!(v.to_ascii_lowercase().as_str(), "false" | "0"))
     }

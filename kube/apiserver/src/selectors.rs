@@ -431,9 +431,7 @@ fn unescape(text: &str) -> Result<String, String> {
 /// Both selectors of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Selectors {
-    /// By labels.
     pub labels: LabelSelector,
-    /// By fields.
     pub fields: FieldSelector,
 }
 

@@ -131,7 +131,6 @@ pub enum StartError {
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}; choose another address or stop what uses it")]
     Listen {
-        /// The address.
         address: SocketAddr,
         /// The error of the system.
         source: std::io::Error,
@@ -145,7 +144,6 @@ pub enum StartError {
     /// A setting is invalid.
     #[error("config field {field}: {message}")]
     Config {
-        /// The field.
         field: &'static str,
         /// What is wrong with it.
         message: String,

@@ -73,7 +73,6 @@ const FIRST_REQUEST: Duration = Duration::from_secs(1);
 pub struct Serving {
     /// The server's certificate, with the intermediates up to its authority.
     pub cert_pem: String,
-    /// Its key.
     pub key_pem: String,
     /// The authorities whose client certificates are trusted: one or more certificates.
     pub client_ca_pem: String,

@@ -196,7 +196,6 @@ pub enum NameRule {
     Label,
     /// A DNS-1035 label.
     Label1035,
-    /// A path segment.
     PathSegment,
     /// A DNS-1123 subdomain of at most 52 bytes: a cron job, whose jobs get a suffix.
     CronJob,

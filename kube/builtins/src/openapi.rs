@@ -33,7 +33,6 @@ pub struct SubresourceDoc<'a> {
     pub gvk: (&'a str, &'a str, &'a str),
     /// The OpenAPI name of its type; none for the parent's.
     pub type_name: Option<&'a str>,
-    /// Its verbs.
     pub verbs: Vec<&'a str>,
 }
 
@@ -44,9 +43,7 @@ pub struct ResourceDoc<'a> {
     pub group: &'a str,
     /// API version.
     pub version: &'a str,
-    /// The kind.
     pub kind: &'a str,
-    /// The kind of its lists.
     pub list_kind: &'a str,
     /// The plural, as in paths.
     pub plural: &'a str,
@@ -56,7 +53,6 @@ pub struct ResourceDoc<'a> {
     pub verbs: Vec<&'a str>,
     /// Whether deleting one answers with the deleted object instead of a `Status`.
     pub returns_deleted: bool,
-    /// Its subresources.
     pub subresources: Vec<SubresourceDoc<'a>>,
     /// Its objects.
     pub definition: Definition<'a>,

@@ -27,7 +27,6 @@ pub struct Subresource {
     pub kind: &'static str,
     /// The OpenAPI type of its object.
     pub type_name: &'static str,
-    /// Its verbs.
     pub verbs: &'static [&'static str],
 }
 

@@ -213,7 +213,6 @@ fn prefix_bits(address: IpAddr, length: u8) -> (u128, bool) {
     (bits & mask, bits & !mask != 0)
 }
 
-/// The errors of a CIDR.
 fn cidr_errors(value: &str, path: &str) -> Vec<FieldError> {
     let Some((address, length)) = parse_cidr(value) else {
         let told = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";

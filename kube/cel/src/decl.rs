@@ -50,7 +50,6 @@ pub enum DeclKind {
     Int,
     /// A number.
     Double,
-    /// A string.
     String,
     /// A base64 string.
     Bytes,
@@ -58,7 +57,6 @@ pub enum DeclKind {
     Timestamp,
     /// A `duration` string.
     Duration,
-    /// A list.
     List(Arc<Decl>, ListType),
     /// An object with arbitrary keys.
     Map(Arc<Decl>),
@@ -78,7 +76,6 @@ pub struct ObjectDecl {
 /// One property.
 #[derive(Debug, PartialEq)]
 pub struct FieldDecl {
-    /// The name in JSON.
     pub json_name: String,
     /// What it holds.
     pub decl: Arc<Decl>,

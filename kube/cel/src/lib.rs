@@ -199,7 +199,6 @@ impl Program {
         self.plan.checked.uses.contains(variable)
     }
 
-    /// The type of the result.
     pub fn result_type(&self) -> &Type {
         &self.plan.checked.types[self.plan.expr.id]
     }

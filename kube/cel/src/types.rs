@@ -30,13 +30,10 @@ pub enum Type {
     Timestamp,
     /// Spans of time.
     Duration,
-    /// Lists.
     List(Arc<Type>),
-    /// Maps.
     Map(Arc<Type>, Arc<Type>),
     /// A value that may be absent.
     Optional(Arc<Type>),
-    /// The type of a type.
     Type(Arc<Type>),
     /// An object with declared fields.
     Object(Arc<Decl>),
@@ -50,7 +47,6 @@ pub enum Type {
 
 /// A quantity, as in resource requests.
 pub(crate) const QUANTITY: &str = "kubernetes.Quantity";
-/// A URL.
 pub(crate) const URL: &str = "kubernetes.URL";
 /// A semantic version.
 pub(crate) const SEMVER: &str = "kubernetes.Semver";

@@ -36,7 +36,6 @@ pub enum Type {
     Object,
     /// A JSON array.
     Array,
-    /// A string.
     String,
     /// A number without a fraction.
     Integer,

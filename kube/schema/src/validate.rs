@@ -77,7 +77,6 @@ fn report(outcome: Outcome, path: &str) -> Vec<FieldError> {
 /// An old value that belongs to a new one, with the schema of both.
 #[derive(Clone, Copy, Debug)]
 pub struct Correlation<'a> {
-    /// The schema.
     pub schema: &'a Schema,
     /// The value as it is to be.
     pub new: &'a Value,

@@ -6,7 +6,6 @@ use crate::{Ctx, eventually};
 /// A custom resource of a case's own: kind `Widget`, in a group that no other case has.
 #[derive(Clone, Debug)]
 pub struct Crd {
-    /// The group.
     pub group: String,
     /// The definition, as it is sent.
     pub body: Value,

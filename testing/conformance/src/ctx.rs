@@ -113,7 +113,6 @@ impl Ctx {
         Call { ctx: self, method, path: path.into(), headers: Vec::new(), body: Vec::new() }
     }
 
-    /// GET.
     pub async fn get(&self, path: impl Into<String>) -> Result<Reply> {
         self.call(Method::GET, path).send().await
     }
@@ -128,7 +127,6 @@ impl Ctx {
         self.call(Method::PUT, path).json(body).send().await
     }
 
-    /// PATCH.
     pub async fn patch(&self, path: impl Into<String>, kind: PatchType, body: &Value) -> Result<Reply> {
         let call = self.call(Method::PATCH, path).header("content-type", kind.content_type());
         call.body(body.to_string()).send().await

@@ -10,7 +10,6 @@ pub struct Reply {
     pub request: String,
     /// The HTTP status.
     pub status: u16,
-    /// The headers.
     pub headers: HeaderMap,
     /// The body as it came.
     pub bytes: Bytes,

@@ -15,7 +15,6 @@ pub struct Outcome {
 /// A case and how it went on each server.
 #[derive(Clone)]
 pub struct Row {
-    /// The case.
     pub case: Case,
     /// In the order of the report's servers; `None` when it did not run.
     pub outcomes: Vec<Option<Outcome>>,

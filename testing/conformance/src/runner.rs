@@ -21,7 +21,6 @@ thread_local! {
 /// The selected cases and servers.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The servers.
     pub servers: Vec<ServerKind>,
     /// Only cases whose area or name holds one of these; all when empty.
     pub filters: Vec<String>,

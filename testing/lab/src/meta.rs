@@ -176,7 +176,6 @@ impl Meta {
         self.site.plane.kubeconfig_path()
     }
 
-    /// The node.
     pub fn node(&self) -> &Host {
         &self.node
     }

@@ -29,7 +29,6 @@ impl Deliveries {
         outside.join("delivered")
     }
 
-    /// A parcel.
     pub fn parcel(name: &str, contents: &str) -> ConfigMap {
         let parcel = json!({ "metadata": { "name": name, "labels": { "courier": "parcel" } }, "data": { "contents": contents } });
         serde_json::from_value(parcel).expect("it is a ConfigMap")

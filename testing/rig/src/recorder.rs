@@ -17,7 +17,6 @@ use crate::layer::{CallResult, Layer, forward, wrap};
 /// One call and its result.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// The call.
     pub call: Call,
     /// The time of the call.
     pub at: Instant,

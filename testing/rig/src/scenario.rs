@@ -67,7 +67,6 @@ pub enum Disturbance {
     Crash(usize, Side),
     /// Seeded faults, and an outage of the API server, some time after the start.
     Faults {
-        /// The seed.
         seed: u64,
         /// The rates of the faults.
         rates: FaultRates,
@@ -81,7 +80,6 @@ pub enum Disturbance {
 pub struct RunResult {
     /// The final state.
     pub end: Value,
-    /// The side effects.
     pub side_effects: Vec<String>,
 }
 

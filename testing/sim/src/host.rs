@@ -197,7 +197,6 @@ impl SimHost {
         self.behavior().refuses_login
     }
 
-    /// Sets the behavior of the helper.
     pub fn set_helper_behavior(&self, helper_behavior: HelperBehavior) {
         self.behavior().helper_behavior = helper_behavior;
     }

@@ -153,7 +153,6 @@ struct KubeletManager {
     pods: pods::Pods,
 }
 
-/// The result of a sync.
 struct SyncResult {
     host: SimHost,
     known: KubeletState,

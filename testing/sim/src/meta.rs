@@ -78,7 +78,6 @@ pub struct MetaConfig {
     pub refresh: Duration,
     /// The first backoff before a container is restarted again; doubles up to `longest_backoff`.
     pub backoff: Duration,
-    /// The longest backoff.
     pub longest_backoff: Duration,
     /// The time without a heartbeat after which a node counts as lost.
     pub node_grace: Duration,

@@ -31,7 +31,6 @@ pub(super) struct Record {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Earlier {
-    /// Its version.
     pub version: String,
     /// Whether it was held.
     #[serde(default)]

@@ -168,7 +168,6 @@ pub fn source(server: &PackageServer, path: &str, file: &Path) -> Result<Source>
     Ok(Source { urls: vec![published.url.clone()], inline: None, sha256: published.sha256.clone() })
 }
 
-/// A package.
 pub fn package(component: &str, version: &str, method: Method) -> Package {
     Package {
         component: component.to_owned(),

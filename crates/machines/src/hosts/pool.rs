@@ -132,7 +132,6 @@ fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
     }
 }
 
-/// The result of a visit.
 pub(super) enum VisitResult {
     /// The host answered.
     Answer(Answer),

@@ -34,7 +34,6 @@ pub enum JoinError {
     NoValue {
         /// The ConfigMap's namespace.
         namespace: String,
-        /// The key.
         key: &'static str,
         /// The expected content of the key.
         what: &'static str,

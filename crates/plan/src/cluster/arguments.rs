@@ -8,11 +8,9 @@ use super::upgrade_path::VersionNode;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{component} of Kubernetes {minor} has no argument --{name}: remove it from {place}")]
 pub struct UnknownArgument {
-    /// The component.
     pub component: ControlPlaneComponent,
     /// The argument, without dashes.
     pub name: String,
-    /// The minor.
     pub minor: String,
     /// The field that sets the argument.
     pub place: String,

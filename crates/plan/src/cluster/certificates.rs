@@ -186,7 +186,6 @@ pub struct ExistingCertificate {
     pub not_before: Timestamp,
     /// Expiry.
     pub not_after: Timestamp,
-    /// DNS names.
     pub dns_names: Vec<String>,
     /// IP addresses.
     pub ips: Vec<IpAddr>,

@@ -67,7 +67,6 @@ pub struct PlannedVersion {
 pub struct RefusedStep {
     /// Reason in CamelCase.
     pub reason: &'static str,
-    /// Message.
     pub message: String,
 }
 
@@ -75,7 +74,6 @@ pub struct RefusedStep {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StagePlan {
-    /// The component.
     pub component: ControlPlaneComponent,
     /// Present version of the component, if it exists.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -108,7 +108,6 @@ enum DecisionScope {
     Keys,
     /// Only keys and certificates: pods whose Secrets are missing would wait, and the kubelet's backoff delays their start after the Secrets exist.
     Certificates,
-    /// Everything.
     Everything,
 }
 

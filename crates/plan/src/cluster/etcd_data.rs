@@ -19,7 +19,6 @@ use super::restore;
 /// An etcd that opened the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DataEtcd<'a> {
-    /// Its version.
     pub version: &'a str,
     /// The package version of the etcd, if that is known.
     pub package: Option<&'a str>,

@@ -98,7 +98,6 @@ pub struct ObjectRef {
     /// Namespace; `None` for cluster-scoped kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Name.
     pub name: String,
 }
 

@@ -55,7 +55,6 @@ pub struct HealSteps {
 /// A replica to add to or remove from the endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServingChange {
-    /// The replica.
     pub replica: Replica,
     /// Whether the replica serves clients.
     pub serves: bool,

@@ -38,7 +38,6 @@ impl Names {
 /// A key of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
-    /// An authority.
     Authority(Authority),
     /// The key that signs service-account tokens.
     ServiceAccount,

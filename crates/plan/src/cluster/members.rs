@@ -29,7 +29,6 @@ pub struct Member {
     pub id: String,
     /// Name; empty until the member has started for the first time.
     pub name: String,
-    /// Peer URLs.
     pub peer_urls: Vec<String>,
     /// Whether the member is a learner without a vote.
     pub learner: bool,
@@ -53,7 +52,6 @@ pub struct MemberAnswer {
 /// Member list and the status of each member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberList {
-    /// All members.
     pub members: Vec<Member>,
     /// Status of the members that answered.
     pub answered: Vec<MemberAnswer>,
@@ -71,9 +69,7 @@ pub struct MemberQueryResult {
 /// The volume claim of a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeClaim {
-    /// Its name.
     pub name: String,
-    /// Its uid.
     pub uid: String,
     /// Its resourceVersion.
     pub version: String,
@@ -119,7 +115,6 @@ pub enum MemberAction {
     DeleteVolume {
         /// Name of the member.
         member: String,
-        /// The claim.
         claim: VolumeClaim,
     },
 }
@@ -279,7 +274,6 @@ pub enum NextMemberStep {
     Act(MemberAction),
     /// Delete this pod: its StatefulSet recreates it with a new volume.
     Recreate(Replica),
-    /// Query the members.
     QueryMembers,
     /// The change in progress waits for this reason.
     Wait(String),

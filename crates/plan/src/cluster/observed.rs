@@ -163,9 +163,7 @@ pub struct Workload {
 /// One pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replica {
-    /// Its name.
     pub name: String,
-    /// Its uid.
     pub uid: String,
     /// Its resourceVersion.
     pub version: String,

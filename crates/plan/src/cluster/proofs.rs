@@ -18,9 +18,7 @@ const PROOF_LASTS: Duration = Duration::from_secs(3 * 3600);
 /// A pod to prove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProofTarget {
-    /// Its name.
     pub name: String,
-    /// Its uid.
     pub uid: String,
     /// Address of the pod.
     pub ip: String,

@@ -22,9 +22,7 @@ const BATCH: usize = 50;
 /// An object of a business cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedObject {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// Its uid: another object of that name is not deleted in its place.
     pub uid: String,
@@ -117,7 +115,6 @@ pub struct ReleaseBatch {
     /// Disruption budgets, which are deleted first: pods of the last machine cannot run elsewhere, so a budget could block the drain of the machine
     /// for ever.
     pub budgets: Vec<ListedObject>,
-    /// Machines.
     pub machines: Vec<ListedObject>,
 }
 

@@ -25,7 +25,6 @@ const EXPIRY_WARNING: SignedDuration = SignedDuration::from_hours(180 * 24);
 /// Contents of an authority's Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedAuthority {
-    /// The authority.
     pub authority: Authority,
     /// Whether the Secret holds a next authority, which does not sign yet.
     pub next: bool,

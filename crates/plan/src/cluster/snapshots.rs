@@ -81,7 +81,6 @@ impl SnapshotPodJob {
 pub struct SnapshotPod {
     /// Its name.
     pub pod: String,
-    /// Its uid.
     pub uid: String,
     /// Its resourceVersion.
     pub version: String,

@@ -13,7 +13,6 @@ use super::{etcd_data, restore, snapshots};
 /// The package version that a cluster has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CurrentVersion<'a> {
-    /// Name.
     pub name: &'a str,
     /// Spec; `None` if the package version no longer exists, or exists with another minor of Kubernetes than the cluster has.
     pub spec: Option<&'a ClusterPackageVersionSpec>,

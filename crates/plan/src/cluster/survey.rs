@@ -36,7 +36,6 @@ pub struct Survey {
 pub struct RemovedApi {
     /// Group; empty for the core group.
     pub group: String,
-    /// Version.
     pub version: String,
     /// Resource, in the plural.
     pub resource: String,

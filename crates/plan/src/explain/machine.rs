@@ -38,7 +38,6 @@ pub struct Schedulability<'a, 'b> {
     pub copies: &'b CopiedConditions<'a>,
     /// What the gates come to.
     pub judgement: &'b GateVerdict<'a>,
-    /// The decision.
     pub decision: &'b Decision,
 }
 

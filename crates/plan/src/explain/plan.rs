@@ -24,7 +24,6 @@ pub struct Plan {
     pub api_version: String,
     /// `Plan`.
     pub kind: &'static str,
-    /// The object.
     pub object: Subject,
     /// Whether `spec.paused` prevents all of it.
     pub paused: bool,
@@ -103,7 +102,6 @@ pub struct MachineDetails {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Deviation {
-    /// The component.
     pub component: String,
     /// The difference.
     pub message: String,

@@ -86,7 +86,6 @@ pub enum Part {
     Replica {
         /// Name of its pod.
         name: String,
-        /// The component.
         component: String,
         /// The version that it runs.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,7 +99,6 @@ pub enum Part {
         #[serde(skip_serializing_if = "String::is_empty")]
         message: String,
     },
-    /// An extension.
     Extension {
         /// Name of the extension.
         name: String,
@@ -116,7 +114,6 @@ pub enum Part {
         /// Number of machines.
         machines: usize,
     },
-    /// A machine.
     Machine {
         /// Name of the machine.
         name: String,

@@ -5,7 +5,6 @@
 pub struct ShippedPackage {
     /// Its name: the component, or the method that it is an example of.
     pub name: &'static str,
-    /// The component.
     pub component: &'static str,
     /// Whether it is only an example of a method, and no component of a node.
     pub example: bool,

@@ -84,7 +84,6 @@ pub enum GateResult<'a> {
 pub struct CheckedGate<'a> {
     /// The ReadinessGates object that has the gate.
     pub object: &'a str,
-    /// The gate.
     pub gate: &'a Gate,
     /// The condition that was found.
     pub found: GateResult<'a>,

@@ -26,7 +26,6 @@ pub enum NetState {
     InService,
     /// Open, and a gate fails, tolerated or not.
     Failing,
-    /// Closed.
     Closed {
         /// Since when.
         since: Timestamp,

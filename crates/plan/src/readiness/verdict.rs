@@ -49,9 +49,7 @@ pub struct ManualChange<'a> {
 /// A taint that is neither ours nor declared and keeps pods away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignTaint<'a> {
-    /// Its key.
     pub key: &'a str,
-    /// Its effect.
     pub effect: TaintEffect,
 }
 

@@ -14,7 +14,6 @@ pub struct GatesView {
     pub uid: Box<str>,
     /// Its resourceVersion.
     pub version: Box<str>,
-    /// Its generation.
     pub generation: i64,
     /// Creation time.
     pub created: Timestamp,
@@ -22,9 +21,7 @@ pub struct GatesView {
     pub changed: Timestamp,
     /// The parsed selector.
     pub selector: Result<Selector, InvalidSelector>,
-    /// Its spec.
     pub spec: ReadinessGatesSpec,
-    /// Its status.
     pub status: ReadinessGatesStatus,
 }
 

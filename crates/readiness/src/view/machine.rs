@@ -16,7 +16,6 @@ pub struct MachineView {
     pub uid: Box<str>,
     /// Its resourceVersion.
     pub version: Box<str>,
-    /// Its generation.
     pub generation: i64,
     /// Creation time.
     pub created: Timestamp,
@@ -34,7 +33,6 @@ pub struct MachineView {
     pub taints: Box<[(Arc<str>, TaintEffect)]>,
     /// When it was first ready, and with which Node.
     pub bootstrapped: Option<Bootstrapped>,
-    /// Its conditions.
     pub conditions: Box<[ConditionView]>,
 }
 

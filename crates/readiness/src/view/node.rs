@@ -28,7 +28,6 @@ pub struct NodeView {
     pub cordoned_by: Option<LastWriter>,
     /// Last writer of its taints other than this operator.
     pub tainted_by: Option<LastWriter>,
-    /// Its conditions.
     pub conditions: Box<[ConditionView]>,
 }
 
@@ -44,7 +43,6 @@ pub struct LastWriter {
 /// The cached fields of a taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaintView<'a> {
-    /// Its key.
     pub key: &'a str,
     /// Its effect; none if the effect is unknown.
     pub effect: Option<TaintEffect>,

@@ -63,7 +63,6 @@ pub(crate) enum RequestError {
     Ended,
     /// The timeout of that length is over.
     TimedOut(Duration),
-    /// The answer is invalid.
     InvalidAnswer(String),
 }
 

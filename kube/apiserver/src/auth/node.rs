@@ -32,7 +32,6 @@ pub fn node_of(user: &User) -> Option<&str> {
 pub trait Graph {
     /// The pods that are bound to a node.
     fn pods_on(&self, node: &str) -> Vec<Value>;
-    /// A pod.
     fn pod(&self, namespace: &str, name: &str) -> Option<Value>;
     /// A claim of storage.
     fn claim(&self, namespace: &str, name: &str) -> Option<Value>;

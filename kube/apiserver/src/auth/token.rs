@@ -73,7 +73,6 @@ impl PublicKey {
 pub struct Grant {
     /// The service account's namespace.
     pub namespace: String,
-    /// The service account.
     pub service_account: Bound,
     /// The audiences of the token.
     pub audiences: Vec<String>,
@@ -111,7 +110,6 @@ impl Bound {
 /// A signed token.
 #[derive(Clone, Debug)]
 pub struct Issued {
-    /// The token.
     pub token: String,
 }
 

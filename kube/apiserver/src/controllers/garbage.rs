@@ -72,7 +72,6 @@ enum Trigger {
     Asked,
 }
 
-/// The state of an owner.
 enum OwnerState {
     Lives,
     Gone,

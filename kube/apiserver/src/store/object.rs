@@ -12,7 +12,6 @@ use serde_json::Value;
 pub struct Key {
     /// The namespace, or the empty string.
     pub namespace: Arc<str>,
-    /// The name.
     pub name: Arc<str>,
 }
 

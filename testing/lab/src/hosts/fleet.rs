@@ -19,7 +19,6 @@ pub struct HostDescription {
     pub name: String,
     /// The address of the host.
     pub address: String,
-    /// The host key.
     pub host_key: String,
     /// The number of the host in the site; the addresses of its pods follow from it.
     pub number: u8,

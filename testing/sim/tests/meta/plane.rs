@@ -57,7 +57,6 @@ impl Plane {
         world.apply::<Secret>(json!({ "metadata": { "name": name }, "stringData": data })).await;
     }
 
-    /// All Secrets.
     pub async fn secrets(&self, world: &MetaEnv) {
         let (ca, etcd_ca) = (&self.ca, &self.etcd_ca);
         let ca_pair = PemPair { cert_pem: ca.cert_pem().to_owned(), key_pem: ca.key_pem() };

@@ -30,7 +30,6 @@ const RECHECK_AFTER: Duration = Duration::from_secs(3);
 /// Work in the business cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExtensionWork {
-    /// The extension.
     pub extension: String,
     /// Digest of the rendered extension; empty for one that is removed.
     pub digest: String,
@@ -47,7 +46,6 @@ pub struct ExtensionWork {
 /// Objects that an Operation deletes from the business cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removal {
-    /// The extension.
     pub extension: String,
     /// The objects to delete.
     pub objects: Vec<OrphanedObject>,
