@@ -470,12 +470,12 @@ pub struct Restoring {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub package_version: Option<String>,
-    /// Kubernetes version of that package version when the control plane was stopped. If the package version is recreated with an older minor, the restore
+    /// Kubernetes version of that package version when the control plane was stopped. If the package version is recreated with another minor, the restore
     /// waits until it has its old content again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub kubernetes: Option<String>,
-    /// etcd version of that package version when the control plane was stopped. If the package version is recreated with an older minor, the restore waits
+    /// etcd version of that package version when the control plane was stopped. If the package version is recreated with another minor, the restore waits
     /// until it has its old content again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]

@@ -48,7 +48,7 @@ pub(super) struct Components {
 pub(super) fn components(seen: &Observed, step: &VersionStep<'_>, now: Timestamp) -> Components {
     let mut all = Components::default();
     let Some(to) = step.package() else {
-        let why = restore::outdated(seen).unwrap_or_else(|| package_missing_message(step.name));
+        let why = restore::recreated(seen).unwrap_or_else(|| package_missing_message(step.name));
         all.waiting.push((ControlPlaneComponent::Apiserver, why));
         return all;
     };

@@ -122,41 +122,41 @@ pub(super) fn takes_over(seen: &Observed) -> bool {
 /// The package version with which components start while a restore replaces the data, and its spec if it exists: the version that the cluster
 /// referred to when the components were stopped, or the present one if it has the same minors of Kubernetes and etcd: the present one may fix what
 /// does not start. Any other version was not checked against the snapshot and the kubelets, and may not be able to read the data written since. A
-/// package version that was recreated with an older minor counts as missing, see [`outdated`].
+/// package version that was recreated with another minor counts as missing, see [`recreated`].
 pub(super) fn package(seen: &Observed) -> Option<(&str, Option<&ClusterPackageVersionSpec>)> {
     let restoring = seen.status.restoring.as_ref().filter(|_| replaces(seen))?;
     let target = seen.target();
     let name = restoring.package_version.as_deref().unwrap_or(target.0);
     let stopped_for = if name == target.0 { Some(target.1) } else { seen.package(name) };
     let to = VersionNode::of(target.0, target.1);
-    let corrects = stopped_for.is_some_and(|spec| {
-        let kubernetes = restoring.kubernetes.as_deref().unwrap_or(&spec.kubernetes);
-        let etcd = restoring.etcd.as_deref().unwrap_or(spec.version_of(ControlPlaneComponent::Etcd));
+    let kubernetes = restoring.kubernetes.as_deref().or(stopped_for.map(|spec| &*spec.kubernetes));
+    let etcd = restoring.etcd.as_deref().or(stopped_for.map(|spec| spec.version_of(ControlPlaneComponent::Etcd)));
+    let corrects = kubernetes.zip(etcd).is_some_and(|(kubernetes, etcd)| {
         VersionNode::gone(name, kubernetes).minor() == to.minor() && etcd_data::has_minor(target.1, etcd)
     });
     if name != target.0 && corrects {
         return Some((target.0, Some(target.1)));
     }
-    Some((name, stopped_for.filter(|spec| older(restoring, spec).is_none())))
+    Some((name, stopped_for.filter(|spec| other_minors(restoring, spec).is_none())))
 }
 
-/// Why the package version that the components were stopped for is not used: it was recreated with an older minor. The snapshot and the kubelets were
+/// Why the package version that the components were stopped for is not used: it was recreated with another minor. The snapshot and the kubelets were
 /// checked against the recorded minors, and from Starting on etcd and API servers of these minors may have written data.
-pub(super) fn outdated(seen: &Observed) -> Option<String> {
+pub(super) fn recreated(seen: &Observed) -> Option<String> {
     let restoring = seen.status.restoring.as_ref().filter(|_| replaces(seen))?;
     let (name, target) = (restoring.package_version.as_deref()?, seen.target());
-    let older = older(restoring, if name == target.0 { target.1 } else { seen.package(name)? })?;
+    let other = other_minors(restoring, if name == target.0 { target.1 } else { seen.package(name)? })?;
     Some(format!(
-        "ClusterPackageVersion {name} was recreated with {older} while a snapshot is restored with it: recreate it with its old content, or set spec.packageVersion to one that has the earlier minors"
+        "ClusterPackageVersion {name} was recreated with {other} while a snapshot is restored with it: recreate it with its old content, or set spec.packageVersion to one that has the earlier minors"
     ))
 }
 
-/// Versions of the package version with an older minor than the recorded one.
-fn older(restoring: &Restoring, spec: &ClusterPackageVersionSpec) -> Option<String> {
-    let is_older = |has: &str, had: &str| etcd_data::minor(has) < etcd_data::minor(had);
-    let kubernetes = restoring.kubernetes.as_deref().filter(|had| is_older(&spec.kubernetes, had));
+/// Versions of the package version with another minor than the recorded one.
+fn other_minors(restoring: &Restoring, spec: &ClusterPackageVersionSpec) -> Option<String> {
+    let differs = |had: &&str| etcd_data::minor(&spec.kubernetes) != etcd_data::minor(had);
+    let kubernetes = restoring.kubernetes.as_deref().filter(differs);
     let kubernetes = kubernetes.map(|had| format!("Kubernetes {} instead of {had}", spec.kubernetes));
-    let etcd = restoring.etcd.as_deref().filter(|had| etcd_data::needs_newer(spec, had).is_some());
+    let etcd = restoring.etcd.as_deref().filter(|had| !etcd_data::has_minor(spec, had));
     let has = spec.version_of(ControlPlaneComponent::Etcd);
     let etcd = etcd.map(|had| format!("etcd {has} instead of {had}"));
     let all: Vec<_> = kubernetes.into_iter().chain(etcd).collect();

@@ -102,7 +102,7 @@ pub(super) fn step<'a>(seen: &'a Observed, now: Timestamp) -> VersionStep<'a> {
                 "the change to {target} waits for the restore, which starts the control plane with {name}; to restore with {target} instead, also set spec.restore to another snapshot"
             )
         };
-        let outdated = restore::outdated(seen).filter(|_| spec.is_none());
+        let outdated = restore::recreated(seen).filter(|_| spec.is_none());
         let outdated = outdated.map(|why| (names::reasons::PACKAGE_VERSION_NOT_FOUND, why));
         let refused = outdated.or_else(|| (name != target.0).then(|| (names::reasons::RESTORING, why())));
         return VersionStep { name, spec, emulates, refused };

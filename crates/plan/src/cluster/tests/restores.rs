@@ -585,16 +585,18 @@ fn a_package_version_of_the_same_minors_corrects_a_restore_that_does_not_start()
 }
 
 #[test]
-fn a_package_version_that_is_recreated_with_an_older_minor_does_not_continue_a_restore() {
+fn a_package_version_that_is_recreated_with_another_minor_does_not_continue_a_restore() {
     use RestoreStage::{Restoring, Starting, Stopping};
     let with =
         |kubernetes: &str, etcd: &str| ClusterPackageVersionSpec::of_images("registry.example", kubernetes, etcd);
-    let older = [
+    let others = [
         ("1.36.4", "3.6.16", "Kubernetes 1.36.4 instead of 1.37.1"),
+        ("1.38.0", "3.6.16", "Kubernetes 1.38.0 instead of 1.37.1"),
         ("1.37.1", "3.5.9", "etcd 3.5.9 instead of 3.6.16"),
+        ("1.37.1", "3.7.0", "etcd 3.7.0 instead of 3.6.16"),
     ];
     for (stage, (kubernetes, etcd, part)) in
-        [Stopping, Restoring, Starting].into_iter().flat_map(|stage| older.map(|one| (stage, one)))
+        [Stopping, Restoring, Starting].into_iter().flat_map(|stage| others.map(|one| (stage, one)))
     {
         let mut world = TestCluster::past_the_soak();
         world.restore("good");
@@ -621,6 +623,20 @@ fn a_package_version_that_is_recreated_with_an_older_minor_does_not_continue_a_r
         }
         world.restored();
         assert_eq!(world.status.package_version.as_ref(), Some(&world.spec.package_version), "{stage:?}");
+    }
+}
+
+#[test]
+fn a_restore_continues_with_a_corrected_package_version_after_its_own_was_deleted() {
+    for stage in [RestoreStage::Stopping, RestoreStage::Restoring, RestoreStage::Starting] {
+        let mut world = TestCluster::past_the_soak();
+        world.restore("good");
+        world.reach(stage);
+        let deleted = world.packages.remove("v1.37").unwrap();
+        world.packages.insert("v1.37-corrected".to_owned(), deleted);
+        world.spec.package_version = "v1.37-corrected".to_owned();
+        world.restored();
+        assert_eq!(world.status.package_version.as_deref(), Some("v1.37-corrected"), "{stage:?}");
     }
 }
 
