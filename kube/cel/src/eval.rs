@@ -59,7 +59,7 @@ pub(crate) struct Evaluator<'a> {
     limit: u64,
     copies: u64,
     /// The last pattern that was not a literal.
-    last_regex: Option<(String, Result<Regex, String>)>,
+    last_regex: Option<(String, u64, Result<Regex, String>)>,
 }
 
 impl<'a> Evaluator<'a> {
@@ -310,7 +310,7 @@ impl<'a> Evaluator<'a> {
                     None => {
                         // A pattern from the data is bounded before it is compiled.
                         self.charge(runtime_cost::call(func, overload, &values, &Val::Null))?;
-                        match self.regex(pattern)? {
+                        match self.regex(pattern, s.len())? {
                             Ok(re) => return functions::search(func, re, s, rest),
                             Err(why) if func == "matches" => return fail(why.as_str()),
                             Err(why) => return fail(format!("Illegal regex: {why}")),
@@ -340,16 +340,19 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Compiles a pattern that is not a literal. Its effort is a cost, which Kubernetes counts by the pattern's length only;
-    /// a pattern that is the same for each element of a list is compiled and paid once.
-    fn regex(&mut self, pattern: &str) -> Eval<&Result<Regex, String>> {
-        let compiled = match self.last_regex.take().filter(|(last, _)| last == pattern) {
+    /// a pattern that is the same for each element of a list is compiled and paid once. The search in a text of that many bytes costs more
+    /// with a pattern that is large when compiled.
+    fn regex(&mut self, pattern: &str, text: usize) -> Eval<&Result<Regex, String>> {
+        let compiled = match self.last_regex.take().filter(|(last, ..)| last == pattern) {
             Some(compiled) => compiled,
             None => {
-                self.charge(regexp::effort(pattern))?;
-                (pattern.to_owned(), regexp::compile(pattern))
+                let effort = regexp::effort(pattern);
+                self.charge(effort)?;
+                (pattern.to_owned(), effort, regexp::compile(pattern))
             }
         };
-        Ok(&self.last_regex.insert(compiled).1)
+        self.charge((text as u64 / 10).saturating_mul(compiled.1 / 100))?;
+        Ok(&self.last_regex.insert(compiled).2)
     }
 
     fn is_constant_list(&self, e: &Expr) -> bool {

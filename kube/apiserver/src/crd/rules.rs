@@ -412,7 +412,12 @@ impl RuleEvaluation {
         let program = match &compiled.program {
             Ok(program) => program,
             Err(why) => {
-                self.errors.push(FieldError::invalid(place, ty, format!("rule compile error: {why}")));
+                // A rule that was accepted may be refused by a later version of this server: finalizers can be removed nevertheless.
+                let error = FieldError::invalid(place, ty, format!("rule compile error: {why}"));
+                match ratchet.forgives() {
+                    true => self.forgiven.push(error.to_string()),
+                    false => self.errors.push(error),
+                }
                 return Ok(());
             }
         };

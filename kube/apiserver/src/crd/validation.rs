@@ -90,6 +90,20 @@ fn check_versions(crd: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>
     let (schema_shared, columns_shared) = (shared("schema"), shared("additionalPrinterColumns"));
     let (subresources_shared, selectable_shared) = (shared("subresources"), shared("selectableFields"));
     let effort = Cell::new(0);
+    // A schema that was accepted once stays valid: only a changed one is checked.
+    let unchanged = |version: &Value| {
+        let before = old.and_then(|old| versions(old).find(|before| before["name"] == version["name"]));
+        before.is_some_and(|before| before["schema"] == version["schema"] && has_status(before) == has_status(version))
+    };
+    if !all.iter().all(|version| unchanged(version)) {
+        // The others count beside it: each version is compiled again.
+        let compiled = if schema_shared { 1 } else { all.len() };
+        for version in all.iter().take(compiled).filter(|version| unchanged(version)) {
+            let schema = &version["schema"]["openAPIV3Schema"];
+            effort.set(effort.get() + structural::pattern_effort(schema));
+            rules::check(schema, "", &effort);
+        }
+    }
     let any_status = all.iter().any(|version| has_status(version));
     for (at, version) in all.iter().enumerate() {
         if version["schema"]["openAPIV3Schema"].is_null() {
@@ -108,7 +122,9 @@ fn check_versions(crd: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>
         let status = if schema_shared { any_status } else { has_status(version) };
         if !schema_shared || first {
             let path = if schema_shared { "spec.validation".to_owned() } else { format!("{place}.schema") };
-            check_schema(version, old, &format!("{path}.openAPIV3Schema"), status, &effort, errors);
+            if !unchanged(version) {
+                check_schema(version, &format!("{path}.openAPIV3Schema"), status, &effort, errors);
+            }
         }
         if !subresources_shared || first {
             let path =
@@ -174,24 +190,9 @@ fn has_status(version: &Value) -> bool {
 }
 
 /// `effort` is that of the patterns of all versions, as they are compiled here.
-fn check_schema(
-    version: &Value,
-    old: Option<&Value>,
-    path: &str,
-    status: bool,
-    effort: &Cell<u64>,
-    errors: &mut Vec<FieldError>,
-) {
+fn check_schema(version: &Value, path: &str, status: bool, effort: &Cell<u64>, errors: &mut Vec<FieldError>) {
     let schema = &version["schema"]["openAPIV3Schema"];
     if schema.is_null() {
-        return;
-    }
-    // A schema that was accepted once stays valid: only a changed one is checked.
-    let same_version = |old: &Value| versions(old).find(|v| v["name"] == version["name"]).cloned();
-    let before = old.and_then(same_version);
-    let unchanged = before
-        .is_some_and(|before| before["schema"] == version["schema"] && has_status(&before) == has_status(version));
-    if unchanged {
         return;
     }
     effort.set(effort.get() + structural::pattern_effort(schema));
@@ -537,6 +538,27 @@ mod tests {
         });
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with(&format!("spec.versions: {why}")), "{found:?}");
+        // A version that an update adds counts with those that stay.
+        let mut old = crd();
+        for n in 0..40 {
+            old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][format!("p{n}")] = text.clone();
+        }
+        assert_eq!(validate(&old, None), []);
+        let mut new = old.clone();
+        new["spec"]["names"]["shortNames"] = json!(["other"]);
+        assert_eq!(validate(&new, Some(&old)), []);
+        for same in [true, false] {
+            let mut new = old.clone();
+            let mut version = old["spec"]["versions"][0].clone();
+            (version["name"], version["storage"]) = ("v2".into(), false.into());
+            if !same {
+                version["schema"]["openAPIV3Schema"]["properties"]["q"] = json!({"type": "string"});
+            }
+            new["spec"]["versions"].as_array_mut().unwrap().push(version);
+            let found: Vec<_> = validate(&new, Some(&old)).iter().map(ToString::to_string).collect();
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains(why), "{found:?}");
+        }
     }
 
     #[test]

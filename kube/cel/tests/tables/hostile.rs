@@ -104,6 +104,9 @@ fn the_effort_to_compile_patterns_is_limited() {
     ] {
         assert_eq!(run(ordinary).as_deref(), Ok("true"), "{ordinary}");
     }
+    // So is the effort to search a long text with a large pattern, also one that was compiled before.
+    let error = run("lists.range(20000).map(i, 'a').join().matches('(?s).*a.{900}b.{900}' + self.u)").unwrap_err();
+    assert_eq!(error, "operation cancelled: actual cost limit exceeded");
 }
 
 #[test]
