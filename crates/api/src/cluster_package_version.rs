@@ -16,8 +16,8 @@ use crate::{ComponentPackage, ControlPlaneComponent, Span, cluster_text, text};
     printcolumn = r#"{"name": "Kubernetes", "type": "string", "jsonPath": ".spec.kubernetes"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
     printcolumn = r#"{"name": "Etcd", "type": "string", "jsonPath": ".spec.components.etcd.image", "priority": 1}"#,
-    printcolumn = r#"{"name": "Reachable from", "type": "string", "jsonPath": ".spec.upgradeFrom", "priority": 1}"#,
-    printcolumn = r#"{"name": "Back to", "type": "string", "jsonPath": ".spec.rollbackTo", "priority": 1}"#
+    printcolumn = r#"{"name": "Upgrade from", "type": "string", "jsonPath": ".spec.upgradeFrom", "priority": 1}"#,
+    printcolumn = r#"{"name": "Rollback to", "type": "string", "jsonPath": ".spec.rollbackTo", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self == oldSelf")

@@ -126,7 +126,7 @@ pub fn refused() -> Vec<(Value, &'static str, &'static str)> {
         (cluster(json!({"replicas": 0})), "spec.replicas", "greater than or equal to 1"),
         (cluster(json!({"replicas": 10})), "spec.replicas", "less than or equal to 9"),
         // Components
-        (component("apiserver", json!({"args": {"etcd-servers": "a"}})), api_args, "objects are kept"),
+        (component("apiserver", json!({"args": {"etcd-servers": "a"}})), api_args, "etcd-servers: "),
         (component("apiserver", json!({"args": {"max-inflight": "1"}})), api_args, "max-inflight: kube-apiserver has no such argument"),
         (component("apiserver", json!({"args": {"profiling": "no"}})), api_args, "profiling: must be \"true\" or \"false\""),
         (component("etcd", json!({"args": {"data-dir": "/a"}})), "spec.components.etcd.args", "spec.datastore.etcd.storage"),

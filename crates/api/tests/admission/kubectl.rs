@@ -79,7 +79,7 @@ fn commands(kubectl: &Kubectl) -> Vec<String> {
 
     for (patch, part) in [
         (r#"{"spec":{"network":{"pods":"10.245.0.0/16"}}}"#, "networks wanted"),
-        (r#"{"spec":{"components":{"apiserver":{"args":{"etcd-servers":"a"}}}}}"#, "objects are kept"),
+        (r#"{"spec":{"components":{"apiserver":{"args":{"etcd-servers":"a"}}}}}"#, "etcd-servers: "),
         (
             r#"{"spec":{"components":{"apiserver":{"args":{"max-inflight":"1"}}}}}"#,
             "max-inflight: kube-apiserver has no such argument",

@@ -116,7 +116,7 @@ async fn tables(server: &Server) {
 
     let gates = object("ReadinessGates", "shown", json!({"selector": {}, "conditions": [{"type": "A"}]}));
     let status = json!({
-        "machines": 9, "schedulable": 5, "closed": 3, "held": 1,
+        "machines": 9, "schedulable": 5, "closed": 3, "keptOpen": 1,
         "conditions": [condition("Accepted", "True", "Accepted", ""), condition("SafetyNetActive", "True", "TooMany", "1 of 4 is kept open")],
     });
     make(server, gates, status).await;
@@ -127,7 +127,7 @@ async fn tables(server: &Server) {
             ("Machines", json!(9)),
             ("Schedulable", json!(5)),
             ("Closed", json!(3)),
-            ("Held", json!(1)),
+            ("Kept open", json!(1)),
             ("Safety net", json!("True")),
             ("+Accepted", json!("True")),
             ("+Message", json!("1 of 4 is kept open")),
@@ -219,8 +219,8 @@ async fn tables_of_clusters(server: &Server) {
             ("Name", json!("shown")),
             ("Kubernetes", json!("1.36.4")),
             ("+Etcd", json!("registry.example/etcd:v3.6.16")),
-            ("+Reachable from", json!("[\"1.36\"]")),
-            ("+Back to", Value::Null),
+            ("+Upgrade from", json!("[\"1.36\"]")),
+            ("+Rollback to", Value::Null),
         ]
     );
 }

@@ -256,7 +256,7 @@ async fn the_definitions_stay_while_another_installation_needs_them() {
     assert!(gone.contains("CustomResourceDefinitions kept") && gone.contains("blue-system"), "{gone}");
     blue.get("host-1").await.expect("the other's machine is there");
     let error = place.run(&["uninstall", "--namespace", "blue-system", "--fleet-namespace", "blue"]).await.refused();
-    assert!(error.contains(" 1 machine") && error.contains("kubectl -n blue "), "{error}");
+    assert!(error.contains("kubectl -n blue delete machines.fleetwright.io --all"), "{error}");
     place.target.stop(false).await;
 }
 

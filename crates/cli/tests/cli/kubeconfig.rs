@@ -121,7 +121,9 @@ async fn a_kubeconfig_leads_into_the_cluster(target: Target) {
 
     // A merge that would lose an entry, or could not work, is refused.
     let meta = place.kubeconfig();
-    for (args, said) in [(&["--output", meta.to_str().expect("text")][..], "lost"), (&["nobody"], "not found")] {
+    for (args, said) in
+        [(&["--output", meta.to_str().expect("text")][..], "lost"), (&["nobody"], "\"nobody\" not found")]
+    {
         let name: &[&str] = if args.len() == 1 { &[] } else { &["pay-01"] };
         let refused = place.run(&[&["cluster", "kubeconfig"], name, args].concat()).await.refused();
         assert!(refused.contains(said), "{args:?}: {refused}");

@@ -436,9 +436,14 @@ async fn plans_are_told(target: Target) {
     }
     let out = place.run(&["machine", "plan", "old"]).await.ok();
     assert!(out.contains("Blocks the drain: pod fleet/bare: ") && !out.contains("fleet/guard"), "{out}");
-    for said in
-        ["upgrade containerd 1.6 → 1.7", "install kernel", "remove sysctl-network", "reboot", "drained", "host reboots"]
-    {
+    for said in [
+        "upgrade containerd 1.6 → 1.7",
+        "install kernel",
+        "remove sysctl-network",
+        "reboot",
+        "Node old is closed and drained",
+        "the host reboots",
+    ] {
         assert!(out.contains(said), "{said}: {out}");
     }
     let out = place.run(&["machine", "plan", "old", "-o", "json"]).await.ok();
