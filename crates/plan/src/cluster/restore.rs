@@ -497,7 +497,7 @@ pub(super) fn set_conditions(
     };
     let mut more = String::new();
     if let Some((name, None)) = package(seen).filter(|_| down(seen)) {
-        more = format!("; {}", outdated(seen).unwrap_or_else(|| package_missing_message(name)));
+        more = format!("; {}", recreated(seen).unwrap_or_else(|| package_missing_message(name)));
     }
     if let Some(other) = instead(seen) {
         let (name, source) = (other.snapshot.clone(), task(seen, &Restore::of(&other).source()));
