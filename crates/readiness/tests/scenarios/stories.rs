@@ -601,6 +601,10 @@ pub async fn the_taint_of_a_deleted_machine_stays(harness: &Harness) -> Result<(
     harness.start().await?;
     harness.verdict("a", Status::False, "GatesPending").await?;
     harness.api::<Machine>().delete("a", &DeleteParams::default()).await?;
+    // Machines and Nodes come by different watches: the operator has seen the deletion when it has seen a later machine.
+    harness.machine("b", json!({})).await?;
+    harness.node("b", true).await?;
+    harness.verdict("b", Status::False, "GatesPending").await?;
     harness.ready("a", "True").await?;
     harness.run_for(Duration::from_secs(60)).await?;
     ensure(harness.closed("a").await?, "nobody was left to say that it is ready")
