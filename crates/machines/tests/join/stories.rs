@@ -289,7 +289,7 @@ pub async fn reserved_names_are_refused_though_declared(site: &JoinSite) {
         "other",
         "10.0.8.2",
     ];
-    // The embedded server has one Service, and no kind for the service network.
+    // The embedded server has no ServiceCIDRs: of Services only the addresses of `kubernetes` are refused there.
     if site.target.kind() == ServerKind::Real {
         reserved.push("10.96.7.7");
     }
