@@ -6,12 +6,20 @@ use anyhow::{anyhow, bail};
 use fleetwright_api::{Span, names};
 use fleetwright_plan::cluster::keys::{SEAL, SEALED_KEYS};
 use k8s_openapi::api::core::v1::{Pod, Secret};
-use kube::api::{DeleteParams, DynamicObject, ListParams, ObjectMeta, PostParams, Preconditions, PropagationPolicy};
+use kube::api::{
+    DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions,
+    PropagationPolicy,
+};
 use kube::{Api, ResourceExt as _};
+use serde_json::json;
 
-use super::manifest::{self, ManifestOptions, NAME, Object};
+use super::manifest::{self, MANAGER, ManifestOptions, NAME, Object};
 use super::{LOOK, is_ours};
 use crate::cluster::{Cluster, is_already_there};
+
+/// The earlier name of the label [`names::CLUSTER_NAMESPACE`]. The label was renamed after the former layout was replaced, so all Secrets of a former
+/// installation have the earlier name.
+const FORMER_CLUSTER_NAMESPACE: &str = "fleetwright.io/fleet";
 
 /// The migration of a former installation.
 pub(super) struct FormerInstallation<'a> {
@@ -105,19 +113,24 @@ impl<'a> FormerInstallation<'a> {
     async fn keys(&self) -> anyhow::Result<Vec<Secret>> {
         let fleet = &self.choices.fleet_namespace;
         let secrets: Api<Secret> = Api::namespaced(self.cluster.client.clone(), fleet);
-        let params = ListParams::default().labels(&format!("{}={fleet}", names::CLUSTER_NAMESPACE));
+        let params = ListParams::default().labels(&format!("{FORMER_CLUSTER_NAMESPACE}={fleet}"));
         let all = secrets.list(&params).await.map_err(|error| self.cluster.explain(error))?;
         let is_key = |secret: &Secret| secret.name_any() == SEAL || secret.name_any().ends_with(SEALED_KEYS);
         Ok(all.items.into_iter().filter(is_key).collect())
     }
 
-    /// Creates the copy before the original is deleted. An existing copy counts: operators created it.
+    /// Creates the copy before the original is deleted. The copy gets the present label, by which the Cluster-Operator selects Secrets. An existing copy
+    /// with the same content is kept: operators created it, or an interrupted run of this command, and an earlier version of it kept the former label.
     async fn carry(&self, secret: Secret) -> anyhow::Result<()> {
         let (name, client) = (secret.name_any(), &self.cluster.client);
+        let fleet = &self.choices.fleet_namespace;
+        let mut labels = secret.metadata.labels.clone().unwrap_or_default();
+        labels.remove(FORMER_CLUSTER_NAMESPACE);
+        labels.insert(names::CLUSTER_NAMESPACE.to_owned(), fleet.clone());
         let copy = Secret {
             metadata: ObjectMeta {
                 name: Some(name.clone()),
-                labels: secret.metadata.labels.clone(),
+                labels: Some(labels),
                 annotations: secret.metadata.annotations.clone(),
                 ..ObjectMeta::default()
             },
@@ -132,15 +145,19 @@ impl<'a> FormerInstallation<'a> {
                 let there = to.get(&name).await.map_err(|error| self.cluster.explain(error))?;
                 if there.data != copy.data {
                     eprintln!(
-                        "note: secret/{name} in namespace {} differs from the one in {}, which is kept: delete the one that no cluster uses",
-                        self.choices.namespace, self.choices.fleet_namespace
+                        "note: secret/{name} in namespace {} differs from the one in {fleet}, which is kept: delete the one that no cluster uses",
+                        self.choices.namespace
                     );
                     return Ok(());
                 }
+                let labels = json!({ FORMER_CLUSTER_NAMESPACE: null, names::CLUSTER_NAMESPACE: fleet });
+                let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
+                let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+                to.patch(&name, &params, &patch).await.map_err(|error| self.cluster.explain(error))?;
             }
             Err(error) => return Err(anyhow!("secret/{name}: {:#}", self.cluster.explain(error))),
         }
-        let from: Api<Secret> = Api::namespaced(client.clone(), &self.choices.fleet_namespace);
+        let from: Api<Secret> = Api::namespaced(client.clone(), fleet);
         let preconditions = Preconditions { uid: secret.uid(), resource_version: secret.resource_version() };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         from.delete(&name, &params).await.map_err(|error| self.cluster.explain(error))?;

@@ -274,7 +274,8 @@ async fn who_moves_the_operators_to_another_fleet_is_told_what_is_left() {
     place.target.stop(false).await;
 }
 
-/// The objects of an installation in which all operators shared one account, and keys of clusters were beside machines.
+/// The objects of an installation in which all operators shared one account, and keys of clusters were beside machines. The keys of `shop` were copied
+/// by a command that was interrupted.
 const FORMER: &str = r#"
 {apiVersion: v1, kind: Namespace, metadata: {name: fleetwright-system, labels: &ours {app.kubernetes.io/managed-by: fleetwright-install}}}
 ---
@@ -303,9 +304,13 @@ metadata: {name: "fleetwright-operators:fleetwright-system", labels: {app.kubern
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "fleetwright-operators:fleetwright-system"}
 subjects: [{kind: ServiceAccount, name: fleetwright-operators, namespace: fleetwright-system}]
 ---
-{apiVersion: v1, kind: Secret, metadata: {name: fleetwright-seal, namespace: fleet, labels: {fleetwright.io/cluster-namespace: fleet}}, stringData: {key: sealing}}
+{apiVersion: v1, kind: Secret, metadata: {name: fleetwright-seal, namespace: fleet, labels: {fleetwright.io/fleet: fleet}}, stringData: {key: sealing}}
 ---
-{apiVersion: v1, kind: Secret, metadata: {name: pay.sealed-keys, namespace: fleet, labels: {fleetwright.io/cluster-namespace: fleet, fleetwright.io/cluster: pay}}, stringData: {sealed: keys}}
+{apiVersion: v1, kind: Secret, metadata: {name: pay.sealed-keys, namespace: fleet, labels: {fleetwright.io/fleet: fleet, fleetwright.io/cluster: pay}}, stringData: {sealed: keys}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: shop.sealed-keys, namespace: fleet, labels: {fleetwright.io/fleet: fleet, fleetwright.io/cluster: shop}}, stringData: {sealed: shop}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: shop.sealed-keys, namespace: fleetwright-system, labels: {fleetwright.io/fleet: fleet, fleetwright.io/cluster: shop}}, stringData: {sealed: shop}}
 ---
 {apiVersion: v1, kind: Secret, metadata: {name: ssh, namespace: fleet}, stringData: {key: ours}}
 "#;
@@ -335,10 +340,21 @@ async fn upgraded(target: Target) {
     let (fleet, own): (Api<Secret>, Api<Secret>) =
         (Api::namespaced(client.clone(), "fleet"), Api::namespaced(client.clone(), "fleetwright-system"));
     assert_eq!(names(fleet.list(&ListParams::default()).await.expect("a list")), ["ssh"]);
-    let moved = own.get("pay.sealed-keys").await.expect("the copy of keys");
-    assert_eq!(moved.data.expect("data")["sealed"].0, b"keys");
-    assert_eq!(moved.metadata.labels.expect("labels")["fleetwright.io/cluster"], "pay");
-    own.get("fleetwright-seal").await.expect("what opens it");
+    let data = [
+        ("fleetwright-seal", "key", "sealing"),
+        ("pay.sealed-keys", "sealed", "keys"),
+        ("shop.sealed-keys", "sealed", "shop"),
+    ];
+    for (name, key, value) in data {
+        let moved = own.get(name).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(moved.data.expect("data")[key].0, value.as_bytes(), "{name}");
+        let labels = moved.metadata.labels.expect("labels");
+        let cluster = name.strip_suffix(".sealed-keys");
+        assert_eq!(labels.get("fleetwright.io/cluster").map(String::as_str), cluster, "{name}");
+        // The Cluster-Operator finds its Secrets by this label.
+        assert_eq!(labels.get("fleetwright.io/cluster-namespace").map(String::as_str), Some("fleet"), "{name}");
+        assert!(!labels.contains_key("fleetwright.io/fleet"), "{name}");
+    }
     let again = place.run(&["install", "--force-conflicts"]).await.ok();
     assert!(again.lines().all(|line| line.ends_with(" unchanged")), "{again}");
     place.target.stop(false).await;
