@@ -15,6 +15,7 @@ pub async fn all(server: &Server) {
     the_volume_of_snapshots_grows_and_stays_what_it_is(server).await;
     an_external_datastore_keeps_its_prefix(server).await;
     what_may_change_changes(server).await;
+    a_merge_patch_restores_an_own_snapshot_after_that_of_another_cluster(server).await;
     a_status_is_as_operators_write_it(server).await;
 }
 
@@ -149,6 +150,22 @@ async fn what_may_change_changes(server: &Server) {
     ] {
         allowed(server, &cluster, None, json!({"spec": spec})).await;
     }
+}
+
+/// The patch that `why` and `cluster plan` propose.
+async fn a_merge_patch_restores_an_own_snapshot_after_that_of_another_cluster(server: &Server) {
+    let bucket =
+        json!({"endpoint": "https://s3.example.com", "bucket": "fleet-snapshots", "secretRef": {"name": "s3"}});
+    let more = json!({"snapshots": {"s3": bucket}, "restore": {"snapshot": "a", "cluster": "shop-01"}});
+    let cluster = named(cluster(more), "restored");
+    create(server, &cluster).await;
+    let own = json!({"spec": {"restore": {"cluster": null, "snapshot": "b"}}});
+    let after = allowed(server, &cluster, None, own.clone()).await;
+    assert_eq!(after["spec"]["restore"], json!({"snapshot": "b"}));
+    // Also if there was no restore before.
+    allowed(server, &cluster, None, json!({"spec": {"restore": null}})).await;
+    let after = allowed(server, &cluster, None, own).await;
+    assert_eq!(after["spec"]["restore"], json!({"snapshot": "b"}));
 }
 
 async fn a_status_is_as_operators_write_it(server: &Server) {

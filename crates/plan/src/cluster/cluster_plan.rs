@@ -12,6 +12,7 @@ use super::limits::Violation;
 use super::objects::{Blueprint, Kind, TRUST_BUNDLE_HASH, objects, template_digest};
 use super::observed::Observed;
 use super::preflight::{Package, Preflight, PreflightFinding, begins, preflight};
+use super::restore::own_snapshot_patch;
 use super::step::{CurrentVersion, VersionStep, step};
 use super::upgrade_path::VersionNode;
 
@@ -312,9 +313,7 @@ fn restoring(seen: &Observed) -> Option<RestorePlan> {
     let is_readable = |version: &str| etcd_data::needs_newer(target, version).is_none();
     let last = seen.status.last_snapshot.as_ref();
     let snapshot = last.filter(|last| last.etcd.as_deref().is_none_or(is_readable))?;
-    let patch = serde_json::json!({
-        "spec": { "packageVersion": seen.target().0, "restore": { "snapshot": snapshot.name } },
-    });
+    let patch = serde_json::json!({ "spec": own_snapshot_patch(&snapshot.name, Some(seen.target().0)) });
     Some(RestorePlan { snapshot: snapshot.name.clone(), data_time: snapshot.at, checked: snapshot.checked, patch })
 }
 

@@ -224,6 +224,16 @@ pub fn is_completed(spec: &ClusterSpec, name: &str, status: &ClusterStatus) -> b
     asked(spec, name).is_some_and(|asked| followed.contains(&Some(&asked)))
 }
 
+/// The spec of a merge patch that restores a snapshot of the Cluster itself, with another package version if one is named. A merge patch keeps the fields
+/// that it does not name: with the `cluster` of an earlier restore, the data of that Cluster would be restored.
+pub(crate) fn own_snapshot_patch(snapshot: &str, package_version: Option<&str>) -> Value {
+    let mut spec = json!({ "restore": { "cluster": null, "snapshot": snapshot } });
+    if let Some(name) = package_version {
+        spec["packageVersion"] = json!(name);
+    }
+    spec
+}
+
 /// The pods of all restores, also of those that have ended.
 fn tasks(seen: &Observed) -> impl Iterator<Item = &SnapshotPod> {
     seen.backup.tasks.iter().filter(|task| task.job != SnapshotPodJob::Snapshot)

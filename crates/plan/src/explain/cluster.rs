@@ -8,6 +8,7 @@ use fleetwright_api::{
 use super::health::{failed, is_protected, problems, unhealthy_replicas};
 use super::{Action, Check, Explanation, Group, State, Subject, Verdict};
 use crate::cluster::etcd_data;
+use crate::cluster::restore::own_snapshot_patch;
 use crate::cluster::upgrade_path::VersionNode;
 use crate::readiness::is_plain;
 
@@ -177,18 +178,15 @@ fn for_condition(
                     Action::text(format!("the name of the last snapshot is invalid: {:?}", snapshot.name))
                 }
                 Some(snapshot) => match package_to_restore(cluster, status, packages, snapshot) {
-                    Ok(package) => {
-                        let package = package.map_or(String::new(), |name| format!("\"packageVersion\":\"{name}\","));
-                        patch(
-                            &format!("{{{package}\"restore\":{{\"snapshot\":\"{}\"}}}}", snapshot.name),
-                            format!(
-                                "if the data of most members is lost; writes after {} are lost, too",
-                                snapshot.at.strftime("%Y-%m-%dT%H:%M:%SZ")
-                            ),
-                        )
-                    }
+                    Ok(package) => patch(
+                        &own_snapshot_patch(&snapshot.name, package).to_string(),
+                        format!(
+                            "if the data of most members is lost; writes after {} are lost, too",
+                            snapshot.at.strftime("%Y-%m-%dT%H:%M:%SZ")
+                        ),
+                    ),
                     Err(minor) => Action::text(format!(
-                        "if the data of most members is lost, a newer package version with etcd {minor} or newer is needed: name it in spec.packageVersion, and {} in spec.restore.snapshot",
+                        "if the data of most members is lost, a newer package version with etcd {minor} or newer is needed: name it in spec.packageVersion, and {} in spec.restore.snapshot, without spec.restore.cluster",
                         snapshot.name
                     )),
                 },
@@ -368,9 +366,10 @@ mod tests {
             let mut commands = lost(declared, status).into_iter().filter_map(|action| action.command);
             commands.find_map(|command| Some(command.split_once("'{\"spec\":")?.1.to_owned()))
         };
-        let alone = Some("{\"restore\":{\"snapshot\":\"s\"}}}'".to_owned());
-        let with =
-            |name: &str| Some(format!("{{\"packageVersion\":\"{name}\",\"restore\":{{\"snapshot\":\"s\"}}}}}}'"));
+        // Without the `cluster` of an earlier restore, which a merge patch keeps unless it is null.
+        let restore = "\"restore\":{\"cluster\":null,\"snapshot\":\"s\"}}}'";
+        let alone = Some(format!("{{{restore}"));
+        let with = |name: &str| Some(format!("{{\"packageVersion\":\"{name}\",{restore}"));
         // As it is, after a rollback, and in the first steps of an upgrade.
         assert_eq!(patch("v1.36", status("v1.36", "v1.36", "3.6.16", None)), alone);
         assert_eq!(patch("v1.36", status("v1.36", "v1.37", "3.7.0", None)), with("v1.37"));

@@ -95,7 +95,8 @@ fn past_the_soak_a_snapshot_is_offered_with_the_time_of_its_data() {
     assert_eq!((restore.snapshot.as_str(), restore.data_time, restore.checked), ("s-7", NOW, true));
     assert_eq!(
         restore.patch["spec"],
-        serde_json::json!({ "packageVersion": "v1.36", "restore": { "snapshot": "s-7" } })
+        serde_json::json!({ "packageVersion": "v1.36", "restore": { "cluster": null, "snapshot": "s-7" } }),
+        "a merge patch keeps the cluster of an earlier restore unless it is null"
     );
     // Its etcd could not read one of a newer etcd.
     world.status.last_snapshot.as_mut().unwrap().etcd = Some("3.7.0".to_owned());
