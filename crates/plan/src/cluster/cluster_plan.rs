@@ -15,6 +15,7 @@ use super::preflight::{Package, Preflight, PreflightFinding, begins, preflight};
 use super::restore::own_snapshot_patch;
 use super::step::{CurrentVersion, VersionStep, step};
 use super::upgrade_path::VersionNode;
+use crate::readiness::is_plain;
 
 /// Certificates that are renewed within this time are listed.
 const RENEWAL_HORIZON: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -311,7 +312,8 @@ fn back(seen: &Observed, to: Package<'_>, from: Option<&VersionNode<'_>>) -> Rol
 fn restoring(seen: &Observed) -> Option<RestorePlan> {
     let target = seen.target().1;
     let is_readable = |version: &str| etcd_data::needs_newer(target, version).is_none();
-    let last = seen.status.last_snapshot.as_ref();
+    // The patch becomes a command, and the schema of the status does not restrict its texts to names.
+    let last = seen.status.last_snapshot.as_ref().filter(|last| is_plain(&last.name));
     let snapshot = last.filter(|last| last.etcd.as_deref().is_none_or(is_readable))?;
     let patch = serde_json::json!({ "spec": own_snapshot_patch(&snapshot.name, Some(seen.target().0)) });
     Some(RestorePlan { snapshot: snapshot.name.clone(), data_time: snapshot.at, checked: snapshot.checked, patch })

@@ -98,6 +98,13 @@ fn past_the_soak_a_snapshot_is_offered_with_the_time_of_its_data() {
         serde_json::json!({ "packageVersion": "v1.36", "restore": { "cluster": null, "snapshot": "s-7" } }),
         "a merge patch keeps the cluster of an earlier restore unless it is null"
     );
+    // The patch is printed as an argument in single quotes.
+    for name in ["s-7'; evil; '", "$(evil)", ""] {
+        world.status.last_snapshot.as_mut().unwrap().name = name.to_owned();
+        assert_eq!(world.rehearsed().restore, None, "{name:?}");
+    }
+    world.status.last_snapshot.as_mut().unwrap().name = "s-7".to_owned();
+    assert!(world.rehearsed().restore.is_some());
     // Its etcd could not read one of a newer etcd.
     world.status.last_snapshot.as_mut().unwrap().etcd = Some("3.7.0".to_owned());
     assert!(world.rehearsed().restore.is_none());
