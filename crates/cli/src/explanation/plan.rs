@@ -35,7 +35,7 @@ fn machine(plan: &Plan) -> String {
         .iter()
         .enumerate()
         .map(|(at, step)| {
-            vec![format!("  {}.", at + 1), step.text(), format!("{:?}", step.disruption), line(&step.message)]
+            vec![format!("  {}.", at + 1), line(&step.text()), format!("{:?}", step.disruption), line(&step.message)]
         })
         .collect();
     out.push_str(&table(&rows));
@@ -309,6 +309,30 @@ machine/host-1: 1 step
         let unknown = Plan::of_machine(&made, Err("no package"), Obstacles::default(), MachineDetails::default());
         let expected = format!("{expected}\nmachine/host-1: cannot compute the steps\n  no package\n");
         assert_eq!(machines(&[plan, unknown]), expected);
+    }
+
+    #[test]
+    fn no_control_sequence_of_a_host_is_in_the_plan_of_a_machine() {
+        let made: Machine = serde_json::from_value(json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "Machine", "metadata": {"name": "host-1"}, "spec": {},
+        }))
+        .expect("a Machine");
+        let step = PlannedStep {
+            component: "kubelet".to_owned(),
+            from: Some("1.36.4\u{1b}[2J\nmachine/host-2: nothing to do".to_owned()),
+            to: Some("1.37.1".to_owned()),
+            verb: Verb::Upgrade,
+            disruption: Disruption::None,
+            why: "declared\u{7}".to_owned(),
+            changes: Vec::new(),
+        };
+        let details = MachineDetails::default();
+        let plan = Plan::of_machine(&made, Ok(std::slice::from_ref(&step)), Obstacles::default(), details);
+        let expected = "\
+machine/host-1: 1 step
+  1.  upgrade kubelet 1.36.4\u{fffd}[2J machine/host-2: nothing to do → 1.37.1  None  declared\u{fffd}
+";
+        assert_eq!(machine(&plan), expected);
     }
 
     #[test]
