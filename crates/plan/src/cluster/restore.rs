@@ -6,10 +6,11 @@
 //! the source, next to its old data. Starting: all components start and API servers are proven. Cleaning: the old data of the members is removed,
 //! while the cluster is reconciled as usual.
 //!
-//! Guarantees: the package version and the number of members of Stopping are kept until the cluster works with the restored data, and so are at least
-//! its minors of Kubernetes and etcd, whichever package version is created under that name meanwhile. If spec names another snapshot meanwhile, its
-//! restore replaces the first one as soon as its source serves, with an Operation of its own that starts with Stopping: no volume is restored while a
-//! pod of another restore exists. Nothing is stopped for a snapshot whose data needs a newer minor of etcd than the package version has.
+//! Guarantees: the package version and the number of members of Stopping are kept until the cluster works with the restored data, and so are its minors
+//! of Kubernetes and etcd: a package version that is recreated under that name with an older or newer minor of either is refused. If spec names another
+//! snapshot meanwhile, its restore replaces the first one as soon as its source serves, with an Operation of its own that starts with Stopping: no volume
+//! is restored while a pod of another restore exists. Nothing is stopped for a snapshot whose data needs a newer minor of etcd than the package version
+//! has.
 
 use fleetwright_api::{
     ClusterPackageVersionSpec, ClusterPhase, ClusterSpec, ClusterStatus, ControlPlaneComponent, EtcdStatus,
@@ -146,8 +147,16 @@ pub(super) fn recreated(seen: &Observed) -> Option<String> {
     let restoring = seen.status.restoring.as_ref().filter(|_| replaces(seen))?;
     let (name, target) = (restoring.package_version.as_deref()?, seen.target());
     let other = other_minors(restoring, if name == target.0 { target.1 } else { seen.package(name)? })?;
+    let with_minor = |what: &str, version: &str| {
+        let (major, minor) = etcd_data::minor(version);
+        format!("{what} {major}.{minor}")
+    };
+    let kubernetes = restoring.kubernetes.as_deref().map(|version| with_minor("Kubernetes", version));
+    let etcd = restoring.etcd.as_deref().map(|version| with_minor("etcd", version));
+    let minors: Vec<_> = kubernetes.into_iter().chain(etcd).collect();
     Some(format!(
-        "ClusterPackageVersion {name} was recreated with {other} while a snapshot is restored with it: recreate it with its old content, or set spec.packageVersion to one that has the earlier minors"
+        "ClusterPackageVersion {name} was recreated with {other} while a snapshot is restored with it: recreate it with its old content, or set spec.packageVersion to one with {}",
+        minors.join(" and ")
     ))
 }
 

@@ -614,6 +614,8 @@ fn a_package_version_that_is_recreated_with_another_minor_does_not_continue_a_re
         assert_eq!((status, reason.as_str()), (Status::False, names::reasons::PACKAGE_VERSION_NOT_FOUND));
         assert!(waits.contains("ClusterPackageVersion v1.37") && waits.contains(part), "{stage:?}: {waits}");
         assert!(message.contains(part), "{stage:?}: {message}");
+        // Whether the recorded minor is the older or the newer one.
+        assert!(message.contains("one with Kubernetes 1.37 and etcd 3.6"), "{stage:?}: {message}");
         // Its old content, under the old name or another one.
         if etcd == "3.6.16" {
             world.packages.insert("v1.37".to_owned(), before);
