@@ -70,11 +70,12 @@ impl Clusters {
             );
             self.publish_event(pass, found, Level::Warning, "KeyRestored", &message).await;
         }
-        let copied = secret_copies::copy(&self.caches, pass, names, &required_copies(&found.cluster.0.spec)).await;
+        let copies = required_copies(&found.cluster.0.spec);
+        let copied = secret_copies::copy(&self.caches, pass, names, &copies, &mut refusal).await;
         // New pods would wait for the missing Secret: running pods stay unchanged, and all steps that need no new pod continue.
         let (mut trouble, lacks) = match copied {
-            Err(error) if error.needs_person() => (Some(error), true),
-            copied => (refusal.noted(copied)?.flatten(), false),
+            Err(ActError::Secret(error)) if error.needs_person() => (Some(error), true),
+            copied => (copied?, false),
         };
         if !lacks {
             refusal.noted(self.record_accepted(pass, found).await)?;
@@ -129,7 +130,7 @@ impl Clusters {
             refusal.noted(pass.writer().json_patch(&self.caches.claims, &key, patch).await)?;
         }
         let mut next = refusal.noted(self.change_members(pass, found, decision).await)?.flatten();
-        refusal.noted(self.heal(pass, found, &decision.heal).await)?;
+        self.heal(pass, found, &decision.heal, &mut refusal).await?;
         match decision.preflight.ask.as_ref().or(decision.soak.ask.as_ref()) {
             Some(ask) => self.surveys.begin(pass.key(), names, ask),
             None if !decision.preflight.begins && !decision.soak.surveyed => self.surveys.forget(pass.key()),

@@ -6,24 +6,33 @@ use fleetwright_kit::{JsonPatch, Key, Pass, WriteError};
 use fleetwright_plan::cluster::heal::{HealSteps, ServingChange};
 
 use crate::cluster::{Clusters, Found};
+use crate::errors::{ActError, Refusal};
 
 impl Clusters {
-    /// Carries out the steps. Objects that changed meanwhile are handled in the next pass.
-    pub(crate) async fn heal(&self, pass: &Pass, found: &Found, heal: &HealSteps) -> Result<(), WriteError> {
+    /// Carries out the steps. Objects that changed meanwhile are handled in the next pass, and a refused write does not stop the other steps: no step
+    /// relies on another one.
+    pub(crate) async fn heal(
+        &self,
+        pass: &Pass,
+        found: &Found,
+        heal: &HealSteps,
+        refusal: &mut Refusal,
+    ) -> Result<(), ActError> {
         for one in &heal.serves {
-            self.serves(pass, found, one).await?;
+            refusal.noted(self.serves(pass, found, one).await)?;
         }
         let Some((replica, why)) = &heal.replace else { return Ok(()) };
         let key = Key::new(&found.names.namespace, &replica.name);
         match pass.writer().delete(&self.caches.pods, &key, &replica.uid, &replica.version).await {
-            Ok(()) => {
-                let message = format!("recreating {}: {why}", replica.name);
-                self.publish_event(pass, found, Level::Warning, "ReplicaRecreated", &message).await;
-                Ok(())
+            Err(WriteError::Gone(_)) => {}
+            deleted => {
+                if refusal.noted(deleted)?.is_some() {
+                    let message = format!("recreating {}: {why}", replica.name);
+                    self.publish_event(pass, found, Level::Warning, "ReplicaRecreated", &message).await;
+                }
             }
-            Err(WriteError::Gone(_)) => Ok(()),
-            Err(error) => Err(error),
         }
+        Ok(())
     }
 
     async fn serves(&self, pass: &Pass, found: &Found, one: &ServingChange) -> Result<(), WriteError> {

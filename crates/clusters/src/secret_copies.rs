@@ -13,6 +13,7 @@ use kube::Api;
 use serde_json::json;
 
 use crate::caches::Caches;
+use crate::errors::{ActError, Refusal};
 use crate::secrets::SecretError;
 
 type Data = BTreeMap<String, ByteString>;
@@ -47,13 +48,15 @@ fn is_whole(caches: &Caches, names: &Names, copy: &CopiedSecret) -> bool {
 /// Updates the copies. Their sources are read each time: there is no watch on Secrets that do not belong to the operator.
 ///
 /// A source that is missing or not shared is an error, because pods would wait for the values. If the copy already has all values,
-/// the pods have them too: then the copy is not changed, and the error is returned for the status.
-pub async fn copy(
+/// the pods have them too: then the copy is not changed, and the error is returned for the status. A write that the API server refuses does not stop
+/// the other copies.
+pub(crate) async fn copy(
     caches: &Caches,
     pass: &Pass,
     names: &Names,
     copies: &[CopiedSecret],
-) -> Result<Option<SecretError>, SecretError> {
+    refusal: &mut Refusal,
+) -> Result<Option<SecretError>, ActError> {
     let (mut sources, mut trouble) = (BTreeMap::new(), None);
     for copy in copies {
         let key = Key::new(&names.namespace, &copy.secret);
@@ -67,7 +70,7 @@ pub async fn copy(
                 trouble = trouble.or(Some(error));
                 continue;
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         let wanted = digest(data.iter().map(|(key, value)| (key.as_str(), value.0.as_slice())));
         if is.as_deref() == Some(&*wanted) {
@@ -81,7 +84,7 @@ pub async fn copy(
             },
             "data": data,
         });
-        pass.writer().apply(&caches.secrets, &key, &body).await?;
+        refusal.noted(pass.writer().apply(&caches.secrets, &key, &body).await)?;
     }
     Ok(trouble)
 }

@@ -17,7 +17,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use crate::caches::Caches;
-use crate::errors::ActError;
+use crate::errors::{ActError, Refusal};
 use crate::keys::{self, Sealed};
 use crate::messages::truncated;
 use crate::secret_copies;
@@ -68,8 +68,11 @@ impl SnapshotSecrets<'_> {
         let mut copies = vec![snapshot_keys(self.names, self.spec, self.status)];
         let bucket = self.spec.snapshots.as_ref().and_then(|policy| policy.s3.as_ref());
         copies.extend(bucket.map(store));
-        match secret_copies::copy(self.caches, self.pass, self.names, &copies).await? {
-            Some(trouble) => Err(trouble.into()),
+        let mut refusal = Refusal::default();
+        let trouble = secret_copies::copy(self.caches, self.pass, self.names, &copies, &mut refusal).await?;
+        // Without its Secrets the pod would only wait.
+        match refusal.0.or(trouble.map(ActError::from)) {
+            Some(error) => Err(error),
             None => Ok(()),
         }
     }

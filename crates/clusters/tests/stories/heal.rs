@@ -12,7 +12,7 @@ use crate::support::TestFleet;
 
 const VERSION: &str = "v1.36.4";
 
-async fn pods(world: &TestFleet, component: &str) -> Vec<Pod> {
+pub async fn pods(world: &TestFleet, component: &str) -> Vec<Pod> {
     let api: Api<Pod> = world.api("pay");
     let mut all = api.list(&Default::default()).await.unwrap().items;
     all.retain(|pod| pod.labels().get(names::COMPONENT).is_some_and(|name| name == component));
@@ -21,7 +21,7 @@ async fn pods(world: &TestFleet, component: &str) -> Vec<Pod> {
 }
 
 /// One of two replicas restarts, and fails from now on; those after it work.
-async fn spoil(world: &TestFleet, component: &str, bad: VersionDefect) -> Pod {
+pub async fn spoil(world: &TestFleet, component: &str, bad: VersionDefect) -> Pod {
     let victim = pods(world, component).await.remove(0);
     world.meta.declare(component, VERSION, Some(bad));
     assert!(world.meta.kill("fleet-pay", &victim.name_any(), None));

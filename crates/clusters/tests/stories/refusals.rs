@@ -1,18 +1,58 @@
 //! A write that the API server refuses stops nothing else.
 
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
 use fleetwright_api::{ControlPlaneComponent, names};
 use fleetwright_lab::ServerKind;
-use k8s_openapi::api::core::v1::{ConfigMap, ResourceQuota, Secret};
+use fleetwright_rig::Call;
+use fleetwright_rig::layer::{CallResult, Layer, forward, refusal, wrap};
+use fleetwright_sim::meta::VersionDefect;
+use futures::future::BoxFuture;
+use http::{Request, StatusCode};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota, Secret};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use serde_json::json;
+use kube::client::Body;
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
 
 use crate::datastore::lose;
 use crate::extensions::{MORE, extension};
+use crate::heal::{pods, spoil};
 use crate::snapshots::snapshot;
 use crate::support::{FLEET, TestFleet, not_accepted};
 use crate::versions::business;
+
+/// The copies of files from a Secret, in the order in which the operator writes them.
+const COPIES: [&str; 2] = ["kube-apiserver-secret-config", "kube-scheduler-secret-config"];
+
+/// A configuration of kube-scheduler with that parallelism.
+fn scheduler_file(parallelism: u32) -> String {
+    let config = json!({
+        "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+        "clientConnection": { "kubeconfig": "/etc/kubernetes/scheduler-kubeconfig/kubeconfig" },
+        "leaderElection": { "leaderElect": true },
+        "parallelism": parallelism,
+    });
+    config.to_string()
+}
+
+/// Refuses all patches of the pod that is patched first, as an admission webhook can.
+#[derive(Default)]
+struct PinnedPod(OnceLock<String>);
+
+impl Layer for PinnedPod {
+    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult> {
+        Box::pin(async move {
+            let patches = (call.verb, &*call.resource, &*call.subresource) == ("patch", "pods", "");
+            if patches && *self.0.get_or_init(|| call.name.clone()) == call.name {
+                return Ok(refusal(StatusCode::FORBIDDEN, "Forbidden", "this pod is pinned"));
+            }
+            forward(&inner, request).await
+        })
+    }
+}
 
 /// No PodDisruptionBudget of `pay` is accepted any more, and one is missing. They are applied before workloads.
 async fn refuse_budgets(world: &TestFleet) {
@@ -42,13 +82,80 @@ async fn refuse_budgets(world: &TestFleet) {
     not_accepted(world, "pay", "WriteRefused", "exceeded quota").await;
 }
 
+/// The first copy of files from a Secret cannot be changed: the other one follows the Secret.
+async fn refuse_a_copy(world: &TestFleet) {
+    let (fleet, copies): (Api<Secret>, Api<Secret>) = (Api::namespaced(world.client.clone(), FLEET), world.api("pay"));
+    let patch = async |api: &Api<Secret>, name: &str, patch: Value| {
+        api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    };
+    let holds = |key: &'static str, text: &str| {
+        let text = text.to_owned();
+        move |copy: &Secret| copy.data.as_ref().is_some_and(|data| data[key].0 == text.as_bytes())
+    };
+    patch(&copies, COPIES[0], json!({ "immutable": true })).await;
+    patch(&fleet, "files", json!({ "stringData": { "notes": "second", "scheduler": scheduler_file(8) } })).await;
+    world.change("pay", json!({ "metadata": { "labels": { "files": "second" } } })).await;
+    world.seen(&copies, COPIES[1], holds("scheduler.yaml", &scheduler_file(8))).await;
+    not_accepted(world, "pay", "WriteRefused", COPIES[0]).await;
+    assert!(holds("notes", "first")(&copies.get(COPIES[0]).await.unwrap()), "it is still refused");
+    copies.delete(COPIES[0], &DeleteParams::default()).await.unwrap();
+    world.seen(&copies, COPIES[0], holds("notes", "second")).await;
+    world.ready("pay").await;
+}
+
+/// One of two API servers cannot be labelled: the other one is, and a scheduler that crashes is replaced.
+async fn refuse_a_label(world: &mut TestFleet) {
+    world.operator_stops().await;
+    let api: Api<Pod> = world.api("pay");
+    for server in pods(world, "kube-apiserver").await {
+        let patch = json!({ "metadata": { "labels": { names::SERVING: null } } });
+        api.patch(&server.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+    let (admin, pinned) = (world.client.clone(), Arc::new(PinnedPod::default()));
+    world.client = wrap(admin.clone(), pinned.clone());
+    world.operator_starts();
+    world.client = admin;
+    let world = &*world;
+    world
+        .until("the other API server is labelled", async || {
+            let mut labelled = pods(world, "kube-apiserver").await;
+            labelled.retain(|pod| pod.labels().contains_key(names::SERVING));
+            let labelled: Vec<_> = labelled.iter().map(ResourceExt::name_any).collect();
+            match pinned.0.get() {
+                Some(pinned) if labelled.len() == 1 && labelled[0] != *pinned => Ok(()),
+                _ => Err(format!("{labelled:?}")),
+            }
+        })
+        .await;
+    not_accepted(world, "pay", "WriteRefused", "this pod is pinned").await;
+    let victim = spoil(world, "kube-scheduler", VersionDefect::CrashesAfter(Duration::from_millis(200))).await;
+    world
+        .until("the scheduler is replaced", async || {
+            match pods(world, "kube-scheduler").await.iter().any(|pod| pod.uid() == victim.uid()) {
+                true => Err(format!("{:#?}", world.status("pay").await)),
+                false => Ok(()),
+            }
+        })
+        .await;
+}
+
 async fn a_refused_write_stops_nothing_else(kind: ServerKind) {
-    let world = TestFleet::on(kind).await;
+    let mut world = TestFleet::on(kind).await;
     world.package("full", "1.36.4", vec![extension("more", 30, MORE)]).await;
+    let files = json!({
+        "metadata": { "name": "files", "annotations": { names::READABLE_BY_CLUSTERS: "pay" } },
+        "stringData": { "notes": "first", "scheduler": scheduler_file(16) },
+    });
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
+    secrets.create(&PostParams::default(), &serde_json::from_value(files).unwrap()).await.unwrap();
+    let file =
+        |name: &str, key: &str| json!({ "config": [{ "name": name, "secret": { "name": "files", "key": key } }] });
     world
         .create("pay", |spec| {
             spec.package_version = "full".to_owned();
             spec.replicas = 1;
+            spec.components.apiserver = Some(serde_json::from_value(file("notes", "notes")).unwrap());
+            spec.components.scheduler = Some(serde_json::from_value(file("scheduler.yaml", "scheduler")).unwrap());
         })
         .await;
     world.extended().await;
@@ -82,6 +189,9 @@ async fn a_refused_write_stops_nothing_else(kind: ServerKind) {
     world.change("pay", json!({ "metadata": { "labels": { "looked": "at" } } })).await;
     world.seen(&budgets, "etcd", |_| true).await;
     world.ready("pay").await;
+
+    refuse_a_copy(&world).await;
+    refuse_a_label(&mut world).await;
     world.stop().await;
 }
 
