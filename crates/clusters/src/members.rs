@@ -301,6 +301,7 @@ impl MemberAct<'_> {
             && let Some(next) = others().max_by_key(|one| one.index)
         {
             let etcd = way.at(&leads.address).await.map_err(MemberActError::NotStarted)?;
+            self.check_lease()?;
             let moved = etcd.ask("maintenance/transfer-leadership", json!({ "targetID": next.id })).await;
             moved
                 .map_err(|why| MemberActError::NotStarted(format!("cannot transfer the leadership of etcd: {why}")))?;
@@ -318,15 +319,21 @@ impl MemberAct<'_> {
                 return Err(MemberActError::NotStarted("deleting a volume is not a request to etcd".to_owned()));
             }
         };
-        if !self.pass.leads() {
-            return Err(MemberActError::NotStarted("the leader election lease may have expired".to_owned()));
-        }
+        self.check_lease()?;
         let answer = etcd.ask(call, body).await.map_err(MemberActError::OutcomeUnknown)?;
         Ok(match act {
             MemberAction::Add { .. } => format!("added learner {}", text(&answer["member"]["ID"])),
             MemberAction::Promote { id, .. } => format!("promoted learner {id}"),
             _ => format!("removed member {own}"),
         })
+    }
+
+    /// Right before each request that changes etcd.
+    fn check_lease(&self) -> Result<(), MemberActError> {
+        match self.pass.leads() {
+            true => Ok(()),
+            false => Err(MemberActError::NotStarted("the leader election lease may have expired".to_owned())),
+        }
     }
 
     /// Whether the pod is the same one, and still not ready: the cache may be outdated.
