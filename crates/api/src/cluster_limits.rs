@@ -99,6 +99,7 @@ pub const fn hardened_args(component: ControlPlaneComponent) -> &'static [&'stat
     match component {
         ControlPlaneComponent::Apiserver => &[
             "admission-control",
+            "aggregator-reject-forwarding-redirect",
             "allow-privileged",
             "api-audiences",
             "audit-*",
@@ -167,7 +168,9 @@ pub const fn hardened_files(component: ControlPlaneComponent) -> &'static [&'sta
             "egress.yaml",
             "tracing.yaml",
         ],
-        _ => &[],
+        // An extender in it is a URL that receives pods and Nodes.
+        ControlPlaneComponent::Scheduler => &["scheduler.yaml"],
+        ControlPlaneComponent::Etcd | ControlPlaneComponent::ControllerManager => &[],
     }
 }
 

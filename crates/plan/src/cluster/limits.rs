@@ -485,8 +485,10 @@ mod tests {
 
     #[test]
     fn the_preset_refuses_what_loosens_a_control_plane_whatever_the_lists_allow() {
-        let hardened = json!({ "preset": "Hardened", "components": { "apiserver": { "args": { "allow": ["*"] }, "config": { "allow": ["*"] } } } });
+        let all = json!({ "args": { "allow": ["*"] }, "config": { "allow": ["*"] } });
+        let hardened = json!({ "preset": "Hardened", "components": { "apiserver": all, "scheduler": all } });
         for name in [
+            "aggregator-reject-forwarding-redirect",
             "token-auth-file",
             "authentication-token-webhook-config-file",
             "disable-admission-plugins",
@@ -500,13 +502,19 @@ mod tests {
             assert_eq!(found(cluster.clone(), hardened.clone()), [format!("spec.components.apiserver.args.{name}")]);
             assert!(found(cluster, json!({ "maxReplicas": 9 })).is_empty());
         }
-        for name in ["authorization.yaml", "authentication.yaml", "admission.yaml", "egress.yaml"] {
-            let cluster = json!({ "components": { "apiserver": { "config": [{ "name": name, "content": "" }] } } });
-            assert_eq!(found(cluster, hardened.clone()), [format!("spec.components.apiserver.config[{name}]")]);
+        for (component, name) in [
+            ("apiserver", "authorization.yaml"),
+            ("apiserver", "authentication.yaml"),
+            ("apiserver", "admission.yaml"),
+            ("apiserver", "egress.yaml"),
+            ("scheduler", "scheduler.yaml"),
+        ] {
+            let cluster = json!({ "components": { component: { "config": [{ "name": name, "content": "" }] } } });
+            assert_eq!(found(cluster, hardened.clone()), [format!("spec.components.{component}.config[{name}]")]);
         }
         let usual = json!({ "components": {
             "apiserver": { "args": { "v": "2", "max-requests-inflight": "400" }, "config": [{ "name": "encryption.yaml", "secret": { "name": "s", "key": "k" } }] },
-            "scheduler": { "config": [{ "name": "scheduler.yaml", "content": "" }] },
+            "scheduler": { "args": { "v": "2" } },
         } });
         assert_eq!(found(usual, hardened), Vec::<String>::new());
     }
