@@ -129,6 +129,43 @@ pub(super) fn findings(unit: &PackageUnit, spec: &MachinePackageVersionSpec) -> 
     found
 }
 
+/// The settings of a unit file that is a template, as systemd joins their lines: the number of the first line of each, and the setting with single
+/// spaces.
+pub(super) fn joined(template: &str) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let mut goes_on = false;
+    for (at, whole) in template.lines().enumerate() {
+        let plain = without_blocks(whole);
+        let line = plain.trim();
+        // A line with only a block leaves no line in the file, and systemd ignores comments between the lines of a setting.
+        let block = line.is_empty() && !whole.trim().is_empty();
+        if block || line.starts_with(['#', ';']) {
+            continue;
+        }
+        let value = line.strip_suffix('\\');
+        let words = value.unwrap_or(line).split_whitespace().collect::<Vec<_>>().join(" ");
+        match found.last_mut().filter(|_| goes_on) {
+            Some((_, setting)) => *setting = format!("{setting} {words}"),
+            None => found.push((at + 1, words)),
+        }
+        goes_on = value.is_some();
+    }
+    found
+}
+
+/// A line of a template without its blocks and comments.
+fn without_blocks(line: &str) -> String {
+    let (mut kept, mut rest) = (String::new(), line);
+    while let Some((open, end)) =
+        [("{%", "%}"), ("{#", "#}")].into_iter().filter_map(|(begin, end)| Some((rest.find(begin)?, end))).min()
+        && let Some(close) = rest[open..].find(end)
+    {
+        kept.push_str(&rest[..open]);
+        rest = &rest[open + close + end.len()..];
+    }
+    kept + rest
+}
+
 /// Whether a text contains a whole path.
 fn mentions(text: &str, path: &str) -> bool {
     text.match_indices(path).any(|(at, _)| {

@@ -119,6 +119,37 @@ fn what_cannot_work_is_an_error_with_its_field_and_its_line() {
 }
 
 #[test]
+fn a_value_in_a_command_of_sh_is_an_error_however_its_lines_are_broken() {
+    let unit = |lines: &str| format!("[Service]\n{lines}\nRestart=always\n\n[Install]\nWantedBy=multi-user.target\n");
+    for (lines, line) in [
+        ("ExecStart=/bin/sh -c 'echo {{ machine.name }}'", 2),
+        ("ExecStart=/bin/sh  -c 'echo {{ machine.name }}'", 2),
+        ("ExecStart=/bin/sh\t-c 'echo {{ machine.name }}'", 2),
+        ("ExecStart=/bin/sh -c \\\n  'echo {{ machine.name }}'", 2),
+        ("Type=exec\n ExecStart = /bin/bash \\\n  -c \\\n  # text\n  'echo \\\n{{ machine.name }}'", 3),
+        ("ExecStart=/bin/sh -c \\\n{% if true %}\n{# text #}\n  'echo {{ machine.name }}' \\{% endif %}\n  x", 2),
+        ("ExecStart=/bin/sh -c \\\n  {% if true %}'echo' \\{% endif %}\n  '{{ machine.name }}'", 2),
+    ] {
+        for (given, field) in [
+            (with("/units/0/content", unit(lines).into()), "spec.units[0].content"),
+            (with("/units/0/dropIns", json!({"a.conf": unit(lines)})), "spec.units[0].dropIns[a.conf]"),
+        ] {
+            let mut found = findings(given);
+            found.retain(|one| one.error && one.message.contains("a command of sh"));
+            let found: Vec<_> = found.iter().map(|one| (one.field.as_str(), one.line)).collect();
+            assert_eq!(found, [(field, Some(line))], "{lines}");
+        }
+    }
+    for lines in [
+        "ExecStart=/usr/local/bin/agent --name {{ machine.name }}\nExecStartPre=/bin/sh -c true",
+        "ExecStartPre=/bin/sh -c \\\n  true\nExecStart=/usr/local/bin/agent \\\n  --name {{ machine.name }}",
+        "ExecStart=/bin/sh -c true\nEnvironment=NAME={{ machine.name }}",
+    ] {
+        assert_eq!(findings(with("/units/0/content", unit(lines).into())), [], "{lines}");
+    }
+}
+
+#[test]
 fn checks_that_cannot_fit_into_their_time_are_an_error() {
     let mut given = good();
     given["health"]["within"] = "3s".into();
