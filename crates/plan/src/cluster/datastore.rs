@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use fleetwright_api::{
-    ClusterSpec, ClusterStatus, Condition, ControlPlaneComponent, EtcdStatus, MemberChangeType, RestoreStage, Status,
-    condition, names,
+    ClusterSpec, ClusterStatus, Condition, ControlPlaneComponent, EtcdDatastore, EtcdStatus, MemberChangeType,
+    RestoreStage, Status, condition, names,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -193,25 +193,14 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
         }
         return members;
     }
-    let ours = |claim: &&VolumeClaim| {
-        (0..record.members).any(|number| claim.name == members::claim(&format!("etcd-{number}")))
-    };
-    let small = seen.claims.iter().filter(ours).filter(|claim| claim.expandable && !claim.ending && !starts);
-    let small = small.filter(|claim| claim.is_below(&etcd.storage.size.0));
+    let small = undersized_claims(seen, record.members).filter(|claim| claim.expandable && !claim.ending && !starts);
     members.expand = small.map(|claim| (claim.clone(), etcd.storage.size.0.clone())).collect();
     let asked =
         seen.members.as_ref().filter(|asked| asked.at.checked_add(MEMBER_ANSWER_TTL).is_ok_and(|until| until > now));
-    let facts = MemberInputs {
-        names: &seen.names,
-        wanted: if starts { record.members } else { etcd.members },
-        record,
-        pods: members_of(seen),
-        claims: &seen.claims,
-        lost: suspected_data_loss(seen),
-        size: &etcd.storage.size.0,
-        told: asked.and_then(|asked| asked.outcome.as_ref().ok()),
-        busy: if starts { Some("waiting for the restore".to_owned()) } else { busy(seen, package, components) },
-    };
+    let wanted = if starts { record.members } else { etcd.members };
+    let busy = if starts { Some("waiting for the restore".to_owned()) } else { busy(seen, package, components) };
+    let told = asked.and_then(|asked| asked.outcome.as_ref().ok());
+    let facts = MemberInputs { told, busy, ..inputs(seen, etcd, record, wanted) };
     members.step = match (members::next(&facts, now), asked.map(|asked| &asked.outcome)) {
         (NextMemberStep::QueryMembers, Some(Err(why))) => NextMemberStep::Wait(why.clone()),
         (next, _) => next,
@@ -222,6 +211,39 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
         members.next = members.next.into_iter().chain(again).min();
     }
     members
+}
+
+/// Inputs for the next step without a member list, if that many members are wanted.
+fn inputs<'a>(seen: &'a Observed, etcd: &'a EtcdDatastore, record: EtcdStatus, wanted: u32) -> MemberInputs<'a> {
+    MemberInputs {
+        names: &seen.names,
+        wanted,
+        record,
+        pods: members_of(seen),
+        claims: &seen.claims,
+        lost: suspected_data_loss(seen),
+        size: &etcd.storage.size.0,
+        told: None,
+        busy: None,
+    }
+}
+
+/// The member change in progress, or else the one that starts next, whether or not it may start now.
+pub(super) fn next_change(seen: &Observed) -> Option<(MemberChangeType, String)> {
+    let etcd = seen.spec.datastore.etcd.as_ref()?;
+    let record = record(seen);
+    if let Some(change) = record.change {
+        return Some((change.type_, change.member));
+    }
+    inputs(seen, etcd, record, etcd.members).candidate()
+}
+
+/// The volume claims of that many members that request less than the declared size.
+pub(super) fn undersized_claims(seen: &Observed, members: u32) -> impl Iterator<Item = &VolumeClaim> {
+    let size = seen.spec.datastore.etcd.as_ref().map_or("", |etcd| etcd.storage.size.0.as_str());
+    let ours =
+        move |claim: &&VolumeClaim| (0..members).any(|number| claim.name == members::claim(&format!("etcd-{number}")));
+    seen.claims.iter().filter(ours).filter(move |claim| claim.is_below(size))
 }
 
 /// Why no member change starts now: pods of etcd are replaced for another reason.

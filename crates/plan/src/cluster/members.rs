@@ -16,6 +16,8 @@
 //! - a volume is deleted only when etcd has no member for it, and a member is added only when the deleted volume is gone. Otherwise the old
 //!   container, which may restart at any time, would start on the old volume as the new member and lose its data with that volume.
 
+use std::cmp::Ordering;
+
 use fleetwright_api::{EtcdStatus, MemberChange, MemberChangeType};
 use jiff::Timestamp;
 
@@ -372,9 +374,44 @@ impl MemberInputs<'_> {
         waits && lost.name != change.member
     }
 
+    /// Without a change in progress: the change that starts next, whether or not it may start now.
+    pub(super) fn candidate(&self) -> Option<(MemberChangeType, String)> {
+        let running = self.running();
+        if let Some(lost) = self.lost {
+            let leaves = self.wanted < running && ordinal(&lost.name) + 1 == running;
+            let type_ = if leaves { MemberChangeType::Remove } else { MemberChangeType::Replace };
+            return Some((type_, lost.name.clone()));
+        }
+        // A member that is removed next needs no new volume, and one that cannot be replaced yet waits for members that are added.
+        let replaced = |member: &String| match self.wanted.cmp(&running) {
+            Ordering::Less => ordinal(member) + 1 != running,
+            Ordering::Equal => true,
+            Ordering::Greater => running >= 3,
+        };
+        let small = || self.undersized_volume().filter(|_| self.wanted == running);
+        if let Some(member) = self.terminating_claim().filter(replaced).or_else(small) {
+            return Some((MemberChangeType::RecreateVolume, member));
+        }
+        match self.wanted.cmp(&running) {
+            Ordering::Less => Some((MemberChangeType::Remove, name(running - 1))),
+            Ordering::Equal => None,
+            Ordering::Greater => Some((MemberChangeType::Add, name(running))),
+        }
+    }
+
     /// Without a change in progress: starts one, if one is needed and all other members are healthy.
     fn start_change(&self, now: Timestamp) -> NextMemberStep {
         let running = self.running();
+        let Some((type_, member)) = self.candidate() else {
+            if self.may_have_learner() {
+                let Some(told) = self.told else { return NextMemberStep::QueryMembers };
+                let learner = |member: &String| told.at(&peer_url(self.names, member)).filter(|own| own.learner);
+                if let Some(member) = (0..running).map(name).find(|member| learner(member).is_some()) {
+                    return self.change(MemberChangeType::Add, &member, learner(&member), now);
+                }
+            }
+            return if self.record.serving == running { NextMemberStep::Nothing } else { self.change_finished() };
+        };
         if let Some(lost) = self.lost {
             let Some(told) = self.told else { return NextMemberStep::QueryMembers };
             let url = peer_url(self.names, &lost.name);
@@ -402,46 +439,25 @@ impl MemberInputs<'_> {
                     lost.name
                 ));
             }
-            let leaves = self.wanted < running && ordinal(&lost.name) + 1 == running;
-            let type_ = if leaves { MemberChangeType::Remove } else { MemberChangeType::Replace };
             return self.change(type_, &lost.name, own, now);
         }
-        let (small, ends) = (self.undersized_volume(), self.terminating_claim());
-        if self.wanted == running && small.is_none() && ends.is_none() {
-            if self.may_have_learner() {
-                let Some(told) = self.told else { return NextMemberStep::QueryMembers };
-                let learner = |member: &String| told.at(&peer_url(self.names, member)).filter(|own| own.learner);
-                if let Some(member) = (0..running).map(name).find(|member| learner(member).is_some()) {
-                    return self.change(MemberChangeType::Add, &member, learner(&member), now);
-                }
-            }
-            return if self.record.serving == running { NextMemberStep::Nothing } else { self.change_finished() };
-        }
-        // A member that is removed next needs no new volume.
-        let ends = ends.filter(|member| self.wanted >= running || ordinal(member) + 1 != running);
-        if let Some(member) = ends.as_ref().filter(|_| running < 3 && self.wanted <= running) {
+        let renews = type_ == MemberChangeType::RecreateVolume;
+        if renews && running < 3 && self.terminating_claim().is_some() {
             return NextMemberStep::Refuse(format!(
                 "{}. Take a snapshot, then set spec.datastore.etcd.members to 3: when two others run, the member is replaced without data loss",
-                claim_terminating_message(member)
+                claim_terminating_message(&member)
             ));
         }
         if let Some(why) = &self.busy {
             return NextMemberStep::Refuse(why.clone());
         }
-        let renews = ends.filter(|_| running >= 3).or_else(|| small.filter(|_| self.wanted == running));
-        let grows = self.wanted > running && renews.is_none();
-        if renews.is_some() && running < 3 {
+        if renews && running < 3 {
             let why = "the StorageClass does not allow volume expansion, and a member is replaced by one with a larger volume only while two others run";
             return NextMemberStep::Refuse(format!(
                 "{why}: set spec.datastore.etcd.members to 3, or set allowVolumeExpansion of the class to true"
             ));
         }
-        let type_ = match (&renews, grows) {
-            (Some(_), _) => MemberChangeType::RecreateVolume,
-            (None, true) => MemberChangeType::Add,
-            (None, false) => MemberChangeType::Remove,
-        };
-        let member = renews.unwrap_or_else(|| name(if grows { running } else { running - 1 }));
+        let grows = type_ == MemberChangeType::Add;
         // A member that is removed may be unhealthy: that is one reason to remove it.
         let others: Vec<_> = self.pods.iter().filter(|pod| pod.name != member).collect();
         let healthy = others.iter().filter(|pod| pod.ready && !pod.ending).count();
