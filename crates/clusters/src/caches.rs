@@ -214,12 +214,8 @@ impl Caches {
     /// The volume claims of members of etcd.
     pub fn claims(&self, namespace: &str) -> Vec<VolumeClaim> {
         let claims = self.claims.by(BY_NAMESPACE, namespace).into_iter();
-        let claim = |view: &ClaimView| {
-            let class = view.class.as_ref().and_then(|class| self.classes.get(&Key::cluster(class)));
-            // The API server refuses to expand a claim without a class, or with a deleted class.
-            VolumeClaim { expandable: class.is_some_and(|class| class.0), ..view.claim.clone() }
-        };
-        claims.map(|(_, view)| claim(&view)).collect()
+        let expands = |class: &str| self.classes.get(&Key::cluster(class)).is_some_and(|class| class.0);
+        claims.map(|(_, view)| view.with_class(expands)).collect()
     }
 
     /// The pods that work on the cluster's data.

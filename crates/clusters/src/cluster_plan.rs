@@ -1,6 +1,6 @@
 //! Plans a change of a cluster, for people: observed with the rights of the caller, decided by the same functions as in the operator.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use fleetwright_api::{
 use fleetwright_kit::View;
 use fleetwright_plan::cluster::cluster_plan::{ClusterPlan, rehearse};
 use fleetwright_plan::cluster::limits::{Violation, violations};
+use fleetwright_plan::cluster::members::VolumeClaim;
 use fleetwright_plan::cluster::networks::MetaNetworks;
 use fleetwright_plan::cluster::objects::Kind;
 use fleetwright_plan::cluster::preflight::PreflightInputs;
@@ -19,16 +20,17 @@ use fleetwright_plan::cluster::{LiveObject, Names, Objects, Observed, Workload, 
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolumeClaim, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::caches::workloads;
-use crate::view::{ObjectView, PodView, package};
+use crate::view::{ClaimView, ClassView, ObjectView, PodView, package};
 
 /// The observed state of a cluster, without Secrets.
 pub struct ClusterSnapshot {
@@ -40,6 +42,7 @@ pub struct ClusterSnapshot {
     limits: Option<Vec<ClusterLimits>>,
     objects: Objects,
     workloads: BTreeMap<ControlPlaneComponent, Workload>,
+    claims: Option<Vec<VolumeClaim>>,
 }
 
 impl ClusterSnapshot {
@@ -56,7 +59,7 @@ impl ClusterSnapshot {
             Some((own, uid)) => (own, Some(uid)),
             None => (names, None),
         };
-        let (mut objects, mut pods) = (Objects::default(), Vec::new());
+        let (mut objects, mut pods, mut volumes) = (Objects::default(), Vec::new(), Some(Vec::new()));
         // Objects in a namespace of another Cluster do not belong to this one.
         if namespace.is_some() {
             list::<ConfigMap>(client, &names, Kind::ConfigMap, &mut objects).await?;
@@ -67,11 +70,12 @@ impl ClusterSnapshot {
             list::<Deployment>(client, &names, Kind::Deployment, &mut objects).await?;
             let all = Api::<Pod>::namespaced(client.clone(), &names.namespace).list(&ListParams::default()).await?;
             pods.extend(all.items.into_iter().map(PodView::of));
+            volumes = claims(client, &names.namespace).await?;
         }
         let package = |object: &dyn LiveObject| package(&object.value()).unwrap_or_default().to_owned();
         let workloads = workloads(|kind, name| objects.get(kind, name).map(package), pods.iter());
         let packages = packages.into_iter().map(|package| (package.name_any(), Arc::new(package.spec))).collect();
-        Ok(Self { cluster, names, namespace, packages, limits, objects, workloads })
+        Ok(Self { cluster, names, namespace, packages, limits, objects, workloads, claims: volumes })
     }
 
     /// The plan of a change to that package version; by default the declared one. `None` if the package version does not exist.
@@ -85,6 +89,10 @@ impl ClusterSnapshot {
         match &self.limits {
             Some(limits) => rehearsal.violations = limit_violations(&spec, &self.names.name, Some(&target), limits),
             None => rehearsal.later.push("ClusterLimits are checked by the operator: you may not list them".to_owned()),
+        }
+        if self.claims.is_none() {
+            let why = "volumes are checked by the operator: you may not list PersistentVolumeClaims or StorageClasses";
+            rehearsal.later.push(why.to_owned());
         }
         Some(rehearsal)
     }
@@ -122,7 +130,7 @@ impl ClusterSnapshot {
             // The records of the operator count.
             proofs: BTreeMap::new(),
             members: None,
-            claims: Vec::new(),
+            claims: self.claims.clone().unwrap_or_default(),
             backup,
             extensions: extensions::ExtensionKnowledge::default(),
             endpoint: status.endpoint.clone(),
@@ -161,6 +169,28 @@ pub async fn limits(client: &Client, namespace: &str) -> kube::Result<Option<Vec
     match api.list(&ListParams::default()).await {
         Ok(list) => Ok(Some(list.items)),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Some(Vec::new())),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The volume claims of a control plane; none if the caller may not list them, or may not list the StorageClasses, which tell whether claims can be
+/// expanded.
+async fn claims(client: &Client, namespace: &str) -> kube::Result<Option<Vec<VolumeClaim>>> {
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
+    let classes: Api<StorageClass> = Api::all(client.clone());
+    let Some(claims) = permitted(claims.list(&ListParams::default()).await)? else { return Ok(None) };
+    let Some(classes) = permitted(classes.list(&ListParams::default()).await)? else { return Ok(None) };
+    let classes = classes.items.into_iter().map(|class| (class.name_any(), ClassView::of(class)));
+    let expands: BTreeSet<_> = classes.filter(|(_, class)| class.0).map(|(name, _)| name).collect();
+    let claims = claims.items.into_iter().map(ClaimView::of);
+    Ok(Some(claims.map(|claim| claim.with_class(|class| expands.contains(class))).collect()))
+}
+
+/// The answer to a request; none if the caller lacks the right.
+fn permitted<T>(answer: kube::Result<T>) -> kube::Result<Option<T>> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
         Err(error) => Err(error),
     }

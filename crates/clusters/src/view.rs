@@ -404,6 +404,14 @@ impl View for ClaimView {
     }
 }
 
+impl ClaimView {
+    /// The claim, which can be expanded if its StorageClass allows it. The API server refuses to expand a claim without a class, or with a deleted
+    /// class.
+    pub fn with_class(&self, expands: impl Fn(&str) -> bool) -> VolumeClaim {
+        VolumeClaim { expandable: self.class.as_deref().is_some_and(expands), ..self.claim.clone() }
+    }
+}
+
 impl ClusterOwned for ClaimView {
     fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()

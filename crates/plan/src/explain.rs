@@ -236,7 +236,9 @@ mod tests {
 
     use super::plan::{ClusterDetails, Deviation, MachineDetails, Plan, Step};
     use super::*;
-    use crate::cluster::cluster_plan::{CertificatePlan, ObjectChange, PlannedVersion, RestorePlan, RollbackPlan};
+    use crate::cluster::cluster_plan::{
+        CertificatePlan, MemberPlan, ObjectChange, PlannedVersion, RestorePlan, RollbackPlan, VolumePlan,
+    };
     use crate::machine::InputChange;
 
     /// Every field has a value.
@@ -368,6 +370,20 @@ mod tests {
                 to: version(),
                 unchanged: Vec::new(),
                 checked_later: vec!["x".to_owned()],
+                members: Some(MemberPlan {
+                    from: 1,
+                    to: 3,
+                    action: "Add",
+                    member: "x".to_owned(),
+                    since: Some(time),
+                    blocked: text(),
+                }),
+                volumes: vec![VolumePlan {
+                    claim: "x".to_owned(),
+                    from: "x".to_owned(),
+                    to: "x".to_owned(),
+                    message: "x",
+                }],
                 extensions: vec!["x".to_owned()],
                 rollback: RollbackPlan { keeps_writes: true, message: "x".to_owned() },
                 restore: Some(RestorePlan {

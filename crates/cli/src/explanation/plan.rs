@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use fleetwright_api::names::reasons;
 use fleetwright_api::{ControlPlaneComponent, Disruption, Drift, GROUP};
-use fleetwright_plan::cluster::cluster_plan::{PlannedVersion, RestorePlan};
+use fleetwright_plan::cluster::cluster_plan::{MemberPlan, PlannedVersion, RestorePlan, VolumePlan};
 use fleetwright_plan::explain::{
     Check, ClusterDetails, Deviation, Group, MachineDetails, PACKAGE_FAILED, Plan, State, Step,
 };
@@ -159,6 +159,17 @@ pub(crate) fn cluster(plan: &Plan, now: Timestamp) -> String {
     if !details.extensions.is_empty() {
         let _ = writeln!(out, "  then the extensions {}", details.extensions.join(", "));
     }
+    if let Some(plan) = &details.members {
+        members(&mut out, plan);
+    }
+    if !details.volumes.is_empty() {
+        let row = |one: &VolumePlan| {
+            let size = format!("{} → {}", line(&one.from), line(&one.to));
+            vec![format!("  {}", line(&one.claim)), size, one.message.to_owned()]
+        };
+        let rows: Vec<_> = details.volumes.iter().map(row).collect();
+        let _ = writeln!(out, "\nVolumes:\n{}", table(&rows).trim_end());
+    }
     let risks = risks(plan, details, &stages);
     if !risks.is_empty() {
         let _ = writeln!(out, "\nChecks and risks:\n{}", risks.trim_end());
@@ -239,6 +250,17 @@ fn risks(plan: &Plan, details: &ClusterDetails, stages: &[&Step]) -> String {
         let _ = writeln!(out, "  ? when it starts: {later}");
     }
     out
+}
+
+/// The next change of a member of etcd.
+fn members(out: &mut String, plan: &MemberPlan) {
+    let MemberPlan { from, to, action, member, since, blocked } = plan;
+    let numbers = if from == to { from.to_string() } else { format!("{from} → {to}, one at a time") };
+    let when = since.map_or("next".to_owned(), |since| format!("in progress since {since}"));
+    let _ = writeln!(out, "\nMembers of etcd: {numbers}\n  {when}: {action} {}", line(member));
+    if let Some(why) = blocked {
+        let _ = writeln!(out, "  blocked: {}", line(why));
+    }
 }
 
 /// The way back after the soak.
@@ -384,6 +406,20 @@ machine/host-1: 1 step
                     stage(ControlPlaneComponent::Etcd, "3.6.16", "3.6.16", 0),
                     stage(ControlPlaneComponent::Apiserver, "1.36.4", "1.37.1", 2),
                 ],
+                members: Some(MemberPlan {
+                    from: 3,
+                    to: 1,
+                    action: "Remove",
+                    member: "etcd-2".to_owned(),
+                    since: None,
+                    blocked: Some("1 of 2 other etcd members are ready".to_owned()),
+                }),
+                volumes: vec![VolumePlan {
+                    claim: "data-etcd-0".to_owned(),
+                    from: "8Gi".to_owned(),
+                    to: "20Gi".to_owned(),
+                    message: "expanded in place",
+                }],
                 extensions: vec!["dns".to_owned()],
                 back: RollbackPlan { keeps_writes: true, message: "at any time".to_owned() },
                 restore: None,
@@ -399,6 +435,13 @@ Stages:
   1.  etcd            3.6.16           0 restarts
   2.  kube-apiserver  1.36.4 → 1.37.1  2 restarts
   then the extensions dns
+
+Members of etcd: 3 → 1, one at a time
+  next: Remove etcd-2
+  blocked: 1 of 2 other etcd members are ready
+
+Volumes:
+  data-etcd-0  8Gi → 20Gi  expanded in place
 
 Checks and risks:
   ✗ KubeletTooOld: a kubelet is old: upgrade it; can be overridden with KubeletTooOld@k8s-1.37.1-r1

@@ -1,24 +1,28 @@
 //! The plan of a change to a package version, before it is declared: built by the functions that decide when it is carried out.
 
-use fleetwright_api::{ControlPlaneComponent, names};
+use fleetwright_api::{ClusterSpec, ControlPlaneComponent, names};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::components::{count, with_package_annotation};
+use super::components::{Components, count, with_package_annotation};
 use super::diff::diff;
-use super::etcd_data;
-use super::heal;
 use super::limits::Violation;
-use super::objects::{Blueprint, Kind, TRUST_BUNDLE_HASH, objects, template_digest};
+use super::members::{NextMemberStep, VolumeClaim};
+use super::objects::{Blueprint, Kind, Object, TRUST_BUNDLE_HASH, objects, template_digest};
 use super::observed::Observed;
-use super::preflight::{Package, Preflight, PreflightFinding, begins, preflight};
+use super::preflight::{Package, Preflight, PreflightFinding, begins, preflight, run_checks};
 use super::restore::own_snapshot_patch;
 use super::step::{CurrentVersion, VersionStep, step};
 use super::upgrade_path::VersionNode;
+use super::{datastore, etcd_data, heal, snapshots};
 use crate::readiness::is_plain;
 
 /// Certificates that are renewed within this time are listed.
 const RENEWAL_HORIZON: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// What a plan does not check before a member of etcd changes.
+const MEMBERS_NOT_ASKED: &str =
+    "asking the members of etcd whether they agree on a leader; the members of etcd were not asked for this plan";
 
 /// The plan of a change.
 #[derive(Clone, Debug, Serialize)]
@@ -42,6 +46,11 @@ pub struct ClusterPlan {
     pub later: Vec<String>,
     /// Changes of each component, in order.
     pub stages: Vec<StagePlan>,
+    /// The next change of a member of etcd, if one is in progress or due.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub members: Option<MemberPlan>,
+    /// Volumes that are smaller than declared.
+    pub volumes: Vec<VolumePlan>,
     /// Extensions that are updated afterwards, in order.
     pub extensions: Vec<String>,
     /// Whether a rollback is possible afterwards.
@@ -105,6 +114,40 @@ pub struct ObjectChange {
     pub diff: String,
 }
 
+/// The next step towards the declared members of etcd: members change one at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberPlan {
+    /// Number of members that run.
+    pub from: u32,
+    /// Declared number of members.
+    pub to: u32,
+    /// Type of the next change: `Add`, `Remove`, `Replace` or `RecreateVolume`.
+    pub action: &'static str,
+    /// The member that changes next.
+    pub member: String,
+    /// Start of the change, if it is in progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// Why the change cannot start or continue now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<String>,
+}
+
+/// A volume that is smaller than declared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumePlan {
+    /// Name of the PersistentVolumeClaim.
+    pub claim: String,
+    /// Requested size.
+    pub from: String,
+    /// Declared size.
+    pub to: String,
+    /// How the volume gets the declared size, or why it does not.
+    pub message: &'static str,
+}
+
 /// The way back after a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -160,6 +203,10 @@ pub fn rehearse(seen: &Observed, now: Timestamp) -> ClusterPlan {
         _ => (target, emulated(seen, target.0)),
     };
     let restore = step.refused.as_ref().filter(|(reason, _)| *reason == names::reasons::SOAK_ENDED);
+    let (members, volumes) = datastore_plan(seen, now);
+    if members.as_ref().is_some_and(|members| members.blocked.is_none()) {
+        later.push(MEMBERS_NOT_ASKED.to_owned());
+    }
     ClusterPlan {
         cluster: seen.names.name.clone(),
         from: from.map(|from| version(from.name, from.kubernetes)),
@@ -176,6 +223,8 @@ pub fn rehearse(seen: &Observed, now: Timestamp) -> ClusterPlan {
         violations: Vec::new(),
         findings: before.findings,
         later,
+        members,
+        volumes,
         extensions: extensions(seen),
         certificates: certificates(seen, now),
     }
@@ -205,16 +254,15 @@ fn emulated(seen: &Observed, target: &str) -> Option<String> {
     }
 }
 
-fn stage(
-    seen: &Observed,
-    to: Package<'_>,
+/// The package version that a component is built from in a step to that package version, and its objects.
+fn wanted<'a>(
+    seen: &'a Observed,
+    to: Package<'a>,
     emulates: Option<&str>,
     component: ControlPlaneComponent,
-) -> Option<StagePlan> {
-    let workload = seen.workloads.get(&component);
-    let running = workload.and_then(|workload| workload.package.as_deref());
+) -> Result<(Package<'a>, Vec<Object>), String> {
     let package = match component {
-        ControlPlaneComponent::Etcd => etcd_data::compatible_package(seen, to).ok()?,
+        ControlPlaneComponent::Etcd => etcd_data::compatible_package(seen, to)?,
         _ => to,
     };
     // The trust bundle stays unchanged, and a person who plans may not read its Secrets.
@@ -222,7 +270,7 @@ fn stage(
     let live = seen.object(kind, component.binary()).unwrap_or_default();
     let trusts =
         live["spec"]["template"]["metadata"]["annotations"][TRUST_BUNDLE_HASH].as_str().unwrap_or_default().to_owned();
-    let etcd = super::datastore::record(seen);
+    let etcd = datastore::record(seen);
     let of = Blueprint {
         names: &seen.names,
         spec: &seen.spec,
@@ -234,6 +282,71 @@ fn stage(
     };
     let mut wanted = with_package_annotation(objects(&of, component), package.0);
     heal::select(seen, component, &mut wanted);
+    Ok((package, wanted))
+}
+
+/// The next change of a member of etcd, and the volumes that are smaller than declared, as the operator decides on them now.
+fn datastore_plan(seen: &Observed, now: Timestamp) -> (Option<MemberPlan>, Vec<VolumePlan>) {
+    // A plan shows what a paused cluster does when it is resumed.
+    let seen = &Observed { spec: ClusterSpec { paused: false, ..seen.spec.clone() }, ..seen.clone() };
+    let (step, _) = run_checks(seen, step(seen, now), now);
+    let etcd = ControlPlaneComponent::Etcd;
+    let mut components = Components::default();
+    match step.package().map(|package| wanted(seen, package, step.emulates.as_deref(), etcd)) {
+        Some(Ok((_, objects))) => {
+            let template = objects.iter().find_map(template_digest);
+            components.templates.extend(template.map(|template| (etcd, template.to_owned())));
+        }
+        Some(Err(why)) => components.held = Some(why),
+        None => {}
+    }
+    let members = datastore::keep(seen, step.name, &components, now);
+    let volume = |claim: &VolumeClaim, to: &str, message| {
+        let (claim, from) = (claim.name.clone(), claim.size.clone());
+        VolumePlan { claim, from, to: to.to_owned(), message }
+    };
+    let mut volumes: Vec<_> =
+        members.expand.iter().map(|(claim, size)| volume(claim, size, "expanded in place")).collect();
+    let snapshots = snapshots::volume_to_expand(seen).map(|(claim, size)| match claim.expandable {
+        true => volume(claim, &size, "expanded in place"),
+        false => volume(claim, &size, "not expanded: its StorageClass does not allow expansion"),
+    });
+    let (Some(declared), Some(record)) = (&seen.spec.datastore.etcd, members.record) else {
+        return (None, snapshots.into_iter().collect());
+    };
+    // A member that is removed gets no larger volume.
+    let rigid = datastore::undersized_claims(seen, record.members.min(declared.members));
+    let rigid = rigid.filter(|claim| !claim.expandable);
+    volumes.extend(rigid.map(|claim| {
+        volume(claim, &declared.storage.size.0, "replaced together with its member, one member at a time")
+    }));
+    volumes.extend(snapshots);
+    let blocked = match members.step {
+        NextMemberStep::Wait(why) | NextMemberStep::Refuse(why) => Some(why),
+        // Only a restore prevents every decision about a change that is due.
+        NextMemberStep::Nothing => Some("waiting for the restore".to_owned()),
+        _ => None,
+    };
+    let next = datastore::next_change(seen).map(|(type_, member)| MemberPlan {
+        from: record.members,
+        to: declared.members,
+        action: type_.as_str(),
+        member,
+        since: record.change.map(|change| change.since),
+        blocked,
+    });
+    (next, volumes)
+}
+
+fn stage(
+    seen: &Observed,
+    to: Package<'_>,
+    emulates: Option<&str>,
+    component: ControlPlaneComponent,
+) -> Option<StagePlan> {
+    let workload = seen.workloads.get(&component);
+    let running = workload.and_then(|workload| workload.package.as_deref());
+    let (package, wanted) = wanted(seen, to, emulates, component).ok()?;
     let template = wanted.iter().find_map(template_digest).map(str::to_owned);
     let changes: Vec<_> = wanted
         .into_iter()

@@ -227,7 +227,7 @@ fn policy(seen: &Observed) -> Snapshots {
 }
 
 /// The claim of the volume for snapshots, and the declared size, if the claim requests less.
-fn volume_to_expand(seen: &Observed) -> Option<(&VolumeClaim, String)> {
+pub(super) fn volume_to_expand(seen: &Observed) -> Option<(&VolumeClaim, String)> {
     let policy = seen.spec.snapshots().filter(|policy| policy.s3.is_none())?;
     let size = policy.volume.unwrap_or_default().size.0;
     let claim = seen.claims.iter().find(|claim| claim.name == pods::CLAIM && !claim.ending)?;

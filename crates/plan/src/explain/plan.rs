@@ -6,7 +6,8 @@ use serde::Serialize;
 use super::{Check, Group, State, Subject};
 use crate::cluster::Names;
 use crate::cluster::cluster_plan::{
-    CertificatePlan, ClusterPlan, ObjectChange, PlannedVersion, RestorePlan, RollbackPlan, StagePlan,
+    CertificatePlan, ClusterPlan, MemberPlan, ObjectChange, PlannedVersion, RestorePlan, RollbackPlan, StagePlan,
+    VolumePlan,
 };
 use crate::machine::{InputChange, PlannedStep};
 
@@ -133,6 +134,11 @@ pub struct ClusterDetails {
     pub unchanged: Vec<Step>,
     /// What is only checked when the change starts.
     pub checked_later: Vec<String>,
+    /// The next change of a member of etcd, if one is in progress or due.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub members: Option<MemberPlan>,
+    /// Volumes that are smaller than declared.
+    pub volumes: Vec<VolumePlan>,
     /// Extensions that follow, in order.
     pub extensions: Vec<String>,
     /// Whether and until when a rollback keeps all writes.
@@ -228,6 +234,8 @@ impl Plan {
             to: rehearsal.to.clone(),
             unchanged,
             checked_later: rehearsal.later.clone(),
+            members: rehearsal.members.clone(),
+            volumes: rehearsal.volumes.clone(),
             extensions: rehearsal.extensions.clone(),
             rollback: rehearsal.back.clone(),
             restore: rehearsal.restore.clone(),
