@@ -237,7 +237,7 @@ mod tests {
     use super::plan::{ClusterDetails, Deviation, MachineDetails, Plan, Step};
     use super::*;
     use crate::cluster::cluster_plan::{
-        CertificatePlan, MemberPlan, ObjectChange, PlannedVersion, RestorePlan, RollbackPlan, VolumePlan,
+        CertificatePlan, MemberPlan, ObjectChange, PlannedVersion, RestorePlan, RollbackPlan, SoakPlan, VolumePlan,
     };
     use crate::machine::InputChange;
 
@@ -384,6 +384,8 @@ mod tests {
                     to: "x".to_owned(),
                     message: "x",
                 }],
+                rotation: text(),
+                soak: Some(SoakPlan { emulates: "x".to_owned(), until: time }),
                 extensions: vec!["x".to_owned()],
                 rollback: RollbackPlan { keeps_writes: true, message: "x".to_owned() },
                 restore: Some(RestorePlan {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use fleetwright_api::names::reasons;
 use fleetwright_api::{ControlPlaneComponent, Disruption, Drift, GROUP};
-use fleetwright_plan::cluster::cluster_plan::{MemberPlan, PlannedVersion, RestorePlan, VolumePlan};
+use fleetwright_plan::cluster::cluster_plan::{MemberPlan, PlannedVersion, RestorePlan, SoakPlan, VolumePlan};
 use fleetwright_plan::explain::{
     Check, ClusterDetails, Deviation, Group, MachineDetails, PACKAGE_FAILED, Plan, State, Step,
 };
@@ -169,6 +169,16 @@ pub(crate) fn cluster(plan: &Plan, now: Timestamp) -> String {
         };
         let rows: Vec<_> = details.volumes.iter().map(row).collect();
         let _ = writeln!(out, "\nVolumes:\n{}", table(&rows).trim_end());
+    }
+    if let Some(rotation) = &details.rotation {
+        let _ = writeln!(out, "\nRotation of authorities:\n  {}", line(rotation));
+    }
+    if let Some(SoakPlan { emulates, until }) = &details.soak {
+        let _ = writeln!(
+            out,
+            "\nEnd of the soak:\n  not before {until}: the components restart without emulation of {}; what blocks it: condition UpgradeCompletable",
+            line(emulates)
+        );
     }
     let risks = risks(plan, details, &stages);
     if !risks.is_empty() {
@@ -420,6 +430,8 @@ machine/host-1: 1 step
                     to: "20Gi".to_owned(),
                     message: "expanded in place",
                 }],
+                rotation: Some("requested with the value 2026-11".to_owned()),
+                soak: Some(SoakPlan { emulates: "1.36".to_owned(), until: Timestamp::UNIX_EPOCH }),
                 extensions: vec!["dns".to_owned()],
                 back: RollbackPlan { keeps_writes: true, message: "at any time".to_owned() },
                 restore: None,
@@ -442,6 +454,12 @@ Members of etcd: 3 → 1, one at a time
 
 Volumes:
   data-etcd-0  8Gi → 20Gi  expanded in place
+
+Rotation of authorities:
+  requested with the value 2026-11
+
+End of the soak:
+  not before 1970-01-01T00:00:00Z: the components restart without emulation of 1.36; what blocks it: condition UpgradeCompletable
 
 Checks and risks:
   ✗ KubeletTooOld: a kubelet is old: upgrade it; can be overridden with KubeletTooOld@k8s-1.37.1-r1

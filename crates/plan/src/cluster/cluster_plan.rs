@@ -12,9 +12,10 @@ use super::objects::{Blueprint, Kind, Object, TRUST_BUNDLE_HASH, objects, templa
 use super::observed::Observed;
 use super::preflight::{Package, Preflight, PreflightFinding, begins, preflight, run_checks};
 use super::restore::own_snapshot_patch;
+use super::rotation::{RotationContext, progress_message, rotate};
 use super::step::{CurrentVersion, VersionStep, step};
 use super::upgrade_path::VersionNode;
-use super::{datastore, etcd_data, heal, snapshots};
+use super::{datastore, etcd_data, heal, snapshots, soak};
 use crate::readiness::is_plain;
 
 /// Certificates that are renewed within this time are listed.
@@ -51,6 +52,12 @@ pub struct ClusterPlan {
     pub members: Option<MemberPlan>,
     /// Volumes that are smaller than declared.
     pub volumes: Vec<VolumePlan>,
+    /// The rotation of authorities that is in progress or requested, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<String>,
+    /// The end of the soak in progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub soak: Option<SoakPlan>,
     /// Extensions that are updated afterwards, in order.
     pub extensions: Vec<String>,
     /// Whether a rollback is possible afterwards.
@@ -148,6 +155,16 @@ pub struct VolumePlan {
     pub message: &'static str,
 }
 
+/// The end of a soak.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SoakPlan {
+    /// The minor that the components emulate until then.
+    pub emulates: String,
+    /// The earliest end.
+    pub until: Timestamp,
+}
+
 /// The way back after a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -225,6 +242,8 @@ pub fn rehearse(seen: &Observed, now: Timestamp) -> ClusterPlan {
         later,
         members,
         volumes,
+        rotation: rotation(seen, now),
+        soak: soak_end(seen, now),
         extensions: extensions(seen),
         certificates: certificates(seen, now),
     }
@@ -285,10 +304,14 @@ fn wanted<'a>(
     Ok((package, wanted))
 }
 
+/// The observed state without `spec.paused`: a plan shows the steps of a paused cluster too.
+fn resumed(seen: &Observed) -> Observed {
+    Observed { spec: ClusterSpec { paused: false, ..seen.spec.clone() }, ..seen.clone() }
+}
+
 /// The next change of a member of etcd, and the volumes that are smaller than declared, as the operator decides on them now.
 fn datastore_plan(seen: &Observed, now: Timestamp) -> (Option<MemberPlan>, Vec<VolumePlan>) {
-    // A plan shows what a paused cluster does when it is resumed.
-    let seen = &Observed { spec: ClusterSpec { paused: false, ..seen.spec.clone() }, ..seen.clone() };
+    let seen = &resumed(seen);
     let (step, _) = run_checks(seen, step(seen, now), now);
     let etcd = ControlPlaneComponent::Etcd;
     let mut components = Components::default();
@@ -336,6 +359,29 @@ fn datastore_plan(seen: &Observed, now: Timestamp) -> (Option<MemberPlan>, Vec<V
         blocked,
     });
     (next, volumes)
+}
+
+/// The rotation of authorities that is in progress or requested. Its phases depend on Secrets and machines, which are not read here.
+fn rotation(seen: &Observed, now: Timestamp) -> Option<String> {
+    if let Some(rotation) = &seen.status.rotation {
+        let progress = progress_message(rotation, None, seen.spec.certificates.overlap);
+        return Some(format!("{progress}; which machines have the new authorities was not read for this plan"));
+    }
+    let seen = &resumed(seen);
+    let others = RotationContext { settled: true, updating: false, extensions: &[] };
+    let requested = rotate(seen, &others, now).rotation?;
+    Some(format!(
+        "requested with the value {}; starts when all components and members of etcd are as declared and verified",
+        requested.value
+    ))
+}
+
+/// The end of the soak, unless another package version is declared.
+fn soak_end(seen: &Observed, now: Timestamp) -> Option<SoakPlan> {
+    let (_, until) = soak::times(seen, now)?;
+    let emulates = seen.status.emulates.clone()?;
+    let stays = seen.status.package_version.as_deref() == Some(seen.target().0);
+    stays.then_some(SoakPlan { emulates, until })
 }
 
 fn stage(

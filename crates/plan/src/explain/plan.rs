@@ -6,8 +6,8 @@ use serde::Serialize;
 use super::{Check, Group, State, Subject};
 use crate::cluster::Names;
 use crate::cluster::cluster_plan::{
-    CertificatePlan, ClusterPlan, MemberPlan, ObjectChange, PlannedVersion, RestorePlan, RollbackPlan, StagePlan,
-    VolumePlan,
+    CertificatePlan, ClusterPlan, MemberPlan, ObjectChange, PlannedVersion, RestorePlan, RollbackPlan, SoakPlan,
+    StagePlan, VolumePlan,
 };
 use crate::machine::{InputChange, PlannedStep};
 
@@ -139,6 +139,12 @@ pub struct ClusterDetails {
     pub members: Option<MemberPlan>,
     /// Volumes that are smaller than declared.
     pub volumes: Vec<VolumePlan>,
+    /// The rotation of authorities that is in progress or requested, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<String>,
+    /// The end of the soak in progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub soak: Option<SoakPlan>,
     /// Extensions that follow, in order.
     pub extensions: Vec<String>,
     /// Whether and until when a rollback keeps all writes.
@@ -236,6 +242,8 @@ impl Plan {
             checked_later: rehearsal.later.clone(),
             members: rehearsal.members.clone(),
             volumes: rehearsal.volumes.clone(),
+            rotation: rehearsal.rotation.clone(),
+            soak: rehearsal.soak.clone(),
             extensions: rehearsal.extensions.clone(),
             rollback: rehearsal.back.clone(),
             restore: rehearsal.restore.clone(),
