@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use fleetwright_api::{ControlPlaneComponent, names};
 use fleetwright_clusters::ClusterSnapshot;
 use fleetwright_lab::ServerKind;
-use fleetwright_plan::cluster::cluster_plan::{ClusterPlan, StagePlan};
+use fleetwright_plan::cluster::cluster_plan::{ClusterPlan, MemberPlan, StagePlan};
 use fleetwright_plan::cluster::objects::PACKAGE_VERSION;
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
@@ -19,6 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::datastore::{class, three_of};
 use crate::extensions::{MORE, extension};
 use crate::support::TestFleet;
 use crate::versions::{business, refer};
@@ -218,4 +219,51 @@ async fn an_upgrade_changes_the_objects_that_its_rehearsal_names_in_the_order_of
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_changes_the_objects_that_its_rehearsal_names_in_the_order_of_its_stages_on_real() {
     an_upgrade_is_what_was_rehearsed(ServerKind::Real).await;
+}
+
+/// Three members with volumes that can be expanded become one member with a larger volume.
+async fn an_edit_of_etcd_is_what_was_rehearsed(kind: ServerKind) {
+    let mut world = TestFleet::on(kind).await;
+    class(&world, "elastic", true).await;
+    world.create("pay", |spec| three_of(spec, "elastic")).await;
+    world.ready("pay").await;
+    let rehearsal = at_rest(&world).await;
+    assert!(rehearsal.members.is_none() && rehearsal.volumes.is_empty(), "{rehearsal:#?}");
+    world.operator_stops().await;
+    let etcd = json!({ "members": 1, "storage": { "size": "20Gi" } });
+    world.change("pay", json!({ "spec": { "datastore": { "etcd": etcd } } })).await;
+    let rehearsal = rehearsed(&world, None).await;
+    let next = MemberPlan { from: 3, to: 1, action: "Remove", member: "etcd-2".to_owned(), since: None, blocked: None };
+    assert_eq!(rehearsal.members, Some(next));
+    assert!(rehearsal.later.iter().any(|later| later.contains("were not asked")), "{:?}", rehearsal.later);
+    let volumes = rehearsal.volumes.iter().map(|one| (one.claim.as_str(), one.to.as_str(), one.message));
+    let mut volumes: Vec<_> = volumes.collect();
+    volumes.sort_unstable();
+    let expanded = ["data-etcd-0", "data-etcd-1", "data-etcd-2"].map(|claim| (claim, "20Gi", "expanded in place"));
+    assert_eq!(volumes, expanded);
+
+    world.operator_starts();
+    world
+        .until("etcd has the members and volumes that the rehearsal names", async || {
+            let status = world.status("pay").await;
+            let members = status.etcd.as_ref().map(|etcd| (etcd.members, etcd.change.is_none()));
+            let rehearsal = rehearsed(&world, None).await;
+            match members == Some((1, true)) && rehearsal.members.is_none() && rehearsal.volumes.is_empty() {
+                true => Ok(()),
+                false => Err(format!("{:?} {:?} {status:#?}", rehearsal.members, rehearsal.volumes)),
+            }
+        })
+        .await;
+    world.ready("pay").await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rehearsal_of_an_edit_of_etcd_names_the_members_and_volumes_that_the_operator_changes() {
+    an_edit_of_etcd_is_what_was_rehearsed(ServerKind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rehearsal_of_an_edit_of_etcd_names_the_members_and_volumes_that_the_operator_changes_on_real() {
+    an_edit_of_etcd_is_what_was_rehearsed(ServerKind::Real).await;
 }

@@ -250,6 +250,28 @@ fn members_are_added_one_by_one_as_learners_and_removed_before_their_pods_and_vo
 }
 
 #[test]
+fn a_plan_names_the_change_that_is_recorded_next() {
+    for (from, to) in [(1, 3), (3, 1)] {
+        let mut etcd = Etcd::new(from);
+        etcd.declare(to);
+        let mut changes = Vec::new();
+        for _ in 0..40 {
+            // Whoever plans has no answers of the members.
+            etcd.world.members = None;
+            let planned = etcd.world.look(|seen| cluster_plan::rehearse(seen, NOW)).members;
+            if let NextMemberStep::Record(EtcdStatus { change: Some(change), .. }) = etcd.pass() {
+                let planned = planned.expect("a change is planned");
+                assert_eq!((planned.action, &planned.member), (change.type_.as_str(), &change.member));
+                changes.push(change.member);
+            }
+        }
+        changes.dedup();
+        assert_eq!(changes, if to > from { ["etcd-1", "etcd-2"] } else { ["etcd-2", "etcd-1"] });
+        assert_eq!(etcd.world.look(|seen| cluster_plan::rehearse(seen, NOW)).members, None);
+    }
+}
+
+#[test]
 fn a_smaller_number_scales_nothing_down_before_etcd_has_forgotten_the_member() {
     let mut etcd = Etcd::new(3);
     etcd.declare(1);

@@ -2,14 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use fleetwright_api::{CertificateStatus, SnapshotStatus};
+use fleetwright_api::{CertificateStatus, Rotation, RotationPhase, SnapshotStatus};
 
-use super::cluster_plan::{ClusterPlan, rehearse};
+use super::cluster_plan::{ClusterPlan, MemberPlan, SoakPlan, rehearse};
 use super::*;
+use crate::cluster::members::VolumeClaim;
 
 impl TestCluster {
     fn rehearsed(&self) -> ClusterPlan {
         self.look(|seen| rehearse(seen, NOW))
+    }
+
+    fn etcd(&mut self) -> &mut EtcdDatastore {
+        self.spec.datastore.etcd.as_mut().unwrap()
     }
 }
 
@@ -123,4 +128,88 @@ fn certificates_that_are_due_within_a_week_are_told() {
     let told = world.rehearsed().certificates;
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!((told[0].name.as_str(), told[0].replaced), ("apiserver-tls", NOW + day * 6));
+}
+
+#[test]
+fn the_next_member_change_is_planned_with_what_blocks_it() {
+    let mut world = TestCluster::new();
+    world.etcd().members = 3;
+    world.settle();
+    let plan = world.rehearsed();
+    assert!(plan.members.is_none() && plan.volumes.is_empty(), "{plan:#?}");
+    for (to, action, member) in [(1, "Remove", "etcd-2"), (5, "Add", "etcd-3")] {
+        world.etcd().members = to;
+        let next = MemberPlan { from: 3, to, action, member: member.to_owned(), since: None, blocked: None };
+        for paused in [true, false] {
+            world.spec.paused = paused;
+            let plan = world.rehearsed();
+            assert_eq!(plan.members.as_ref(), Some(&next));
+            assert!(plan.later.iter().any(|later| later.contains("were not asked")), "{:?}", plan.later);
+        }
+    }
+    world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[0].ready = false;
+    let plan = world.rehearsed();
+    assert!(plan.later.iter().all(|later| !later.contains("were not asked")), "{:?}", plan.later);
+    let next = plan.members.unwrap();
+    assert_eq!(next.blocked.as_deref(), Some("2 of 3 other etcd members are ready; all must be ready"));
+    assert_eq!((next.action, next.member.as_str()), ("Add", "etcd-3"), "and what would be done without it");
+}
+
+#[test]
+fn volumes_that_are_smaller_than_declared_are_planned() {
+    let mut world = TestCluster::new();
+    world.etcd().members = 3;
+    world.settle();
+    let claim = |number: u32| VolumeClaim {
+        name: format!("data-etcd-{number}"),
+        size: "1Gi".to_owned(),
+        expandable: true,
+        ..VolumeClaim::default()
+    };
+    world.claims = (0..3).map(claim).collect();
+    world.etcd().storage.size.0 = "20Gi".to_owned();
+    let plan = world.rehearsed();
+    assert!(plan.members.is_none(), "{:?}", plan.members);
+    let planned: Vec<_> = plan.volumes.into_iter().map(|one| (one.claim, one.from, one.to)).collect();
+    let decided = world.decide().expand.into_iter().map(|(claim, size)| (claim.name, claim.size, size));
+    assert_eq!(planned, decided.collect::<Vec<_>>());
+    assert_eq!(planned.len(), 3);
+
+    world.claims.iter_mut().for_each(|claim| claim.expandable = false);
+    let plan = world.rehearsed();
+    assert!(plan.volumes.iter().all(|one| one.message.contains("replaced")), "{:?}", plan.volumes);
+    let next = plan.members.unwrap();
+    assert_eq!((plan.volumes.len(), next.action, next.member.as_str()), (3, "RecreateVolume", "etcd-2"));
+
+    world.etcd().members = 1;
+    let plan = world.rehearsed();
+    assert_eq!(plan.volumes.len(), 1, "members that are removed get no larger volume: {:?}", plan.volumes);
+    assert_eq!(plan.members.unwrap().action, "Remove");
+}
+
+#[test]
+fn a_rotation_of_authorities_is_planned() {
+    let mut world = TestCluster::new();
+    world.settle();
+    assert_eq!(world.rehearsed().rotation, None);
+    let value = "2026-11".to_owned();
+    world.spec.certificates.rotate_authorities = Some(value.clone());
+    let requested = world.rehearsed().rotation.unwrap();
+    assert!(requested.starts_with("requested with the value 2026-11"), "{requested}");
+    world.status.rotation = Some(Rotation { value, phase: RotationPhase::Trusting, since: NOW });
+    let running = world.rehearsed().rotation.unwrap();
+    assert!(running.contains("trusted beside the old ones"), "{running}");
+}
+
+#[test]
+fn the_end_of_a_soak_is_planned_unless_another_package_version_is_declared() {
+    let mut world = TestCluster::new();
+    world.settle();
+    assert_eq!(world.rehearsed().soak, None);
+    world.spec.package_version = "v1.37".to_owned();
+    world.settle();
+    let until = world.status.soak_until.expect("it soaks");
+    assert_eq!(world.rehearsed().soak, Some(SoakPlan { emulates: "1.36".to_owned(), until }));
+    world.spec.package_version = "v1.36".to_owned();
+    assert_eq!(world.rehearsed().soak, None);
 }
