@@ -1,4 +1,4 @@
-//! `fleetwright cluster plan`: the effects of a change to a package version, before it is requested.
+//! `fleetwright cluster plan`: the effects of a change of a Cluster, before the operator makes it.
 
 use fleetwright_api::Cluster;
 use fleetwright_clusters::ClusterSnapshot;
@@ -18,8 +18,11 @@ use crate::output::Output;
   fleetwright cluster plan pay-01 --to k8s-1.37.1-r1
   fleetwright cluster plan pay-01 --to k8s-1.37.1-r1 -o json | jq '.steps[] | {component, restarts}'
 
-The plan is made by the decision code of the operator, from the objects in the meta cluster; nothing is changed and no Secret is read. Which APIs
-clients use is known only after the change is requested: the operator then asks the API servers, before it changes anything.")]
+The plan calls the decisions of the operator about the package version, the objects of components, members of etcd, volumes and the start of a
+rotation of authorities, with the objects in the meta cluster; nothing is changed and no Secret is read. Of members of etcd it has the next change
+only, and does not ask them. It has no network policies, no objects of extensions, no repairs, no snapshots, no steps of a restore and not the
+restarts that follow from a rotation or from another number of members. Which APIs clients use is known only after the change is requested: the
+operator then asks the API servers, before it changes anything.")]
 pub(crate) struct Args {
     #[command(flatten)]
     one: SelectedCluster,

@@ -1,4 +1,4 @@
-//! The plan of a change to a package version, before it is declared: built by the functions that decide when it is carried out.
+//! The plan of a cluster: what is changed next, also for a package version that is not declared yet. Built by functions that the operator decides with.
 
 use fleetwright_api::{ClusterSpec, ControlPlaneComponent, names};
 use jiff::{SignedDuration, Timestamp};
