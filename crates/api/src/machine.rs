@@ -675,7 +675,7 @@ pub struct NodeRef {
 pub enum NodeBinding {
     /// It registered after the machine's own bootstrap token obtained its client certificate.
     Joined,
-    /// A person with write access to `machines/status` bound it: `fleetwright machine bind-node`.
+    /// A person with write access to `machines/status` and the right to `adopt` the Machine bound it: `fleetwright machine bind-node`.
     Adopted,
 }
 

@@ -158,7 +158,7 @@ impl Args {
         if !serves_policies(&cluster).await? {
             objects.retain(|object| !object.is_policy());
             eprintln!(
-                "note: this API server has no ValidatingAdmissionPolicies: only its roles confine the Cluster-Operator, and they allow it to create RoleBindings in any namespace"
+                "note: this API server has no ValidatingAdmissionPolicies: only its roles confine the Cluster-Operator, and they allow it to create RoleBindings in any namespace; and the right to patch machines/status, which readiness has, is enough to bind Nodes to Machines"
             );
         }
         if !is_digest(&self.image) {
@@ -291,7 +291,7 @@ async fn served_until_now(cluster: &Cluster, place: &InstallationArgs) -> anyhow
     Ok(None)
 }
 
-/// Whether the API server serves the admission policy that confines an operator.
+/// Whether the API server serves the kind of admission policies.
 async fn serves_policies(cluster: &Cluster) -> anyhow::Result<bool> {
     let served = format!("{}/v1", manifest::POLICIES);
     match cluster.client.list_api_group_resources(&served).await {

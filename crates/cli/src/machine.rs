@@ -38,7 +38,7 @@ enum Command {
     Resume(act::Args),
     /// Take over the host of a machine from the Machine, of this or another cluster, that owns it.
     Adopt(act::Adopt),
-    /// Bind existing Nodes to machines whose Node did not join through them. Requires write access to machines/status.
+    /// Bind existing Nodes to machines whose Node did not join through them. Requires write access to machines/status and the verb adopt on machines.
     BindNode(bind::Args),
     /// Release a deleted machine whose host is gone and can no longer be cleaned.
     ForceRelease(act::ForceRelease),

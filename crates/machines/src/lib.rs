@@ -10,6 +10,7 @@
 //! - only our own taint is removed, and only labels that we set;
 //! - nothing is done to a Node that is not bound to its machine by uid.
 
+mod access;
 mod drain;
 pub mod hosts;
 pub mod join;
@@ -34,6 +35,7 @@ use fleetwright_transport::Transport;
 use kube::Api;
 use tokio::sync::OnceCell;
 
+pub use access::admission_policy;
 pub use drain::{DrainPreview, ReadError, preview as preview_drain};
 use hosts::{Hosts, Limits};
 use join::Credentials;

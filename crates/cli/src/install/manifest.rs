@@ -98,7 +98,7 @@ impl Object {
         self.resource.kind == "ClusterRoleBinding" && self.value["roleRef"]["name"] == BOOTSTRAPPER
     }
 
-    /// Whether the kind is not served by every API server: the admission policy that confines the Cluster-Operator.
+    /// Whether the kind is not served by every API server: the admission policies.
     pub(crate) fn is_policy(&self) -> bool {
         self.resource.group == POLICIES
     }
@@ -137,11 +137,11 @@ pub(crate) fn objects(choices: &ManifestOptions) -> Vec<Object> {
         all.extend(access(choices, which, &rights(&[which], &choices.namespace)));
     }
     all.push(join_binding(choices));
-    // The Cluster-Operator may create objects with which it could bind its account anywhere: the policy confines it.
-    let account = OperatorSelection::Clusters.object();
-    for mut policy in fleetwright_clusters::admission_policy(&choices.namespace, account, &choices.fleet_namespace) {
-        label(&mut policy, &labels_of(OperatorSelection::Clusters));
-        all.push(policy);
+    for (which, policy) in policies(choices) {
+        for mut value in policy {
+            label(&mut value, &labels_of(which));
+            all.push(value);
+        }
     }
     all.push(network_policy(choices));
     all.extend(OperatorSelection::ALL.map(|which| disruption_budget(choices, which)));
@@ -259,6 +259,18 @@ fn access(choices: &ManifestOptions, which: OperatorSelection, rights: &Operator
         all.push(role);
     }
     all
+}
+
+/// The admission policies, each with its binding.
+fn policies(choices: &ManifestOptions) -> [(OperatorSelection, [Value; 2]); 2] {
+    let (namespace, fleet) = (choices.namespace.as_str(), choices.fleet_namespace.as_str());
+    let (clusters, machines) = (OperatorSelection::Clusters, OperatorSelection::Machines);
+    [
+        // The Cluster-Operator may create objects with which it could bind its account anywhere: the policy confines it.
+        (clusters, fleetwright_clusters::admission_policy(namespace, clusters.object(), fleet)),
+        // RBAC cannot tell a condition from a binding in the status of a Machine: the policy asks for another right.
+        (machines, fleetwright_machines::admission_policy(namespace, machines.object(), fleet)),
+    ]
 }
 
 /// Grants bootstrap tokens the right to request certificates.

@@ -1,7 +1,8 @@
 //! `fleetwright machine bind-node`: binds an existing Node to its machine, by a person's decision.
 //!
 //! The binding is in the status of the Machine, which needs a separate right (`machines/status`): a user who may write only Machines cannot
-//! make the operators act on an existing Node.
+//! make the operators act on an existing Node. Where the API server has admission policies, it also needs the verb `adopt` on the Machine, which
+//! an account that only writes conditions does not have.
 
 use anyhow::{Context, bail};
 use fleetwright_api::{GROUP, Machine, MachineStatus, NodeBinding, NodeRef};

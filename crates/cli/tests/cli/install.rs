@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::discovery::{Discovery, Scope, verbs};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// All objects of a cluster with versions, except for those that change by themselves.
 async fn everything(client: &kube::Client) -> Vec<String> {
@@ -140,7 +140,84 @@ async fn printed(target: Target) {
     assert!(plain.contains("deployment.apps/fleetwright-machines"), "{plain}");
     let definitions = alone(&["crds"]).ok();
     place.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", "-"], Some(&definitions)).await.ok();
+    if kinds.contains("ValidatingAdmissionPolicy") {
+        adopting_a_node_is_a_right_of_its_own(&place).await;
+    }
     place.target.stop(false).await;
+}
+
+/// Merge-patches the status of a Machine as that user. What the API server forbids is its message.
+async fn patch_status(machines: &Api<Machine>, name: &str, status: &Value, dry_run: bool) -> Result<(), String> {
+    let params = PatchParams { dry_run, ..PatchParams::default() };
+    match machines.patch_status(name, &params, &Patch::Merge(json!({"status": status}))).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(answer)) if answer.code == 403 => Err(answer.message.clone()),
+        Err(error) => panic!("{name} {status}: {error}"),
+    }
+}
+
+/// Of those who may write the status of Machines only the Machine-Operator binds Nodes, those that join; adopting one needs the verb `adopt`.
+async fn adopting_a_node_is_a_right_of_its_own(place: &CliServer) {
+    let machines: Api<Machine> = Api::namespaced(place.target.admin(), "fleet");
+    for name in ["host-1", "host-2"] {
+        machines.create(&PostParams::default(), &Machine::new(name, MachineSpec::default())).await.expect("a machine");
+    }
+    let (group, version) = ("rbac.authorization.k8s.io", "rbac.authorization.k8s.io/v1");
+    let metadata = json!({"name": "adopters", "namespace": "fleet"});
+    let rules = json!([
+        {"apiGroups": ["fleetwright.io"], "resources": ["machines/status"], "verbs": ["patch"]},
+        {"apiGroups": ["fleetwright.io"], "resources": ["machines"], "resourceNames": ["host-1"], "verbs": ["adopt"]},
+    ]);
+    let role = json!({"apiVersion": version, "kind": "Role", "metadata": metadata, "rules": rules});
+    let binding = json!({
+        "apiVersion": version, "kind": "RoleBinding", "metadata": metadata,
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": "adopters"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "ann"}],
+    });
+    for object in [role, binding] {
+        place.kubectl(&["apply", "-f", "-"], Some(&object.to_string())).await.ok();
+    }
+    let account = |name: &str| format!("system:serviceaccount:fleetwright-system:{name}");
+    let mut clients = vec![];
+    for user in [account("fleetwright-readiness"), account("fleetwright-machines"), "ann".to_owned()] {
+        let client = place.target.client_as(&user, &[]).await.expect("a client");
+        clients.push(Api::<Machine>::namespaced(client, "fleet"));
+    }
+    let [readiness, operator, ann] = &clients[..] else { panic!("three clients") };
+    let refused = |answer: Result<(), String>| {
+        answer.is_err_and(|message| message.contains("'fleetwright-machines.fleetwright-system'"))
+    };
+    let bound =
+        |name: &str, uid: &str, binding: &str| json!({"nodeRef": {"name": name, "uid": uid, "binding": binding}});
+    let (joined, adopted) = (bound("host-2", "a", "Joined"), bound("host-1", "a", "Adopted"));
+
+    // The API server takes a moment until it applies new roles and policies. Until then a dry run leaves the Machine as it is.
+    until("the policy is applied", || async {
+        refused(patch_status(readiness, "host-1", &adopted, true).await).then_some(())
+    })
+    .await;
+    let certified = json!({"certifiedAt": "2026-01-01T00:00:00Z"});
+    for status in [&adopted, &joined, &certified, &json!({"trusts": "a"})] {
+        assert!(refused(patch_status(readiness, "host-2", status, false).await), "{status}");
+    }
+
+    // The operator binds and unbinds Nodes that join; readiness writes the rest of the status.
+    until("the operator binds", || async { patch_status(operator, "host-2", &joined, false).await.ok() }).await;
+    let mut rest = joined.clone();
+    rest["observedRetry"] = json!("1");
+    assert_eq!(patch_status(readiness, "host-2", &rest, false).await, Ok(()));
+    let none = json!({"nodeRef": null});
+    assert!(refused(patch_status(readiness, "host-2", &none, false).await), "unbinding");
+    assert_eq!(patch_status(operator, "host-2", &none, false).await, Ok(()));
+    assert!(refused(patch_status(operator, "host-1", &adopted, false).await), "the operator adopts no Node");
+
+    // A person adopts Nodes for the Machines that a role names. The operator keeps the binding, and moves it to no other Node.
+    until("ann adopts", || async { patch_status(ann, "host-1", &adopted, false).await.ok() }).await;
+    assert!(refused(patch_status(ann, "host-2", &bound("host-2", "a", "Adopted"), false).await), "another Machine");
+    let renamed = bound("host-one", "a", "Adopted");
+    assert_eq!(patch_status(operator, "host-1", &renamed, false).await, Ok(()));
+    assert!(refused(patch_status(operator, "host-1", &bound("host-1", "b", "Adopted"), false).await), "another Node");
+    assert_eq!(patch_status(operator, "host-1", &bound("host-1", "b", "Joined"), false).await, Ok(()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -209,7 +209,7 @@ fn actions(input: &Schedulability<'_, '_>, recorded: bool) -> Vec<Action> {
         }
         NodeObservation::NotBound { node, .. } => actions.push(Action::run(
             format!("fleetwright machine bind-node {name} -n {namespace}"),
-            format!("if Node {node} is this machine's; needs the right to write machines/status"),
+            format!("if Node {node} is this machine's; needs the verb adopt on machines"),
         )),
         NodeObservation::Taken { by, .. } => actions.push(Action::run(
             format!("kubectl get machine -n {namespace} {by} {name} -o wide"),
