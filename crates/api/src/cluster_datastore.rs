@@ -208,7 +208,8 @@ pub struct SnapshotBucket {
     #[serde(default = "SnapshotBucket::default_region")]
     #[schemars(schema_with = "text::dns_label")]
     pub region: String,
-    /// Prefix of object names. `NAMESPACE/NAME/` of the Cluster always follows it, so that no Cluster reads or writes the snapshots of another one.
+    /// Prefix of object names, below `NAMESPACE/NAME/` of the Cluster. Object names always start with these two, so that no Cluster reads or writes the
+    /// snapshots of another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "cluster_text::object_prefix")]
     pub prefix: Option<String>,

@@ -195,8 +195,8 @@ impl SnapshotStore {
             Self::Bucket(bucket) => bucket.list().await?,
         };
         let names = files.iter().filter_map(|file| file.strip_suffix(".json").map(str::to_owned));
-        // Names with further path elements belong to another Cluster, whose prefix starts with this one. A foreign file is neither counted among the
-        // snapshots to keep, which would cause the removal of one, nor removed.
+        // Names with further path elements are those of another prefix of this Cluster. A foreign file is neither counted among the snapshots to keep,
+        // which would cause the removal of one, nor removed.
         Ok(names.filter(|name| is_name(name)).collect())
     }
 

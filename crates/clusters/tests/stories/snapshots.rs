@@ -408,9 +408,9 @@ async fn snapshots_of_others_are_not_read(kind: ServerKind) {
     };
     waits(&format!("snapshot {name} not found")).await;
 
-    // By name it needs the other one's key, which its owner has to share.
+    // By name, with the same prefix, it needs the other one's key, which its owner has to share.
     let restore = json!({ "spec": { "restore": { "snapshot": name, "cluster": "pay" } } });
-    world.change("eve", json!({ "spec": { "restore": null } })).await;
+    world.change("eve", json!({ "spec": { "restore": null, "snapshots": { "s3": { "prefix": null } } } })).await;
     world.ready("eve").await;
     world.change("eve", restore).await;
     accepted("eve", names::reasons::SECRET_NOT_SHARED, "fleet/pay-snapshot-key").await;

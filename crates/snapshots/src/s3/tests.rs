@@ -144,7 +144,7 @@ async fn snapshots_go_to_a_store_and_come_back_also_those_that_go_in_pieces() {
     }
     assert_eq!(place.list().await.unwrap(), ["20260101-000000", "20260102-000000", "20260103-000000"]);
     place.remove("20260102-000000").await.unwrap();
-    // Another Cluster whose prefix is deeper: none of its snapshots counts as one of this Cluster, and none is removed.
+    // A deeper prefix, such as that of another meta cluster: none of its snapshots counts as one of this prefix, and none is removed.
     objects.lock().unwrap().insert("fleet/pay/fleet/shop/20270101-000000.json".to_owned(), Vec::new());
     assert_eq!(place.list().await.unwrap(), ["20260101-000000", "20260103-000000"]);
     objects.lock().unwrap().remove("fleet/pay/fleet/shop/20270101-000000.json");

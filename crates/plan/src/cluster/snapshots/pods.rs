@@ -202,7 +202,8 @@ impl PodInputs<'_> {
 
     /// Arguments with the store of a Cluster's snapshots and their encryption keys.
     ///
-    /// Names in a bucket always end with `NAMESPACE/NAME/` of that Cluster: a person who may write a Cluster chooses only the prefix.
+    /// Names in a bucket always start with `NAMESPACE/NAME/` of that Cluster: a person who may write a Cluster chooses only what follows. In front of it,
+    /// a prefix could be the directory of another Cluster, which would then list the snapshots of this one.
     fn place(&self, cluster: &str) -> Vec<String> {
         let mut arguments =
             vec![format!("--cluster={}/{cluster}", self.names.fleet), format!("--encryption-keys={KEY_FOLDER}")];
@@ -211,11 +212,7 @@ impl PodInputs<'_> {
             arguments.push(format!("--volume={SNAPSHOTS}"));
             return arguments;
         };
-        let own = format!("{}/{cluster}/", self.names.fleet);
-        let prefix = match bucket.prefix.unwrap_or_default() {
-            prefix if prefix == own || prefix.ends_with(&format!("/{own}")) => prefix,
-            prefix => prefix + &own,
-        };
+        let prefix = format!("{}/{cluster}/{}", self.names.fleet, bucket.prefix.unwrap_or_default());
         arguments.extend([
             format!("--s3-endpoint={}", bucket.endpoint),
             format!("--s3-bucket={}", bucket.bucket),

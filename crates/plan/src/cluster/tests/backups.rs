@@ -2,7 +2,8 @@
 
 use fleetwright_api::Span;
 
-use super::snapshots::{NewSnapshot, SnapshotPod, SnapshotPodJob, SnapshotPodState, SnapshotReport};
+use super::snapshots::pods::PodInputs;
+use super::snapshots::{DueSnapshot, NewSnapshot, SnapshotPod, SnapshotPodJob, SnapshotPodState, SnapshotReport};
 use super::*;
 use crate::cluster::members::VolumeClaim;
 
@@ -245,22 +246,58 @@ fn kept_with(prefix: Option<&str>) -> Vec<String> {
 }
 
 #[test]
-fn names_in_a_bucket_end_with_namespace_and_name_whatever_prefix_is_asked_for() {
+fn names_in_a_bucket_start_with_namespace_and_name_whatever_prefix_is_asked_for() {
     let own = TestCluster::new().look(|seen| format!("{}/{}/", seen.names.fleet, seen.names.name));
-    for (asked, wanted) in [
-        (None, own.clone()),
-        (Some("backups/".to_owned()), format!("backups/{own}")),
-        (Some(own.clone()), own.clone()),
-        (Some(format!("backups/{own}")), format!("backups/{own}")),
-        // Of another Cluster, and of one whose namespace ends like this one.
-        (Some("fleet/other/".to_owned()), format!("fleet/other/{own}")),
-        (Some(format!("not-{own}")), format!("not-{own}{own}")),
-    ] {
-        let args = kept_with(asked.as_deref());
-        assert!(args.contains(&format!("--s3-prefix={wanted}")), "{asked:?}: {args:?}");
+    // A prefix that looks like the own directory, or like that of another Cluster, is a directory in the own one.
+    let asked = [String::new(), "backups/".to_owned(), own.clone(), format!("backups/{own}"), "fleet/other/".to_owned()];
+    for asked in asked {
+        let args = kept_with(Some(asked.as_str()).filter(|asked| !asked.is_empty()));
+        assert!(args.contains(&format!("--s3-prefix={own}{asked}")), "{asked:?}: {args:?}");
         assert!(args.contains(&format!("--cluster={}", own.trim_end_matches('/'))), "{args:?}");
         assert!(args.contains(&"--cluster-keys=/etc/fleetwright/cluster-keys/sealed".to_owned()), "{args:?}");
         assert!(!args.contains(&"--s3-insecure".to_owned()));
+    }
+}
+
+/// The directory in a bucket to which pods of the Cluster `fleet/NAME` with that prefix write, and the one from which they restore a snapshot of `other`.
+fn directories(name: &str, prefix: Option<&str>, other: &str) -> (String, String) {
+    let mut s3 =
+        serde_json::json!({ "endpoint": "https://s3.example", "bucket": "backups", "secretRef": { "name": "s3" } });
+    s3["prefix"] = serde_json::json!(prefix);
+    let mut spec = ClusterSpec::of("v1.36");
+    spec.snapshots = Some(serde_json::from_value(serde_json::json!({ "s3": s3 })).unwrap());
+    let (names, package) = (Names::of("fleet", name), package("1.36.4"));
+    let pods = PodInputs { names: &names, spec: &spec, package: &package, image: "fleetwright:1", members: 1 };
+    let due = DueSnapshot { name: "20260101-000000".to_owned(), asked: None, generation: None, purpose: None };
+    let snapshot = due.name.clone();
+    let wanted = restore::Restore { snapshot, cluster: Some(other.to_owned()), id: "1".to_owned() };
+    let directory = |container: &Value| {
+        let mut args = container["args"].as_array().unwrap().iter().filter_map(Value::as_str);
+        args.find_map(|arg| arg.strip_prefix("--s3-prefix=")).unwrap().to_owned()
+    };
+    let (taken, restored) = (pods.snapshot(&due), pods.source(&wanted));
+    (directory(&taken["spec"]["containers"][0]), directory(&restored["spec"]["initContainers"][0]))
+}
+
+#[test]
+fn no_prefix_puts_the_directory_of_one_cluster_into_that_of_another() {
+    let prefixes = [
+        None,
+        Some("fleet/"),
+        Some("blue/"),
+        Some("fleet/blue/"),
+        Some("fleet/blue-2/"),
+        Some("fleet/blue/fleet/blue-2/"),
+        Some("fleet/blue-2/fleet/blue/"),
+    ];
+    for one in prefixes {
+        for other in prefixes {
+            let (blue, second) = (directories("blue", one, "blue-2").0, directories("blue-2", other, "blue").0);
+            assert!(!blue.starts_with(&second) && !second.starts_with(&blue), "{blue} and {second}");
+        }
+        let (blue, _) = directories("blue", one, "blue-2");
+        let (_, restored) = directories("blue-2", one, "blue");
+        assert_eq!(restored, blue, "with the same prefix, the other one's snapshots are found");
     }
 }
 
