@@ -66,7 +66,8 @@ pub struct ClusterLimitsSpec {
     /// Buckets in which snapshots may be stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s3: Option<S3Limits>,
-    /// If true, Clusters may refer only to ClusterPackageVersions that name the images of all components by digest (`NAME@sha256:…`).
+    /// If true, Clusters may refer only to ClusterPackageVersions that name the images of all components by digest (`NAME@sha256:…`), and all images in
+    /// pods of their extensions must be named by digest, as they are rendered with the labels and values of the Cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_digests: Option<bool>,
 }

@@ -15,7 +15,7 @@ use fleetwright_kit::{Key, Pass, StepError as _, WriteError};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::arguments::unknown;
 use fleetwright_plan::cluster::copied_secrets::required_copies;
-use fleetwright_plan::cluster::limits::violations;
+use fleetwright_plan::cluster::limits::{CheckedCluster, violations};
 use fleetwright_plan::cluster::networks::Network;
 use fleetwright_plan::cluster::objects::{Kind, Object};
 use fleetwright_plan::cluster::restore::is_completed;
@@ -118,7 +118,7 @@ impl Clusters {
     ) -> (Arc<ClusterView>, BTreeMap<String, String>, Option<Refused>) {
         // Read before the specs are validated: a package version that is replaced meanwhile, or later in the pass, was not accepted.
         let packages = self.uids(names, &declared.0.spec, &declared.0);
-        let Some(why) = self.invalid(key, &declared.0).or(lacks) else {
+        let Some(why) = self.invalid(key, names, &declared.0).or(lacks) else {
             self.kept().remove(key);
             return (declared, packages, None);
         };
@@ -148,13 +148,14 @@ impl Clusters {
     }
 
     /// The error in the declared spec.
-    fn invalid(&self, key: &Key, cluster: &Cluster) -> Option<Invalid> {
+    fn invalid(&self, key: &Key, names: &Names, cluster: &Cluster) -> Option<Invalid> {
         let spec = &cluster.spec;
         let all: Vec<_> =
             self.caches.limits.keys().into_iter().filter_map(|key| self.caches.limits.get(&key)).collect();
         let limits = all.iter().filter_map(|one| Some((one.0.metadata.name.as_deref()?, &one.0.spec)));
         let package = self.caches.packages.get(&Key::new(&key.namespace, &spec.package_version));
-        let violations = violations(spec, &key.name, package.as_ref().map(|package| &*package.spec), limits);
+        let checked = CheckedCluster { names, labels: cluster.labels(), spec };
+        let violations = violations(checked, package.as_ref().map(|package| &*package.spec), limits);
         if !violations.is_empty() {
             return Some(Invalid::Limits(violations));
         }

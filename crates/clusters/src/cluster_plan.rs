@@ -9,7 +9,7 @@ use fleetwright_api::{
 };
 use fleetwright_kit::View;
 use fleetwright_plan::cluster::cluster_plan::{ClusterPlan, rehearse};
-use fleetwright_plan::cluster::limits::{Violation, violations};
+use fleetwright_plan::cluster::limits::{CheckedCluster, Violation, violations};
 use fleetwright_plan::cluster::members::VolumeClaim;
 use fleetwright_plan::cluster::networks::MetaNetworks;
 use fleetwright_plan::cluster::objects::Kind;
@@ -87,7 +87,10 @@ impl ClusterSnapshot {
         let target = Arc::clone(self.packages.get(&spec.package_version)?);
         let mut rehearsal = rehearse(&self.observed(spec.clone(), Arc::clone(&target), now), now);
         match &self.limits {
-            Some(limits) => rehearsal.violations = limit_violations(&spec, &self.names.name, Some(&target), limits),
+            Some(limits) => {
+                let checked = CheckedCluster { names: &self.names, labels: self.cluster.labels(), spec: &spec };
+                rehearsal.violations = limit_violations(checked, Some(&target), limits);
+            }
             None => rehearsal.later.push("ClusterLimits are checked by the operator: you may not list them".to_owned()),
         }
         if self.claims.is_none() {
@@ -198,13 +201,12 @@ fn permitted<T>(answer: kube::Result<T>) -> kube::Result<Option<T>> {
 
 /// Violations of these limits by that Cluster, which refers to that package version.
 pub fn limit_violations(
-    spec: &ClusterSpec,
-    cluster: &str,
+    cluster: CheckedCluster<'_>,
     package: Option<&ClusterPackageVersionSpec>,
     limits: &[ClusterLimits],
 ) -> Vec<Violation> {
     let limits = limits.iter().filter_map(|one| Some((one.metadata.name.as_deref()?, &one.spec)));
-    violations(spec, cluster, package, limits)
+    violations(cluster, package, limits)
 }
 
 async fn list<K>(client: &Client, names: &Names, kind: Kind, objects: &mut Objects) -> kube::Result<()>

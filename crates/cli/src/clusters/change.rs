@@ -2,6 +2,8 @@
 
 use anyhow::{anyhow, bail};
 use fleetwright_api::{Cluster, ClusterSpec, GROUP, names};
+use fleetwright_plan::cluster::Names;
+use fleetwright_plan::cluster::limits::CheckedCluster;
 use fleetwright_plan::cluster::upgrade_path::{self, VersionNode};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -165,7 +167,9 @@ impl ChangeOptions {
         let from = &cluster.spec.package_version;
         if !self.dry_run {
             let spec = ClusterSpec { package_version: to.name.to_owned(), ..cluster.spec.clone() };
-            super::limits::refuse(meta, &cluster.namespace().unwrap_or_default(), &cluster.name_any(), &spec).await?;
+            let names = Names::of(&cluster.namespace().unwrap_or_default(), &cluster.name_any());
+            let checked = CheckedCluster { names: &names, labels: cluster.labels(), spec: &spec };
+            super::limits::refuse(meta, checked).await?;
         }
         let change = json!({"op": "replace", "path": "/spec/packageVersion", "value": to.name});
         let changed = patch(meta, cluster, change, self.dry_run).await?;

@@ -1,9 +1,12 @@
 //! `fleetwright cluster create`.
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
 
 use anyhow::{Context, anyhow, bail};
-use fleetwright_api::{Cluster, EndpointType, GROUP, VERSION};
+use fleetwright_api::{Cluster, ClusterSpec, EndpointType, GROUP, VERSION};
+use fleetwright_plan::cluster::Names;
+use fleetwright_plan::cluster::limits::CheckedCluster;
 use kube::api::PostParams;
 use kube::{Resource, ResourceExt as _};
 use serde_json::{Map, Value, json};
@@ -147,9 +150,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
         PackageVersions::in_namespace(&meta, namespace).await?.get(package)?;
         // The API server refuses an invalid spec with a reason.
-        if let Ok(spec) = serde_json::from_value(object["spec"].clone()) {
+        if let Ok(spec) = serde_json::from_value::<ClusterSpec>(object["spec"].clone()) {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            super::limits::refuse(&meta, namespace, name, &spec).await?;
+            let names = Names::of(namespace, name);
+            let labels: BTreeMap<String, String> =
+                serde_json::from_value(object["metadata"]["labels"].clone()).unwrap_or_default();
+            super::limits::refuse(&meta, CheckedCluster { names: &names, labels: &labels, spec: &spec }).await?;
         }
         let made = create(&meta, &object, args.dry_run).await?;
         match args.output {

@@ -1,7 +1,8 @@
 //! Checks a Cluster against ClusterLimits, before a request that the operator would not apply.
 
 use anyhow::bail;
-use fleetwright_api::{ClusterPackageVersion, ClusterSpec};
+use fleetwright_api::ClusterPackageVersion;
+use fleetwright_plan::cluster::limits::CheckedCluster;
 use kube::Api;
 
 use crate::cluster::Cluster as Meta;
@@ -11,13 +12,14 @@ use crate::terminal_text::line;
 ///
 /// # Errors
 /// Names each ClusterLimits, the field, and the allowed values.
-pub(super) async fn refuse(meta: &Meta, namespace: &str, name: &str, spec: &ClusterSpec) -> anyhow::Result<()> {
+pub(super) async fn refuse(meta: &Meta, cluster: CheckedCluster<'_>) -> anyhow::Result<()> {
+    let (namespace, name) = (cluster.names.fleet.as_str(), cluster.names.name.as_str());
     let limits = fleetwright_clusters::limits(&meta.client, namespace).await.map_err(|error| meta.explain(error))?;
     let packages: Api<ClusterPackageVersion> = Api::namespaced(meta.client.clone(), namespace);
     // Without the right to read it, the operator's answer is in the status, too.
-    let package = packages.get_opt(&spec.package_version).await.ok().flatten();
+    let package = packages.get_opt(&cluster.spec.package_version).await.ok().flatten();
     let package = package.as_ref().map(|package| &package.spec);
-    let found = fleetwright_clusters::limit_violations(spec, name, package, &limits.unwrap_or_default());
+    let found = fleetwright_clusters::limit_violations(cluster, package, &limits.unwrap_or_default());
     if found.is_empty() {
         return Ok(());
     }

@@ -1,8 +1,8 @@
 //! ClusterLimits: a spec that the fleet's owner does not allow is not applied, and the running cluster continues.
 
 use fleetwright_api::{
-    Cluster, ClusterLimits, ClusterPackageVersion, ClusterSpec, ComponentOverrides, Condition, EtcdDatastore, Status,
-    condition, names,
+    Cluster, ClusterLimits, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterSpec, ComponentOverrides,
+    Condition, EtcdDatastore, Extension, Status, condition, names,
 };
 use fleetwright_lab::ServerKind;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
@@ -330,6 +330,16 @@ async fn images_by_tag_are_refused(kind: ServerKind) {
     for part in [&mut parts.etcd, &mut parts.apiserver, &mut parts.controller_manager, &mut parts.scheduler] {
         part.image += &format!("@sha256:{}", "a".repeat(64));
     }
+    // Components by digest are not enough.
+    let template = "apiVersion: v1\nkind: Pod\nmetadata: {name: agent, namespace: kube-system}\n\
+        spec: {containers: [{name: agent, image: 'registry.example/agent:v1'}]}\n";
+    let agent = Extension { name: "agent".to_owned(), template: template.to_owned(), ..Extension::default() };
+    let extended = ClusterPackageVersionSpec { extensions: vec![agent], ..pinned.clone() };
+    let extended = ClusterPackageVersion::new("v1.36-extended", extended);
+    world.packages().create(&PostParams::default(), &extended).await.unwrap();
+    world.change("pay", json!({ "spec": { "packageVersion": "v1.36-extended" } })).await;
+    refused(&world, "pay", &["ClusterLimits pinned", "spec.extensions[agent]", "registry.example/agent:v1"]).await;
+    assert!(namespaces.get_opt("fleet-pay").await.unwrap().is_none(), "something was made of it");
     let package = ClusterPackageVersion::new("v1.36-pinned", pinned);
     world.packages().create(&PostParams::default(), &package).await.unwrap();
     world.change("pay", json!({ "spec": { "packageVersion": "v1.36-pinned" } })).await;

@@ -2,6 +2,7 @@
 
 mod decide;
 pub mod health;
+mod images;
 mod inventory;
 mod render;
 mod restrictions;
@@ -23,6 +24,7 @@ use super::{Names, PROVE_EVERY};
 
 pub use decide::{EXTENSION_PRUNE, ExtensionDecision, ExtensionWork, Removal};
 pub(super) use decide::{choose, condition, servers};
+pub(super) use images::tagged_images;
 pub use inventory::INVENTORY;
 pub use render::{MAX_IN_META, render};
 pub(super) use shipped::keeps_endpoint;

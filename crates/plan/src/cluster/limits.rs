@@ -1,6 +1,8 @@
 //! Checks a Cluster against ClusterLimits. Only the Cluster's own spec is limited, and the choice of its package version: package versions and limits
 //! are written by the fleet's owner.
 
+use std::collections::BTreeMap;
+
 use fleetwright_api::{
     ClusterLimitsSpec, ClusterPackageVersionSpec, ClusterSpec, ComponentLimits, ControlPlaneComponent, EndpointType,
     LimitsPreset, NameLimits, hardened_args, hardened_files, is_digest, matches_any,
@@ -8,6 +10,8 @@ use fleetwright_api::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Serialize;
 
+use super::Names;
+use super::extensions::{ExtensionInputs, tagged_images};
 use super::survey::amount;
 
 /// Number of violations in a message.
@@ -26,21 +30,37 @@ pub struct Violation {
     pub why: String,
 }
 
-/// All violations in the spec of the Cluster of that name, sorted by the names of the limits. Limits that do not
+/// Address with which extensions are rendered to find their images: a new cluster has none yet. It is reserved for documentation.
+const SERVER: &str = "https://192.0.2.1:6443";
+/// Trust bundle with which extensions are rendered to find their images.
+const CA_BUNDLE: &str = "-----BEGIN CERTIFICATE-----";
+
+/// The Cluster that is checked.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckedCluster<'a> {
+    /// Names of the parts of the cluster.
+    pub names: &'a Names,
+    /// The labels of the Cluster.
+    pub labels: &'a BTreeMap<String, String>,
+    /// The spec to check.
+    pub spec: &'a ClusterSpec,
+}
+
+/// All violations in the spec of that Cluster, sorted by the names of the limits. Limits that do not
 /// apply to the Cluster are ignored; all others must allow the spec. `package` is the package version in the spec, if it exists.
 pub fn violations<'a>(
-    spec: &ClusterSpec,
-    cluster: &str,
+    cluster: CheckedCluster<'_>,
     package: Option<&ClusterPackageVersionSpec>,
     limits: impl IntoIterator<Item = (&'a str, &'a ClusterLimitsSpec)>,
 ) -> Vec<Violation> {
-    let mut all: Vec<_> = limits.into_iter().filter(|(_, limits)| limits.applies_to(cluster)).collect();
+    let spec = cluster.spec;
+    let mut all: Vec<_> = limits.into_iter().filter(|(_, limits)| limits.applies_to(&cluster.names.name)).collect();
     all.sort_by_key(|(name, _)| *name);
     let mut found = Vec::new();
     for (name, limits) in all {
         let mut check = Check { limits: name, found: &mut found };
         check.package_version(spec, limits);
-        check.images(spec, package, limits);
+        check.images(cluster, package, limits);
         check.components(spec, limits);
         check.extensions(spec, limits);
         check.endpoint(spec, limits);
@@ -82,15 +102,35 @@ impl Check<'_> {
         }
     }
 
-    fn images(&mut self, spec: &ClusterSpec, package: Option<&ClusterPackageVersionSpec>, limits: &ClusterLimitsSpec) {
+    fn images(
+        &mut self,
+        cluster: CheckedCluster<'_>,
+        package: Option<&ClusterPackageVersionSpec>,
+        limits: &ClusterLimitsSpec,
+    ) {
         let Some(package) = package.filter(|_| limits.image_digests == Some(true)) else { return };
         let images = ControlPlaneComponent::ALL.map(|component| &package.components.of(component).image);
+        let name = &cluster.spec.package_version;
         if let Some(image) = images.into_iter().find(|image| !is_digest(image)) {
-            let name = &spec.package_version;
             let why = format!(
                 "imageDigests is true, but {name} references image {image} by tag; use a package version with images as NAME@sha256:…"
             );
             self.refuse("spec.packageVersion", why);
+        }
+        let tagged = tagged_images(&ExtensionInputs {
+            names: cluster.names,
+            labels: cluster.labels,
+            spec: cluster.spec,
+            package: (name, package),
+            server: Some(SERVER),
+            ca_bundle: Some(CA_BUNDLE),
+        });
+        for one in tagged {
+            let why = format!(
+                "imageDigests is true, but {} references image {} by tag; use a package version or values with the image as NAME@sha256:…, or set enabled: false",
+                one.object, one.image
+            );
+            self.refuse(format!("spec.extensions[{}]", one.extension), why);
         }
     }
 
@@ -271,6 +311,7 @@ const fn endpoint_type(one: EndpointType) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fleetwright_api::Extension;
     use jiff::Timestamp;
     use serde_json::{Value, json};
 
@@ -290,9 +331,20 @@ mod tests {
         serde_json::from_value(spec).expect("they are limits")
     }
 
+    /// The violations by the Cluster `fleet/NAME`, which has no labels.
+    fn check<'a>(
+        spec: &ClusterSpec,
+        name: &str,
+        package: Option<&ClusterPackageVersionSpec>,
+        limits: impl IntoIterator<Item = (&'a str, &'a ClusterLimitsSpec)>,
+    ) -> Vec<Violation> {
+        let (names, labels) = (Names::of("fleet", name), BTreeMap::new());
+        violations(CheckedCluster { names: &names, labels: &labels, spec }, package, limits)
+    }
+
     fn found(cluster: Value, limited: Value) -> Vec<String> {
         let limits = limits(limited);
-        violations(&spec(cluster), "pay", None, [("floor", &limits)]).into_iter().map(|one| one.field).collect()
+        check(&spec(cluster), "pay", None, [("floor", &limits)]).into_iter().map(|one| one.field).collect()
     }
 
     /// Each line: limits, a Cluster that they allow, one that they do not, and the violated field.
@@ -524,7 +576,7 @@ mod tests {
         let mut package = ClusterPackageVersionSpec::of_images("registry.example", "1.36.4", "3.6.16");
         let (spec, demanded) = (spec(json!({})), limits(json!({ "imageDigests": true })));
         let found = |package: &ClusterPackageVersionSpec, limits: &ClusterLimitsSpec| {
-            violations(&spec, "pay", Some(package), [("pinned", limits)])
+            check(&spec, "pay", Some(package), [("pinned", limits)])
         };
         assert!(found(&package, &limits(json!({ "imageDigests": false }))).is_empty());
         let parts = &mut package.components;
@@ -538,17 +590,110 @@ mod tests {
         assert!(found[0].why.contains("registry.example/kube-scheduler:v1.36.4"), "{found:?}");
     }
 
+    /// A package version with components by digest and one extension.
+    fn pinned_with(extension: Extension) -> ClusterPackageVersionSpec {
+        let mut package = ClusterPackageVersionSpec::of_images("registry.example", "1.36.4", "3.6.16");
+        let parts = &mut package.components;
+        for part in [&mut parts.etcd, &mut parts.apiserver, &mut parts.controller_manager, &mut parts.scheduler] {
+            part.image += &format!("@sha256:{}", "a".repeat(64));
+        }
+        package.extensions = vec![extension];
+        package
+    }
+
+    #[test]
+    fn images_of_extensions_by_tag_are_refused_where_digests_are_demanded() {
+        let demanded = limits(json!({ "imageDigests": true }));
+        let fields = |spec: &ClusterSpec, package: &ClusterPackageVersionSpec| {
+            let found = check(spec, "pay", Some(package), [("pinned", &demanded)]);
+            found.into_iter().map(|one| (one.field, one.why)).collect::<Vec<_>>()
+        };
+        let digest = format!("registry.example/agent@sha256:{}", "b".repeat(64));
+        let pod = |pod: Value| json!({ "template": { "spec": pod } });
+        let one = |image: &str| json!([{ "name": "a", "image": digest }, { "name": "b", "image": image }]);
+        // Every place of an image in a pod, in every workload, with images by digest beside it.
+        let places: [(&str, fn(Value) -> Value); 4] = [
+            ("containers", |all| json!({ "containers": all })),
+            ("initContainers", |all| json!({ "containers": [], "initContainers": all })),
+            ("ephemeralContainers", |all| json!({ "ephemeralContainers": all })),
+            ("volumes", |all: Value| {
+                let image = json!({ "reference": all[1]["image"] });
+                json!({ "volumes": [{ "name": "a", "image": image }] })
+            }),
+        ];
+        for (place, fields_of) in places {
+            for (kind, version, within) in [
+                ("Deployment", "apps/v1", 0),
+                ("DaemonSet", "apps/v1", 0),
+                ("Pod", "v1", 1),
+                ("CronJob", "batch/v1", 2),
+            ] {
+                for (image, refused) in [("registry.example/agent:v1", true), (digest.as_str(), false)] {
+                    let spec_of = fields_of(one(image));
+                    let object = match within {
+                        0 => pod(spec_of),
+                        1 => spec_of,
+                        _ => json!({ "schedule": "@daily", "jobTemplate": { "spec": pod(spec_of) } }),
+                    };
+                    let metadata = json!({ "name": "agent", "namespace": "kube-system" });
+                    let object = json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "spec": object });
+                    let extension =
+                        Extension { name: "agent".to_owned(), template: object.to_string(), ..Extension::default() };
+                    let found = fields(&spec(json!({})), &pinned_with(extension));
+                    assert_eq!(found.len(), usize::from(refused), "{kind}, {place}, {image}: {found:?}");
+                    for (field, why) in found {
+                        assert_eq!(field, "spec.extensions[agent]");
+                        let object = format!("{kind} kube-system/agent");
+                        for part in [object.as_str(), image, "NAME@sha256:", "enabled: false"] {
+                            assert!(why.contains(part), "{part} is not in {why}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_image_of_an_extension_from_values_is_checked_as_it_is_rendered() {
+        let (demanded, digest) =
+            (limits(json!({ "imageDigests": true })), format!("registry.example/agent@sha256:{}", "b".repeat(64)));
+        let template = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: agent\n  namespace: kube-system\n\
+            \x20 labels: {tier: {{ cluster.labels.tier | json }} }\nspec:\n  containers:\n  - name: a\n\
+            \x20   image: {{ values.image | json }}\n\
+            \x20   args: [{{ cluster.server | json }}, {{ cluster.caDigest | json }}]\n";
+        let schema = "type: object\nproperties: {image: {type: string, default: 'registry.example/agent:v1'}}\n";
+        let package = pinned_with(Extension {
+            name: "agent".to_owned(),
+            template: template.to_owned(),
+            values_schema: Some(schema.to_owned()),
+            ..Extension::default()
+        });
+        let (names, labels) = (Names::of("fleet", "pay"), BTreeMap::from([("tier".to_owned(), "prod".to_owned())]));
+        let found = |extensions: Value| {
+            let spec = spec(json!({ "extensions": extensions }));
+            let cluster = CheckedCluster { names: &names, labels: &labels, spec: &spec };
+            let found = violations(cluster, Some(&package), [("pinned", &demanded)]);
+            found.into_iter().map(|one| one.why).collect::<Vec<_>>()
+        };
+        let by_default = found(json!([]));
+        assert!(by_default.len() == 1 && by_default[0].contains("registry.example/agent:v1"), "{by_default:?}");
+        let chosen = found(json!([{ "name": "agent", "values": { "image": "registry.eve.example/agent:v2" } }]));
+        assert!(chosen.len() == 1 && chosen[0].contains("registry.eve.example/agent:v2"), "{chosen:?}");
+        assert!(found(json!([{ "name": "agent", "values": { "image": digest } }])).is_empty());
+        assert!(found(json!([{ "name": "agent", "enabled": false }])).is_empty());
+    }
+
     #[test]
     fn all_limits_that_apply_to_the_name_must_allow_it() {
         let (mut one, mut other) = (limits(json!({ "maxReplicas": 3 })), limits(json!({ "maxReplicas": 1 })));
         let spec = spec(json!({ "replicas": 2 }));
-        let found = violations(&spec, "pay-01", None, [("b", &one), ("a", &other)]);
+        let found = check(&spec, "pay-01", None, [("b", &one), ("a", &other)]);
         assert_eq!(found.iter().map(|one| one.limits.as_str()).collect::<Vec<_>>(), ["a"]);
         other.clusters = vec!["shop-*".to_owned()];
-        assert!(violations(&spec, "pay-01", None, [("b", &one), ("a", &other)]).is_empty());
-        assert_eq!(violations(&spec, "shop-01", None, [("b", &one), ("a", &other)]).len(), 1);
+        assert!(check(&spec, "pay-01", None, [("b", &one), ("a", &other)]).is_empty());
+        assert_eq!(check(&spec, "shop-01", None, [("b", &one), ("a", &other)]).len(), 1);
         (one.max_replicas, other.max_replicas, other.clusters) = (Some(1), Some(1), vec!["pay-01".to_owned()]);
-        let found = violations(&spec, "pay-01", None, [("b", &one), ("a", &other)]);
+        let found = check(&spec, "pay-01", None, [("b", &one), ("a", &other)]);
         assert_eq!(found.iter().map(|one| one.limits.as_str()).collect::<Vec<_>>(), ["a", "b"], "in a stable order");
         let text = summary(&found);
         for part in ["ClusterLimits a", "spec.replicas", "at most 1"] {

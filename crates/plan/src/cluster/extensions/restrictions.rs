@@ -18,7 +18,7 @@ const PROJECTED: [&str; 3] = ["configMap", "downwardAPI", "secret"];
 /// Labels by which Services and NetworkPolicies select the pods of the control plane.
 const OURS: [&str; 2] = [names::COMPONENT, names::SERVING];
 /// Fields of a pod with containers.
-const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+pub(super) const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// Checks an object of that kind; its pods get no token, and a NetworkPolicy selects pods of the extension alone.
 pub(super) fn confine(kind: Kind, extension: &str, object: &mut Value) -> Result<(), String> {

@@ -249,9 +249,8 @@ fn kept_with(prefix: Option<&str>) -> Vec<String> {
 fn names_in_a_bucket_start_with_namespace_and_name_whatever_prefix_is_asked_for() {
     let own = TestCluster::new().look(|seen| format!("{}/{}/", seen.names.fleet, seen.names.name));
     // A prefix that looks like the own directory, or like that of another Cluster, is a directory in the own one.
-    let asked = [String::new(), "backups/".to_owned(), own.clone(), format!("backups/{own}"), "fleet/other/".to_owned()];
-    for asked in asked {
-        let args = kept_with(Some(asked.as_str()).filter(|asked| !asked.is_empty()));
+    for asked in ["", "backups/", &own, &format!("backups/{own}"), "fleet/other/"] {
+        let args = kept_with(Some(asked).filter(|asked| !asked.is_empty()));
         assert!(args.contains(&format!("--s3-prefix={own}{asked}")), "{asked:?}: {args:?}");
         assert!(args.contains(&format!("--cluster={}", own.trim_end_matches('/'))), "{args:?}");
         assert!(args.contains(&"--cluster-keys=/etc/fleetwright/cluster-keys/sealed".to_owned()), "{args:?}");
