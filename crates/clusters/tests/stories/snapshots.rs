@@ -358,6 +358,54 @@ async fn the_key_of_snapshots_is_made_once_and_brought_back_and_never_replaced()
     world.change("pay", json!({ "spec": { "restore": { "snapshot": name } } })).await;
     restored(&world, &name).await;
     assert!(there(&world, "before").await);
+    a_key_of_its_owner_is_used_and_replaced(&world).await;
+}
+
+/// A key that the owner of the cluster chooses: it is used if its Secret is shared, and after a rotation `previous` opens an older snapshot.
+async fn a_key_of_its_owner_is_used_and_replaced(world: &TestFleet) {
+    let bytes = |byte: u8| ByteString(vec![byte; 32]);
+    let key_id = async || world.status("pay").await.last_snapshot.unwrap().key_id.unwrap();
+    let copy = async || world.api::<Secret>("pay").get("snapshot-key").await.unwrap().data.unwrap();
+    let change = async |patch: serde_json::Value| {
+        secrets(world).patch("own", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    };
+    let generated = key_id().await;
+    let own = json!({ "metadata": { "name": "own" }, "data": { "key": bytes(1) } });
+    secrets(world).create(&PostParams::default(), &serde_json::from_value(own).unwrap()).await.unwrap();
+    let snapshots = json!({ "encryption": { "secretRef": { "name": "own" } } });
+    world.change("pay", json!({ "spec": { "restore": null, "snapshots": snapshots } })).await;
+    ask(world, "not-shared").await;
+    world
+        .until("it says that the Secret is not shared", async || {
+            let status = world.status("pay").await;
+            match condition(&status.conditions, names::ACCEPTED) {
+                Some(one)
+                    if one.reason == names::reasons::SECRET_NOT_SHARED
+                        && one.message.contains("fleet/own")
+                        && one.message.contains(names::ALLOWED_CLUSTERS) =>
+                {
+                    Ok(())
+                }
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    assert_ne!(copy().await["key"], bytes(1), "a key that is not shared is not copied");
+
+    change(json!({ "metadata": { "annotations": { names::ALLOWED_CLUSTERS: "pay" } } })).await;
+    write(world, "sealed").await;
+    let older = snapshot(world, "own").await;
+    let first = key_id().await;
+    assert_ne!(first, generated);
+    assert_eq!(copy().await["key"], bytes(1));
+    change(json!({ "data": { "key": bytes(2), "previous": bytes(1) } })).await;
+    write(world, "rotated").await;
+    snapshot(world, "rotated").await;
+    assert_ne!(key_id().await, first);
+    assert_eq!(copy().await["key"], bytes(2));
+    world.change("pay", json!({ "spec": { "restore": { "snapshot": older } } })).await;
+    restored(world, &older).await;
+    assert!(there(world, "sealed").await && !there(world, "rotated").await);
 }
 
 async fn snapshots_of_others_are_not_read(kind: ServerKind) {
