@@ -175,7 +175,8 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
     let Some(etcd) = &seen.spec.datastore.etcd else { return members };
     let record = record(seen);
     members.record = Some(record.clone());
-    if quorum(seen, now).is_some_and(|quorum| quorum.missing && !quorum.lost) {
+    let quorum = quorum(seen, now);
+    if quorum.is_some_and(|quorum| quorum.missing && !quorum.lost) {
         let since = unhealthy_since(seen).unwrap_or(now);
         let over = since.checked_add(QUORUM_LOST_AFTER).unwrap_or(now);
         members.next = Some(over);
@@ -193,7 +194,10 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
         }
         return members;
     }
-    let small = undersized_claims(seen, record.members).filter(|claim| claim.expandable && !claim.ending && !starts);
+    // A member that is removed needs no larger volume. If members are not ready, full volumes may be the cause, and the removal waits for the others.
+    let ready = quorum.is_some_and(|quorum| quorum.ready >= quorum.members);
+    let kept = if ready { record.members.min(etcd.members) } else { record.members };
+    let small = undersized_claims(seen, kept).filter(|claim| claim.expandable && !claim.ending && !starts);
     members.expand = small.map(|claim| (claim.clone(), etcd.storage.size.0.clone())).collect();
     let asked =
         seen.members.as_ref().filter(|asked| asked.at.checked_add(MEMBER_ANSWER_TTL).is_ok_and(|until| until > now));

@@ -591,6 +591,30 @@ fn volumes_grow_in_place_and_no_write_of_the_immutable_template_is_tried() {
 }
 
 #[test]
+fn volumes_of_members_that_are_removed_grow_only_while_members_are_not_ready() {
+    let mut etcd = Etcd::new(3);
+    grow(&mut etcd);
+    etcd.declare(1);
+    let expanded =
+        |etcd: &Etcd| etcd.world.decide().expand.into_iter().map(|(claim, _)| claim.name).collect::<Vec<_>>();
+    assert_eq!(expanded(&etcd), ["data-etcd-0"]);
+    // The removal of etcd-2 waits for this member, whose volume may be full.
+    let down = etcd.members[1].id.clone();
+    etcd.alive.retain(|id| *id != down);
+    etcd.live();
+    assert_eq!(expanded(&etcd), ["data-etcd-0", "data-etcd-1", "data-etcd-2"]);
+    etcd.alive.push(down);
+    etcd.live();
+    for _ in 0..40 {
+        etcd.pass();
+        let small = etcd.world.claims.iter().filter(|claim| claim.name != "data-etcd-0");
+        assert!(small.clone().all(|claim| claim.size != "20Gi"), "{:?}", small.collect::<Vec<_>>());
+    }
+    etcd.settle();
+    assert_eq!(sizes(&etcd), (vec!["20Gi".to_owned()], "20Gi".into()));
+}
+
+#[test]
 fn volumes_that_cannot_grow_are_replaced_member_by_member() {
     let mut etcd = Etcd::new(3);
     etcd.expandable = false;

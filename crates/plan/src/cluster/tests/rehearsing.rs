@@ -185,6 +185,10 @@ fn volumes_that_are_smaller_than_declared_are_planned() {
     let plan = world.rehearsed();
     assert_eq!(plan.volumes.len(), 1, "members that are removed get no larger volume: {:?}", plan.volumes);
     assert_eq!(plan.members.unwrap().action, "Remove");
+    world.claims.iter_mut().for_each(|claim| claim.expandable = true);
+    let plan = world.rehearsed();
+    let planned: Vec<_> = plan.volumes.iter().map(|one| (one.claim.as_str(), one.message)).collect();
+    assert_eq!(planned, [("data-etcd-0", "expanded in place")]);
 }
 
 #[test]
