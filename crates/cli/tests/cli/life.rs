@@ -64,6 +64,42 @@ async fn plans(place: &CliServer) {
     assert!(list.contains("k8s-1.36.4-r1") && !list.contains("k8s-1.37.1-r1"), "{list}");
 }
 
+/// Without a right, the plan fails and names it, or says what it does not contain.
+async fn plans_name_missing_rights(place: &CliServer) {
+    let objects = "clusters.fleetwright.io,clusterpackageversions.fleetwright.io,clusterlimits.fleetwright.io,namespaces,configmaps,services,\
+                   networkpolicies.networking.k8s.io,poddisruptionbudgets.policy,statefulsets.apps,deployments.apps,pods";
+    let claims = format!("{objects},persistentvolumeclaims");
+    let classes = format!("{objects},storageclasses.storage.k8s.io");
+    let all = format!("{claims},storageclasses.storage.k8s.io");
+    let unplanned = "you may not list PersistentVolumeClaims or StorageClasses";
+    for (account, resources, complete) in [
+        ("claims", claims, Some(false)),
+        ("classes", classes, Some(false)),
+        ("all", all, Some(true)),
+        ("clusters", "clusters.fleetwright.io".to_owned(), None),
+    ] {
+        place.kubectl(&["-n", "fleet", "create", "serviceaccount", account], None).await.ok();
+        let resources = format!("--resource={resources}");
+        place.kubectl(&["create", "clusterrole", account, "--verb=get,list", &resources], None).await.ok();
+        let (role, subject) = (format!("--clusterrole={account}"), format!("--serviceaccount=fleet:{account}"));
+        place.kubectl(&["create", "clusterrolebinding", account, &role, &subject], None).await.ok();
+        place.speak_as("fleet", account).await;
+        let ran = place.run(&["cluster", "plan", "pay-01", "-n", "fleet", "--context", account]).await;
+        match complete {
+            Some(complete) => {
+                let out = ran.ok();
+                assert!(out.contains("with k8s-1.36.4-r1 (Kubernetes 1.36.4)"), "{out}");
+                assert_eq!(out.contains(unplanned), !complete, "{account}: {out}");
+            }
+            None => {
+                let refused = ran.refused();
+                let denied = "not allowed: clusterpackageversions.fleetwright.io is forbidden";
+                assert!(refused.contains(denied), "{refused}");
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_is_made_reached_upgraded_rolled_back_and_deleted_by_commands() {
     let service_cidr = service_network().expect("a network is free");
@@ -85,6 +121,8 @@ async fn a_cluster_is_made_reached_upgraded_rolled_back_and_deleted_by_commands(
     assert!(out.starts_with("cluster/pay-01 is ready"), "{out}");
     let out = place.run(&["cluster", "status", "pay-01"]).await.ok();
     assert!(out.contains("apiserver-tls") && out.contains("ready, verified"), "{out}");
+
+    plans_name_missing_rights(&place).await;
 
     // Data that is written here survives both version changes.
     place.run(&["cluster", "kubeconfig", "pay-01", "--user", "ann", "--merge"]).await.ok();
