@@ -230,14 +230,13 @@ async fn lost_authorities_and_token_keys_come_back_as_they_were_on_real() {
     lost_keys_come_back_as_they_were(ServerKind::Real).await;
 }
 
-/// On kube-apiserver of the keys in the loop only the first one is lost, to save time.
 async fn a_key_lost_with_its_copy_is_not_generated(kind: ServerKind) {
     let mut world = TestFleet::on(kind).await;
     world.create("pay", |spec| spec.replicas = 2).await;
     world.ready("pay").await;
     let (users, before, running) = (Users::of(&world).await, all_held(&world).await, pods(&world).await);
     let lost = [("ca", "AuthorityLost"), ("service-account", "ServiceAccountKeyLost")];
-    for (name, reason) in lost.into_iter().take(if kind == ServerKind::Real { 1 } else { 2 }) {
+    for (name, reason) in lost {
         lose(&mut world, name).await;
         let (status, message) = blocked(&world, reason).await;
         assert_eq!(status.phase, Some(ClusterPhase::Degraded));
