@@ -16,9 +16,9 @@ use serde_json::json;
 use crate::support::{FLEET, TestFleet};
 use crate::versions::business;
 
-const AUTHORITIES: [&str; 4] = ["ca", "etcd-ca", "front-proxy-ca", "kubelet-ca"];
+pub const AUTHORITIES: [&str; 4] = ["ca", "etcd-ca", "front-proxy-ca", "kubelet-ca"];
 
-async fn held(world: &TestFleet, secret: &str, key: &str) -> String {
+pub async fn held(world: &TestFleet, secret: &str, key: &str) -> String {
     let api: Api<Secret> = world.api("pay");
     let data = api.get(secret).await.unwrap().data.unwrap_or_default();
     String::from_utf8(data.get(key).map(|bytes| bytes.0.clone()).unwrap_or_default()).unwrap()
