@@ -173,11 +173,6 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// Whether the error is AlreadyExists.
-pub(crate) fn is_already_there(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.is_already_exists())
-}
-
 /// Whether the error is NotFound.
 pub(crate) fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)

@@ -1,7 +1,6 @@
 //! `fleetwright install`: installs the definitions and the operators in a cluster.
 
 mod apply;
-mod former_layout;
 pub(crate) mod manifest;
 pub(crate) mod uninstall;
 
@@ -180,9 +179,6 @@ impl Args {
         } else {
             self.apply_all(&cluster, objects).await?;
         }
-        if self.dry_run {
-            former_layout::FormerInstallation::new(&cluster, &self.choices(), self.timeout).foresee().await?;
-        }
         if let Some(served) = served.filter(|served| *served != self.place.fleet_namespace) {
             eprintln!(
                 "note: these operators served the namespace {served} until now. Its objects are no longer managed, and the operators' rights \
@@ -245,10 +241,6 @@ impl Args {
         let how = ApplyOptions { dry_run: false, force: self.force_conflicts };
         let definitions = objects.iter().filter(|object| object.is_crd()).count();
         for (index, object) in objects.iter().enumerate() {
-            // Operators of the former layout hold another lease: they must have ended before these start.
-            if object.is_deployment() && !objects[index - 1].is_deployment() {
-                former_layout::FormerInstallation::new(cluster, &self.choices(), self.timeout).remove().await?;
-            }
             let change = apply::apply(&cluster.client, object, how).await;
             let change = change.map_err(|refused| anyhow!(explain(cluster, object, refused)))?;
             println!("{} {change}", object.display());
@@ -282,7 +274,7 @@ fn explain(cluster: &Cluster, object: &Object, refused: ApplyError) -> String {
 /// The namespace that the existing Deployment serves.
 async fn served_until_now(cluster: &Cluster, place: &InstallationArgs) -> anyhow::Result<Option<String>> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), &place.namespace);
-    for name in OperatorSelection::ALL.map(OperatorSelection::object).into_iter().chain([NAME]) {
+    for name in OperatorSelection::ALL.map(OperatorSelection::object) {
         let found = deployments.get_opt(name).await.map_err(|error| cluster.explain(error))?;
         if let Some(deployment) = found {
             return Ok(manifest::served_by(&serde_json::to_value(deployment)?).map(str::to_owned));

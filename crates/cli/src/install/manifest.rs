@@ -103,10 +103,6 @@ impl Object {
         self.resource.group == POLICIES
     }
 
-    pub(crate) fn is_deployment(&self) -> bool {
-        self.resource.kind == "Deployment"
-    }
-
     pub(crate) fn is_namespace(&self) -> bool {
         self.resource.kind == "Namespace"
     }
@@ -147,27 +143,6 @@ pub(crate) fn objects(choices: &ManifestOptions) -> Vec<Object> {
     all.extend(OperatorSelection::ALL.map(|which| disruption_budget(choices, which)));
     all.extend(OperatorSelection::ALL.map(|which| deployment(choices, which)));
     all.into_iter().map(Object::new).collect()
-}
-
-/// The objects of installations in which all operators shared one account and one Deployment. The operators come first:
-/// their dependencies are removed after them.
-pub(crate) fn former(choices: &ManifestOptions) -> Vec<Object> {
-    const VERSION: &str = "rbac.authorization.k8s.io/v1";
-    let everywhere = format!("{NAME}:{}", choices.namespace);
-    let (own, fleet) = (Some(choices.namespace.as_str()), Some(choices.fleet_namespace.as_str()));
-    let all = [
-        named("apps/v1", "Deployment", NAME, own),
-        named("policy/v1", "PodDisruptionBudget", NAME, own),
-        named("coordination.k8s.io/v1", "Lease", NAME, fleet),
-        named(VERSION, "ClusterRoleBinding", &everywhere, None),
-        named(VERSION, "ClusterRole", &everywhere, None),
-        named(VERSION, "RoleBinding", NAME, fleet),
-        named(VERSION, "Role", NAME, fleet),
-        named(VERSION, "RoleBinding", &everywhere, Some(TOKENS_NAMESPACE)),
-        named(VERSION, "Role", &everywhere, Some(TOKENS_NAMESPACE)),
-        named("v1", "ServiceAccount", NAME, own),
-    ];
-    all.map(Object::new).into()
 }
 
 fn labels() -> Value {
@@ -526,17 +501,6 @@ mod tests {
         });
         let readers: Vec<_> = readers.map(|object| object.name().to_owned()).collect();
         assert_eq!(readers, ["fleetwright-clusters:fleetwright-system"]);
-    }
-
-    #[test]
-    fn nothing_of_the_former_layout_is_applied_again() {
-        let (now, former) = (all(&choices()), former(&choices()));
-        let same =
-            |one: &Object, other: &Object| one.display() == other.display() && one.namespace() == other.namespace();
-        for object in &former {
-            assert!(now.iter().all(|one| !same(one, object)), "{}", object.display());
-        }
-        assert!(former[0].is_deployment());
     }
 
     fn choices() -> ManifestOptions {

@@ -78,9 +78,6 @@ impl Uninstall<'_> {
         };
         let objects = manifest::objects(&choices);
         let mut removed = 0;
-        for object in manifest::former(&choices).iter().filter(|object| object.resource.kind != "Lease") {
-            removed += u32::from(self.remove(object).await?);
-        }
         // The operators are removed first, with a wait: they release their leases while they still have the right to.
         for object in objects.iter().rev().filter(|object| !object.is_crd() && !object.is_namespace()) {
             removed += u32::from(self.remove(object).await?);
@@ -323,9 +320,9 @@ fn by_itself(kind: &str, name: &str) -> bool {
         || kind == "Lease" && leases().any(|lease| lease == name)
 }
 
-/// The leases of all operators, and the one that they shared before.
+/// The leases of all operators.
 fn leases() -> impl Iterator<Item = &'static str> {
-    OperatorSelection::ALL.into_iter().map(OperatorSelection::object).chain([NAME])
+    OperatorSelection::ALL.into_iter().map(OperatorSelection::object)
 }
 
 fn tainted_nodes(names: &[String]) -> Option<String> {
