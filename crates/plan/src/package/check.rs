@@ -167,7 +167,7 @@ impl Findings {
     /// Values in the commands of a unit that a shell reads: systemd removes the quotes before the shell sees them.
     fn commands(&mut self, field: &str, text: &str) {
         for (line, setting) in units::joined(text) {
-            if setting.starts_with("Exec") && setting.contains("sh -") && setting.contains("{{") {
+            if setting.starts_with("Exec") && shell::runs_shell(&setting) && setting.contains("{{") {
                 let message = "a value in a command of sh could run as a command, because systemd removes quotes before the shell runs: move the script into a file of spec.files, with {{ … | sh }}".to_owned();
                 self.0.push(Finding { field: field.to_owned(), line: Some(line), error: true, message });
             }

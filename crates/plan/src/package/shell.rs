@@ -36,6 +36,25 @@ pub(super) fn is_script(path: &str, mode: u32, text: &str) -> bool {
     };
     let interpreter = first.split_whitespace().find(|word| !word.ends_with("/env") && !word.starts_with('-'));
     let name = interpreter.and_then(|word| word.rsplit('/').next()).unwrap_or_default();
+    is_shell(name)
+}
+
+/// Whether a setting of a unit runs a shell with an option such as `-c`, also through another program.
+pub(super) fn runs_shell(setting: &str) -> bool {
+    let Some((_, command)) = setting.split_once('=') else { return false };
+    let words: Vec<&str> = command.split_whitespace().collect();
+    words.windows(2).any(|pair| {
+        // Quotes, and the characters that systemd allows before a program.
+        let program = pair[0].trim_matches(['"', '\'']).trim_start_matches(['@', '-', ':', '+', '!', '|', '"', '\'']);
+        let name = program.rsplit('/').next().unwrap_or_default();
+        // `| sh -}}` is the filter of a template.
+        let option = pair[1].trim_start_matches(['"', '\'']).strip_prefix('-').filter(|rest| !rest.starts_with("}}"));
+        option.is_some() && (is_shell(name) || matches!(name, "csh" | "fish" | "posh" | "rbash" | "tcsh" | "yash"))
+    })
+}
+
+/// Whether a program with that name reads scripts of `sh`.
+fn is_shell(name: &str) -> bool {
     matches!(name, "sh" | "ash" | "bash" | "dash" | "ksh" | "mksh" | "zsh")
 }
 
@@ -321,6 +340,38 @@ mod tests {
             let ran = folder.join("PWNED").exists();
             std::fs::remove_dir_all(&folder).unwrap();
             assert_eq!((ran, findings(script).is_empty()), (!allowed, allowed), "{script}");
+        }
+    }
+
+    #[test]
+    fn a_shell_in_a_command_is_known_by_its_whole_name() {
+        for setting in [
+            "ExecStart=/bin/sh -c 'echo'",
+            "ExecStart=-/usr/bin/bash -ec 'echo'",
+            "ExecStart=sh -c 'echo'",
+            "ExecStart=-sh -c 'echo'",
+            "ExecStart = \"/bin/sh\" \"-c\" 'echo'",
+            "ExecStart=-\"/bin/sh\" -c 'echo'",
+            "ExecStart=/usr/bin/env A=b dash -c 'echo'",
+            "ExecStart=/usr/bin/busybox sh -c 'echo'",
+            "ExecStart=/usr/bin/ssh host 'sh -c true'",
+            "ExecStart=/usr/bin/fish -c 'echo'",
+        ] {
+            assert!(runs_shell(setting), "{setting}");
+        }
+        for setting in [
+            "ExecStart=/usr/bin/ssh -N host",
+            "ExecStart=/usr/bin/refresh --all",
+            "ExecStart=/usr/bin/a-sh -c x",
+            "ExecStart=/usr/bin/agent --path /bin/sh.d -v",
+            "ExecStart=/usr/bin/agent --shell=/bin/sh.d -v",
+            "ExecStart=/usr/bin/agent {{ machine.name | sh -}} -v",
+            "ExecStart=/bin/sh /usr/bin/script",
+            "ExecStart=/bin/sh",
+            "ExecStart=",
+            "Exec",
+        ] {
+            assert!(!runs_shell(setting), "{setting}");
         }
     }
 

@@ -144,6 +144,7 @@ fn a_value_in_a_command_of_sh_is_an_error_however_its_lines_are_broken() {
         "ExecStart=/usr/local/bin/agent --name {{ machine.name }}\nExecStartPre=/bin/sh -c true",
         "ExecStartPre=/bin/sh -c \\\n  true\nExecStart=/usr/local/bin/agent \\\n  --name {{ machine.name }}",
         "ExecStart=/bin/sh -c true\nEnvironment=NAME={{ machine.name }}",
+        "ExecStart=/usr/bin/ssh -N {{ machine.name }}",
     ] {
         assert_eq!(findings(with("/units/0/content", unit(lines).into())), [], "{lines}");
     }
