@@ -48,8 +48,8 @@ fn is_whole(caches: &Caches, names: &Names, copy: &CopiedSecret) -> bool {
 /// Updates the copies. Their sources are read each time: there is no watch on Secrets that do not belong to the operator.
 ///
 /// A source that is missing or not shared is an error, because pods would wait for the values. If the copy already has all values,
-/// the pods have them too: then the copy is not changed, and the error is returned for the status. A write that the API server refuses does not stop
-/// the other copies.
+/// the pods have them too: then the copy is not changed, and the error is returned for the status. Neither such a source nor a write that the API
+/// server refuses stops the other copies.
 pub(crate) async fn copy(
     caches: &Caches,
     pass: &Pass,
@@ -57,7 +57,7 @@ pub(crate) async fn copy(
     copies: &[CopiedSecret],
     refusal: &mut Refusal,
 ) -> Result<Option<SecretError>, ActError> {
-    let (mut sources, mut trouble) = (BTreeMap::new(), None);
+    let (mut sources, mut trouble, mut lacks) = (BTreeMap::new(), None, None);
     for copy in copies {
         let key = Key::new(&names.namespace, &copy.secret);
         let is = caches.secrets.get(&key).and_then(|there| there.copy.clone());
@@ -66,8 +66,9 @@ pub(crate) async fn copy(
         }
         let data = match gather(&mut sources, pass, names, copy).await {
             Ok(data) => data,
-            Err(error) if error.needs_person() && is_whole(caches, names, copy) => {
-                trouble = trouble.or(Some(error));
+            Err(error) if error.needs_person() => {
+                let first = if is_whole(caches, names, copy) { &mut trouble } else { &mut lacks };
+                first.get_or_insert(error);
                 continue;
             }
             Err(error) => return Err(error.into()),
@@ -86,7 +87,10 @@ pub(crate) async fn copy(
         });
         refusal.noted(pass.writer().apply(&caches.secrets, &key, &body).await)?;
     }
-    Ok(trouble)
+    match lacks {
+        Some(error) => Err(error.into()),
+        None => Ok(trouble),
+    }
 }
 
 async fn gather(

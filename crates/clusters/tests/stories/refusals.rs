@@ -205,18 +205,50 @@ async fn what_a_refused_write_does_not_concern_goes_on_on_real() {
     a_refused_write_stops_nothing_else(ServerKind::Real).await;
 }
 
+/// The first copy and its source are deleted: a change of the other copy is still undone. Returns once the first copy exists again.
+async fn lose_a_source(world: &TestFleet, notes: &Secret) {
+    let (fleet, copies): (Api<Secret>, Api<Secret>) = (Api::namespaced(world.client.clone(), FLEET), world.api("pay"));
+    fleet.delete("notes", &DeleteParams::default()).await.unwrap();
+    copies.delete(COPIES[0], &DeleteParams::default()).await.unwrap();
+    // One watch reports both changes: the operator that sees this one knows that the first copy is deleted.
+    let patch = json!({ "stringData": { "scheduler.yaml": scheduler_file(8) } });
+    copies.patch(COPIES[1], &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    let declared = scheduler_file(16);
+    let undone = |copy: &Secret| {
+        copy.data
+            .as_ref()
+            .is_some_and(|data| data.get("scheduler.yaml").is_some_and(|file| file.0 == declared.as_bytes()))
+    };
+    world.seen(&copies, COPIES[1], undone).await;
+    assert!(copies.get_opt(COPIES[0]).await.unwrap().is_none(), "its source is still missing");
+    fleet.create(&PostParams::default(), notes).await.unwrap();
+    world.change("pay", json!({ "metadata": { "labels": { "look": "now" } } })).await;
+    world.seen(&copies, COPIES[0], |_| true).await;
+    world.ready("pay").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_secret_is_shown_beside_a_refused_write() {
+async fn a_missing_secret_stops_no_other_copy_and_is_shown_beside_a_refused_write() {
     let world = TestFleet::start().await;
     let fleet: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
-    let secret = json!({
-        "metadata": { "name": "notes", "annotations": { names::READABLE_BY_CLUSTERS: "pay" } },
-        "stringData": { "text": "some notes" },
-    });
-    fleet.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
-    let file = json!({ "config": [{ "name": "notes", "secret": { "name": "notes", "key": "text" } }] });
-    world.create("pay", |spec| spec.components.apiserver = Some(serde_json::from_value(file).unwrap())).await;
+    let secret = |name: &str, text: String| -> Secret {
+        let shared = json!({ "name": name, "annotations": { names::READABLE_BY_CLUSTERS: "pay" } });
+        serde_json::from_value(json!({ "metadata": shared, "stringData": { "text": text } })).unwrap()
+    };
+    let notes = secret("notes", "some notes".to_owned());
+    for source in [&notes, &secret("files", scheduler_file(16))] {
+        fleet.create(&PostParams::default(), source).await.unwrap();
+    }
+    let file =
+        |name: &str, from: &str| json!({ "config": [{ "name": name, "secret": { "name": from, "key": "text" } }] });
+    world
+        .create("pay", |spec| {
+            spec.components.apiserver = Some(serde_json::from_value(file("notes", "notes")).unwrap());
+            spec.components.scheduler = Some(serde_json::from_value(file("scheduler.yaml", "files")).unwrap());
+        })
+        .await;
     world.ready("pay").await;
+    lose_a_source(&world, &notes).await;
     refuse_budgets(&world).await;
     fleet.delete("notes", &DeleteParams::default()).await.unwrap();
     world.change("pay", json!({ "metadata": { "labels": { "look": "again" } } })).await;
