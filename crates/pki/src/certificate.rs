@@ -31,11 +31,14 @@ impl Certificate {
     /// Reads the first certificate of a PEM text.
     ///
     /// # Errors
-    /// When the certificate is malformed.
+    /// When the certificate is malformed, or the first PEM block is not a certificate.
     pub fn from_pem(pem: &str) -> Result<Self, Error> {
         let malformed = |error: String| Error::Malformed(error);
         let (_, pem) =
             x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(|error| malformed(error.to_string()))?;
+        if pem.label != "CERTIFICATE" {
+            return Err(malformed(format!("the first PEM block has the type {:?} instead of CERTIFICATE", pem.label)));
+        }
         let cert = pem.parse_x509().map_err(|error| malformed(error.to_string()))?;
         let text = |name: &x509_parser::x509::AttributeTypeAndValue<'_>| name.as_str().unwrap_or_default().to_owned();
         let mut read = Self {

@@ -169,10 +169,15 @@ mod tests {
     use rcgen::{CertificateParams, PublicKeyData};
 
     use super::*;
-    use crate::Request;
+    use crate::{Authority, Certificate, Request};
+
+    /// Reads a request with that subject and those attributes.
+    fn request(subject: &[Vec<u8>], attributes: &[Vec<u8>]) -> Result<Request, Error> {
+        Request::from_pem(request_pem(subject, attributes)?.as_bytes())
+    }
 
     /// A request with that subject and those attributes, signed with its own key.
-    fn request(subject: &[Vec<u8>], attributes: &[Vec<u8>]) -> Result<Request, Error> {
+    fn request_pem(subject: &[Vec<u8>], attributes: &[Vec<u8>]) -> Result<String, Error> {
         let key = KeyPair::generate()?;
         let honest = CertificateParams::default().serialize_request(&key)?;
         let algorithm = elements(content(honest.der())).unwrap()[1].to_vec();
@@ -181,7 +186,7 @@ mod tests {
         let info = element(SEQUENCE, &fields.concat());
         let bits = [vec![0], key.sign(&info)?].concat();
         let whole = element(SEQUENCE, &[info, algorithm, element(BIT_STRING, &bits)].concat());
-        Request::from_pem(to_pem("CERTIFICATE REQUEST", &whole).as_bytes())
+        Ok(to_pem("CERTIFICATE REQUEST", &whole))
     }
 
     fn pair(id: [u8; 3], value: &str) -> Vec<u8> {
@@ -254,5 +259,73 @@ mod tests {
         written.pop();
         assert!(elements(&written).is_none());
         assert!(elements(&[SEQUENCE, 0x84, 0xff, 0xff]).is_none());
+    }
+
+    /// A block of PEM with other ends of lines, with text before it, without its last line break, and with empty lines after it.
+    fn equal_forms(pem: &str) -> [String; 4] {
+        [
+            pem.replace('\n', "\r\n"),
+            format!("subject=host-17\n\n  - text\n{pem}"),
+            pem.trim_end().to_owned(),
+            format!("{pem}\n \r\n"),
+        ]
+    }
+
+    /// A block of PEM with another label, with less base64, with more than base64, and each of its beginnings.
+    fn broken_forms(pem: &str, label: &str) -> Vec<String> {
+        let lines: Vec<&str> = pem.lines().collect();
+        let [first, body @ .., short, last] = lines.as_slice() else { panic!("{pem}") };
+        let end = pem.find("-----END ").unwrap() + "-----END ".len();
+        let mut broken: Vec<String> = (0..end).map(|length| pem[..length].to_owned()).collect();
+        let body = body.join("\n");
+        broken.extend([
+            pem.replace(label, "PUBLIC KEY"),
+            format!("{first}\n{body}\n{last}\n"),
+            format!("{first}\n{body}\n{}\n{last}\n", &short[..short.len() - 1]),
+            format!("{first}\n{body}\n{short}*\n{last}\n"),
+            format!("{first}\nProc-Type: 4,ENCRYPTED\n\n{body}\n{short}\n{last}\n"),
+            format!("{first}\n{last}\n"),
+        ]);
+        broken
+    }
+
+    #[test]
+    fn a_request_in_another_form_of_pem_is_the_same_or_refused() {
+        let pem = request_pem(&[element(SET, &pair(COMMON_NAME, "system:node:host-17"))], &[]).unwrap();
+        let plain = Request::from_pem(pem.as_bytes()).unwrap();
+        assert_eq!(plain.common_names, ["system:node:host-17"]);
+        for form in equal_forms(&pem) {
+            assert_eq!(Request::from_pem(form.as_bytes()).unwrap(), plain, "{form}");
+        }
+        let mut broken = broken_forms(&pem, "CERTIFICATE REQUEST");
+        broken.extend([format!("{pem}{pem}"), format!("{pem}text\n"), pem.replace("CERTIFICATE", "NEW CERTIFICATE")]);
+        for form in broken {
+            assert!(Request::from_pem(form.as_bytes()).is_err(), "{form}");
+        }
+        let (before, after) = pem.split_once("-----END ").unwrap();
+        let not_text = [before.as_bytes(), b"\xff\n-----END ", after.as_bytes()].concat();
+        assert!(Request::from_pem(&not_text).is_err());
+    }
+
+    #[test]
+    fn a_certificate_in_another_form_of_pem_is_the_same_or_an_error() {
+        let (one, two) = (Authority::new("one").unwrap(), Authority::new("two").unwrap());
+        let (pem, key) = (one.cert_pem(), one.key_pem());
+        let plain = Certificate::from_pem(pem).unwrap();
+        assert!(plain.common_name == "one" && plain.is_of_key(&key));
+        let both = format!("{pem}{}", two.cert_pem());
+        for form in equal_forms(pem).into_iter().chain(equal_forms(&both)) {
+            assert!(Certificate::from_pem(&form).unwrap().is_of_key(&key), "the first certificate counts: {form}");
+        }
+        let mut broken = broken_forms(pem, "CERTIFICATE");
+        broken.extend([key.clone(), format!("{key}{pem}")]);
+        for form in broken {
+            assert!(Certificate::from_pem(&form).is_err(), "{form}");
+        }
+        for form in equal_forms(&key) {
+            assert!(plain.is_of_key(&form), "another form of the key");
+        }
+        let end = key.find("-----END ").unwrap() + "-----END ".len();
+        assert!((0..end).all(|length| !plain.is_of_key(&key[..length])));
     }
 }
