@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn beginning_and_ceasing_to_lead_is_counted_once_each() {
+    fn gaining_and_losing_the_lease_is_counted_once_each() {
         let metrics = Metrics::new();
         metrics.leading(false);
         metrics.leading(true);

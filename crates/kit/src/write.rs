@@ -333,10 +333,10 @@ impl Writer {
         let answer: Value = self.client.request(request).await.map_err(|error| WriteError::of(what, error))?;
         let meta = &answer["metadata"];
         let held = meta["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
-        let graced = meta["deletionGracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds > 0);
+        let has_grace_period = meta["deletionGracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds > 0);
         match answer["kind"].as_str() {
             // It has finalizers, or is a pod with a grace period: it is only terminating.
-            Some(kind) if kind == V::Object::kind(&()) && (held || graced) => {
+            Some(kind) if kind == V::Object::kind(&()) && (held || has_grace_period) => {
                 if let Ok(object) = serde_json::from_value(answer) {
                     cache.written(object);
                 }

@@ -23,8 +23,8 @@ use support::Story;
 
 const MAKE: LifecyclePhase =
     LifecyclePhase { play: |harness, name| Box::pin(stories::make(harness, name)), struck: true };
-const UNMAKE: LifecyclePhase =
-    LifecyclePhase { play: |harness, name| Box::pin(stories::unmake(harness, name)), struck: true };
+const DELETE: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(stories::delete_cluster(harness, name)), struck: true };
 const UPGRADE: LifecyclePhase =
     LifecyclePhase { play: |harness, name| Box::pin(stories::upgrade(harness, name)), struck: true };
 const ROLLBACK: LifecyclePhase =
@@ -55,12 +55,12 @@ const fn calm(leg: LifecyclePhase) -> LifecyclePhase {
     LifecyclePhase { struck: false, ..leg }
 }
 
-const LIVING: &[LifecyclePhase] = &[MAKE, REPAIR, UNMAKE];
-const CHANGING: &[LifecyclePhase] = &[calm(MAKE), UPGRADE, ROLLBACK, calm(UNMAKE)];
-const RESIZING: &[LifecyclePhase] = &[calm(MAKE), GROW, LOSE, SHRINK, calm(UNMAKE)];
-const ENDING: &[LifecyclePhase] = &[calm(MAKE), FINISH, calm(UNMAKE)];
+const LIVING: &[LifecyclePhase] = &[MAKE, REPAIR, DELETE];
+const CHANGING: &[LifecyclePhase] = &[calm(MAKE), UPGRADE, ROLLBACK, calm(DELETE)];
+const RESIZING: &[LifecyclePhase] = &[calm(MAKE), GROW, LOSE, SHRINK, calm(DELETE)];
+const ENDING: &[LifecyclePhase] = &[calm(MAKE), FINISH, calm(DELETE)];
 
-const RESTORING: &[LifecyclePhase] = &[calm(MAKE), ROTATE, RESTORE, calm(UNMAKE)];
+const RESTORING: &[LifecyclePhase] = &[calm(MAKE), ROTATE, RESTORE, calm(DELETE)];
 const RELEASING: &[LifecyclePhase] = &[calm(MAKE), PRUNE, RELEASE];
 
 const LIVES: Story = Story::new(|harness| Box::pin(stories::laps(harness, LIVING)));

@@ -24,7 +24,7 @@ pub async fn make(harness: &Harness, name: &str) -> Result<Value> {
 }
 
 /// It is deleted.
-pub async fn unmake(harness: &Harness, name: &str) -> Result<Value> {
+pub async fn delete_cluster(harness: &Harness, name: &str) -> Result<Value> {
     harness.remove(name).await?;
     harness.gone(name).await?;
     harness.of(name).await

@@ -21,7 +21,7 @@ pub async fn pods(world: &TestFleet, component: &str) -> Vec<Pod> {
 }
 
 /// One of two replicas restarts, and fails from now on; those after it work.
-pub async fn spoil(world: &TestFleet, component: &str, bad: VersionDefect) -> Pod {
+pub async fn break_replica(world: &TestFleet, component: &str, bad: VersionDefect) -> Pod {
     let victim = pods(world, component).await.remove(0);
     world.meta.declare(component, VERSION, Some(bad));
     assert!(world.meta.kill("fleet-pay", &victim.name_any(), None));
@@ -55,7 +55,7 @@ async fn a_replica_that_says_ready_and_lies_leaves_the_endpoint_and_is_made_anew
     let world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 2).await;
     world.ready("pay").await;
-    let victim = spoil(&world, "kube-apiserver", VersionDefect::WrongAnswers).await;
+    let victim = break_replica(&world, "kube-apiserver", VersionDefect::WrongAnswers).await;
     // Before it is replaced: the new one is good.
     world.meta.declare("kube-apiserver", VERSION, None);
     let slices: Api<EndpointSlice> = world.api("pay");
@@ -77,7 +77,7 @@ async fn crashing(component: &str) {
     let world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 2).await;
     world.ready("pay").await;
-    let victim = spoil(&world, component, VersionDefect::CrashesAfter(Duration::from_millis(200))).await;
+    let victim = break_replica(&world, component, VersionDefect::CrashesAfter(Duration::from_millis(200))).await;
     world
         .until("it is told to go", async || {
             let still = pods(&world, component).await.iter().any(|pod| pod.uid() == victim.uid());
@@ -103,7 +103,7 @@ async fn the_only_replica_is_left_to_get_well_by_itself() {
     let world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
-    let victim = spoil(&world, "kube-apiserver", VersionDefect::WrongAnswers).await;
+    let victim = break_replica(&world, "kube-apiserver", VersionDefect::WrongAnswers).await;
     world
         .until("its proof fails again and again", async || {
             let status = world.status("pay").await;

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::datastore::lose;
 use crate::extensions::{MORE, extension};
-use crate::heal::{pods, spoil};
+use crate::heal::{break_replica, pods};
 use crate::snapshots::snapshot;
 use crate::support::{FLEET, TestFleet, not_accepted};
 use crate::versions::business;
@@ -128,7 +128,7 @@ async fn refuse_a_label(world: &mut TestFleet) {
         })
         .await;
     not_accepted(world, "pay", "WriteRefused", "this pod is pinned").await;
-    let victim = spoil(world, "kube-scheduler", VersionDefect::CrashesAfter(Duration::from_millis(200))).await;
+    let victim = break_replica(world, "kube-scheduler", VersionDefect::CrashesAfter(Duration::from_millis(200))).await;
     world
         .until("the scheduler is replaced", async || {
             match pods(world, "kube-scheduler").await.iter().any(|pod| pod.uid() == victim.uid()) {

@@ -132,7 +132,7 @@ async fn conflicts(world: &PostmanServer) -> Result<()> {
     world.parcel("one", "anna").await?;
     // In the first pass somebody moves house between the decision and the signature; in the second somebody writes to the parcel.
     let (maps, parcels, count) = (world.maps(), world.parcels(), Arc::new(AtomicU32::new(0)));
-    let meddle: BeforeActHook = Arc::new(move |_| {
+    let before_act: BeforeActHook = Arc::new(move |_| {
         let (maps, parcels, count) = (maps.clone(), parcels.clone(), count.clone());
         async move {
             match count.fetch_add(1, Ordering::SeqCst) {
@@ -149,7 +149,7 @@ async fn conflicts(world: &PostmanServer) -> Result<()> {
         }
         .boxed()
     });
-    let running = world.run_with(world.settings(), Options::default(), Some(meddle));
+    let running = world.run_with(world.settings(), Options::default(), Some(before_act));
     arrives(world, "one", "Park Lane 2").await?;
     running.settle().await?;
     let endings: Vec<_> = running.records.lock().unwrap().iter().map(|record| record.ending).collect();
@@ -248,7 +248,7 @@ async fn stops(world: &PostmanServer) -> Result<()> {
     world.address("anna", "Main Street 1").await?;
     world.parcel("under-way", "anna").await?;
     let (reached, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let meddle: BeforeActHook = {
+    let before_act: BeforeActHook = {
         let (reached, go) = (reached.clone(), go.clone());
         Arc::new(move |_| {
             let (reached, go) = (reached.clone(), go.clone());
@@ -260,7 +260,7 @@ async fn stops(world: &PostmanServer) -> Result<()> {
         })
     };
     let settings = Settings { lease: Some(lease(world, "first")), ..world.settings() };
-    let running = world.run_with(settings, Options { workers: 1, ..Options::default() }, Some(meddle));
+    let running = world.run_with(settings, Options { workers: 1, ..Options::default() }, Some(before_act));
     reached.notified().await;
     world.parcel("waiting", "anna").await?;
     eventually("the second is seen", async || Ok(running.parcels.len() == 2)).await?;
@@ -287,7 +287,7 @@ async fn stops_dead(world: &PostmanServer) -> Result<()> {
     world.address("anna", "Main Street 1").await?;
     world.parcel("one", "anna").await?;
     let reached = Arc::new(Notify::new());
-    let meddle: BeforeActHook = {
+    let before_act: BeforeActHook = {
         let reached = reached.clone();
         Arc::new(move |_| {
             let reached = reached.clone();
@@ -299,9 +299,9 @@ async fn stops_dead(world: &PostmanServer) -> Result<()> {
         })
     };
     // Whatever still runs holds it.
-    let held = Arc::downgrade(&meddle);
+    let held = Arc::downgrade(&before_act);
     let settings = Settings { lease: Some(lease(world, "first")), ..world.settings() };
-    let running = world.run_with(settings, Options::default(), Some(meddle));
+    let running = world.run_with(settings, Options::default(), Some(before_act));
     reached.notified().await;
     running.task.abort();
     ensure!(running.task.await.is_err());
@@ -442,11 +442,11 @@ async fn a_strict_operator_panics_when_a_pass_makes_more_calls_than_declared() -
     let world = PostmanServer::embedded().await?;
     world.address("anna", "Main Street 1").await?;
     world.parcel("one", "anna").await?;
-    let meddle: BeforeActHook = Arc::new(|pass| {
+    let before_act: BeforeActHook = Arc::new(|pass| {
         let maps: Api<ConfigMap> = Api::namespaced(pass.client(), &pass.key().namespace);
         async move { drop(maps.get("anna").await) }.boxed()
     });
-    let running = world.run_with(world.settings(), Options::default(), Some(meddle));
+    let running = world.run_with(world.settings(), Options::default(), Some(before_act));
     let ended = tokio::time::timeout(Duration::from_secs(30), running.task).await?;
     let panic = ended.err().context("it goes on")?.into_panic();
     let words = panic.downcast_ref::<String>().context("no words")?;

@@ -125,7 +125,7 @@ pub type BeforeActHook = Arc<dyn Fn(&Pass) -> futures::future::BoxFuture<'static
 pub struct Postman {
     pub parcels: Cache<ParcelView>,
     pub addresses: Cache<Address>,
-    pub meddle: Option<BeforeActHook>,
+    pub before_act: Option<BeforeActHook>,
 }
 
 pub struct Found {
@@ -174,8 +174,8 @@ impl Controller for Postman {
     }
 
     async fn act(&self, pass: &Pass, (to, address): &Self::Valid, _: &String) -> Result<(), WriteError> {
-        if let Some(meddle) = &self.meddle {
-            meddle(pass).await;
+        if let Some(before_act) = &self.before_act {
+            before_act(pass).await;
         }
         if address.signed {
             return Ok(());
@@ -271,7 +271,7 @@ impl PostmanServer {
         self.run_with(self.settings(), Options::default(), None)
     }
 
-    pub fn run_with(&self, mut settings: Settings, options: Options, meddle: Option<BeforeActHook>) -> Running {
+    pub fn run_with(&self, mut settings: Settings, options: Options, before_act: Option<BeforeActHook>) -> Running {
         let records: Arc<Mutex<Vec<PassRecord>>> = Arc::default();
         let kept = records.clone();
         settings.on_pass = Some(Arc::new(move |record| kept.lock().unwrap().push(record.clone())));
@@ -285,7 +285,7 @@ impl PostmanServer {
         let addresses = operator.cache(Source::<Address>::new(Api::namespaced(client, &self.namespace)));
         let by_address = parcels.clone();
         operator
-            .controller(Postman { parcels: parcels.clone(), addresses: addresses.clone(), meddle }, options)
+            .controller(Postman { parcels: parcels.clone(), addresses: addresses.clone(), before_act }, options)
             .on(&parcels, |change| vec![change.key.clone()])
             .on(&addresses, move |change| {
                 by_address.by("to", &change.key.to_string()).into_iter().map(|(key, _)| key).collect()

@@ -45,7 +45,7 @@ async fn all(world: &PostmanServer) -> Result<()> {
 async fn writer(world: &PostmanServer, release: Arc<Notify>) -> Result<(Writer, Running)> {
     let found: Arc<Mutex<Option<Writer>>> = Arc::default();
     let give = found.clone();
-    let meddle: BeforeActHook = Arc::new(move |pass| {
+    let before_act: BeforeActHook = Arc::new(move |pass| {
         *give.lock().unwrap() = Some(pass.writer().clone());
         let held = (&*pass.key().name == "held").then(|| release.clone());
         async move {
@@ -55,7 +55,7 @@ async fn writer(world: &PostmanServer, release: Arc<Notify>) -> Result<(Writer, 
         }
         .boxed()
     });
-    let running = world.run_with(world.settings(), Options::default(), Some(meddle));
+    let running = world.run_with(world.settings(), Options::default(), Some(before_act));
     eventually("it is delivered", async || Ok(world.status("one").await?.address.is_some())).await?;
     running.settle().await?;
     let writer = found.lock().unwrap().take().context("no pass was made")?;
@@ -215,10 +215,10 @@ async fn an_object_that_cannot_be_read_does_not_hide_the_others() -> Result<()> 
     world.address("bert", "Park Lane 2").await?;
     eventually("the next is read", async || Ok(address("bert").as_deref() == Some("Park Lane 2"))).await?;
     ensure!(address("anna").as_deref() == Some("Main Street 1"));
-    // And once it is mended, it is read.
-    let mended = Patch::Merge(json!({"data": {"address": "Elm Street"}}));
-    world.maps().patch("anna", &PatchParams::default(), &mended).await?;
-    eventually("it is mended", async || Ok(address("anna").as_deref() == Some("Elm Street"))).await?;
+    // And once it is corrected, it is read.
+    let corrected = Patch::Merge(json!({"data": {"address": "Elm Street"}}));
+    world.maps().patch("anna", &PatchParams::default(), &corrected).await?;
+    eventually("it is corrected", async || Ok(address("anna").as_deref() == Some("Elm Street"))).await?;
     stop.send(()).ok();
     running.await??;
     Ok(())
