@@ -221,12 +221,45 @@ async fn the_policy_confines_the_account_whatever_roles_it_has_on_real() -> Resu
         let namespace = serde_json::from_value(json!({ "metadata": { "name": "fleet-eve", "labels": labels } }))?;
         refused("a namespace", namespaces.create(&params, &namespace).await.map(drop))?;
     }
+    let foreign = ["kube-system", "default", "other-pay", "plain"];
+    writes_secrets_only(&admin, &client, &foreign, &[FLEET, SYSTEM, "fleet-pay"], refused).await?;
     // And the intended use of the right is still allowed.
     bindings("fleet-pay").create(&params, &binding(&role, ACCOUNT)?).await?;
     let good = serde_json::from_value(json!({ "metadata": { "name": "fleet-new", "labels": labels(FLEET) } }))?;
     namespaces.create(&params, &good).await?;
     namespaces.delete("fleet-pay", &DeleteParams::default()).await?;
     target.stop(false).await;
+    Ok(())
+}
+
+/// Creates and updates Secrets in the `allowed` namespaces, and can do neither in the `foreign` ones.
+async fn writes_secrets_only(
+    admin: &Client,
+    client: &Client,
+    foreign: &[&str],
+    allowed: &[&str],
+    refused: impl Fn(&str, kube::Result<()>) -> Result<()>,
+) -> Result<()> {
+    let secret = |name: &str| json!({ "metadata": { "name": name }, "stringData": { "text": "before" } });
+    let (params, merge) = (PostParams::default(), PatchParams::default());
+    let edit = Patch::Merge(json!({ "stringData": { "text": "after" } }));
+    let own: Secret = serde_json::from_value(secret("own"))?;
+    for namespace in foreign {
+        // An update of a Secret that does not exist would fail for another reason.
+        create::<Secret>(Api::namespaced(admin.clone(), namespace), secret("existing")).await?;
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+        let what = format!("a Secret in {namespace}");
+        refused(&what, secrets.create(&params, &own).await.map(drop))?;
+        refused(&what, secrets.patch("existing", &merge, &edit).await.map(drop))?;
+        refused(&what, secrets.delete("existing", &DeleteParams::default()).await.map(drop))?;
+    }
+    for namespace in allowed {
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+        secrets.create(&params, &own).await.with_context(|| format!("a Secret in {namespace}"))?;
+        let edited = secrets.patch("own", &merge, &edit).await.with_context(|| format!("a Secret in {namespace}"))?;
+        let text = edited.data.unwrap_or_default().remove("text").map(|text| text.0);
+        ensure!(text.as_deref() == Some(&b"after"[..]), "the Secret in {namespace} has {text:?}");
+    }
     Ok(())
 }
 
