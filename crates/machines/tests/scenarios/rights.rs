@@ -19,7 +19,7 @@ use crate::support::{
 };
 
 const USER: &str = "system:serviceaccount:fleetwright-system:fleetwright-machines";
-/// Rights that are removed at the same time, each in a world of its own.
+/// Rights that are removed at the same time, each on an API server of its own.
 const AT_ONCE: usize = 4;
 
 /// Every call that an operator ever makes to the API server.
@@ -70,8 +70,9 @@ async fn lives_with_its_rights(test_server: &TestServer) {
     assert!(refused.is_empty(), "with all rights these were refused: {refused:#?}");
     // The kit uses the lease, and its rights are granted with it.
     let calls = harness.recorder().since(0).into_iter().map(|record| record.call).filter(|call| !call.leases());
-    // The rights of the journal are tested with the Cluster-Operator, which has the same journal. The test of joining
-    // removes those of serving certificates.
+    // `Journal::rules` gives the journal its rights, the same ones to each operator. This story only uses those for windows, which are removed
+    // below. The others, to repair and to prune a journal, are tested with the Cluster-Operator. The test of joining removes those of serving
+    // certificates.
     let joining = ["signers", "services", "endpointslices", "servicecidrs"];
     let elsewhere = |right: &Right| {
         right.resource.starts_with("operation") || joining.iter().any(|shown| right.resource.starts_with(shown))
@@ -96,15 +97,45 @@ async fn each_right_that_is_taken_away_is_missed() {
     };
     let needed: Vec<Right> = all_rights().into_iter().filter(used).collect();
     assert!(needed.len() > 20, "only these are needed: {needed:#?}");
+    for right in REMOVED_ON_REAL {
+        assert!(needed.iter().any(|one| is(one, right)), "{right:?} is not among {needed:#?}");
+    }
+    are_missed(&TestServer::InProcess, needed).await;
+}
+
+/// Rights that are removed on kube-apiserver as well: that of a subresource, of a watch, and of the journal.
+const REMOVED_ON_REAL: [(&str, &str); 3] =
+    [("machines/status", "patch"), ("secrets", "watch"), ("operations", "create")];
+
+/// Whether this is the right to that resource and verb beside the machines.
+fn is(right: &Right, (resource, verb): (&str, &str)) -> bool {
+    (right.place, right.resource.as_str(), right.verb.as_str()) == (BESIDE_MACHINES, resource, verb)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_right_that_is_taken_away_is_missed_on_real() {
+    let chosen = |right: &Right| REMOVED_ON_REAL.into_iter().any(|one| is(right, one));
+    let chosen: Vec<Right> = all_rights().into_iter().filter(chosen).collect();
+    assert_eq!(chosen.len(), REMOVED_ON_REAL.len(), "{chosen:#?}");
+    are_missed(&TestServer::start(ServerKind::Real).await.unwrap(), chosen).await;
+}
+
+/// Removes each of these rights once, and fails unless a call is refused each time.
+async fn are_missed(test_server: &TestServer, removed: Vec<Right>) {
+    // Runs on a shared server follow each other: they see the Nodes and the certificate requests of all.
+    let at_once = if matches!(test_server, TestServer::InProcess) { AT_ONCE } else { 1 };
     let (mut cases, mut wrong) = (JoinSet::new(), Vec::new());
-    for right in needed {
+    for (number, right) in removed.into_iter().enumerate() {
+        let test_server = test_server.clone();
         cases.spawn(async move {
             let right: &'static Right = Box::leak(Box::new(right));
-            let story = Arc::new(story.without(right));
-            let came = run(&story, &TestServer::InProcess, Disturbance::None).await;
+            // Roles have the name of their user, and some are not in the namespace of the run: each run has a user of its own.
+            let user: &'static str = Box::leak(format!("{USER}-{number}").into_boxed_str());
+            let story = Arc::new(FULL_LIFE.with_rights_as(user).without(right));
+            let came = run(&story, &test_server, Disturbance::None).await;
             came.map(drop).with_context(|| format!("without {right:?}"))
         });
-        if cases.len() >= AT_ONCE {
+        if cases.len() >= at_once {
             wrong.extend(cases.join_next().await.and_then(|done| done.unwrap().err()));
         }
     }
