@@ -1,6 +1,7 @@
 //! The same result and the same steps on the hosts, whatever interrupts the operator on the way.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fleetwright_api::{ComponentState, Phase};
@@ -10,6 +11,7 @@ use fleetwright_rig::{
     Call, CallMatcher, FaultInjector, FaultRates, Harness, Side, TestServer, crash_at_every_call, under_faults,
 };
 use fleetwright_sim::{Fleet, demo};
+use fleetwright_wire::Outcome;
 use serde_json::json;
 
 use crate::stories::spoil;
@@ -111,13 +113,35 @@ async fn a_join(harness: &Harness, fleet: &Fleet) -> Result<()> {
     harness.phase("a", Phase::Ready).await.map(drop)
 }
 
+/// Longer than a lease, than the step, and than the minute in which the package must work after it.
+const GONE_FOR: Duration = Duration::from_secs(100);
+
+/// A kubelet is installed. Under trouble the API server is gone from the middle of the step on, until long after its end.
+async fn an_installation(harness: &Harness, fleet: &Fleet) -> Result<()> {
+    let host = harness.machine(fleet, "a", json!({})).await?;
+    host.set_step(seconds(30));
+    harness.start().await?;
+    let record = || host.journal().into_iter().find(|record| record.component.as_deref() == Some("kubelet"));
+    let begun =
+        || async { if record().is_some() { Ok(()) } else { Err("its kubelet is not being installed".to_owned()) } };
+    harness.settle("its kubelet is being installed", begun).await?;
+    if let Some(trouble) = harness.fault_injector() {
+        let started = record();
+        ensure(started.as_ref().is_some_and(|one| one.outcome == Outcome::Running), format!("too late: {started:?}"))?;
+        trouble.start_outage(harness.clock().now(), GONE_FOR);
+    }
+    harness.phase("a", Phase::Ready).await.map(drop)
+}
+
 const UPGRADE: Story = Story::new(|harness, fleet| Box::pin(an_upgrade(harness, fleet)));
 const ONE_UPGRADE: Story = Story::new(|harness, fleet| Box::pin(one_upgrade(harness, fleet))).killed_later();
 const BAD_VERSION: Story = Story::new(|harness, fleet| Box::pin(a_bad_version(harness, fleet)));
 const SHORT_LIFE: Story = Story::new(|harness, fleet| Box::pin(a_short_life(harness, fleet)));
 const JOIN: Story = Story::new(|harness, fleet| Box::pin(a_join(harness, fleet)));
+const INSTALLATION: Story = Story::new(|harness, fleet| Box::pin(an_installation(harness, fleet)));
 
-/// With these seeds the API server is gone while a kubelet is installed, which once counted against its package. With lower seeds it is gone earlier.
+/// With these seeds an outage once counted against the package of the kubelet that was being installed. With lower seeds it starts earlier. Which
+/// step it meets depends on all calls before it: the outage of `INSTALLATION` always meets that of the kubelet.
 const GONE_DURING_INSTALLATION: [u64; 2] = [22, 76];
 
 /// The seeds to run: those in RIG_SEED, or the default number of seeds and `GONE_DURING_INSTALLATION`.
@@ -160,6 +184,17 @@ async fn an_api_server_that_is_gone_while_a_kubelet_joins_does_not_count_against
     assert_eq!(came, expected);
     let met = harness.fault_injector().map(FaultInjector::counts).unwrap_or_default();
     assert_eq!(met.get("5xx"), Some(&FAILURES), "{met:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_that_is_gone_during_an_installation_does_not_count_against_the_package() {
+    let (story, test_server) = (Arc::new(INSTALLATION), TestServer::InProcess);
+    let (expected, _) = run(&story, &test_server, Disturbance::None).await.unwrap();
+    let how = Disturbance::Faults { seed: 1, rates: FaultRates::none(), gone: None };
+    let (came, harness) = run(&story, &test_server, how).await.unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(came, expected);
+    let met = harness.fault_injector().map(FaultInjector::counts).unwrap_or_default();
+    assert!(met.contains_key("server gone"), "{met:?}");
 }
 
 /// From its status an operator reads later what has to prove itself: one of these writes is that before the step.
