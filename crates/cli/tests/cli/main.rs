@@ -17,3 +17,4 @@ mod runbook;
 mod simulated;
 mod support;
 mod tours;
+mod values;
