@@ -304,7 +304,7 @@ pub(crate) fn object_prefix(_: &mut SchemaGenerator) -> Schema {
     ruled(
         253,
         "self.matches('^([A-Za-z0-9][A-Za-z0-9._-]*/)+$')",
-        "must be the beginning of names: names and /, with / at its end, such as fleet/pay-01/",
+        "must be the beginning of names: names and /, with / at its end, such as meta-1/",
     )
 }
 

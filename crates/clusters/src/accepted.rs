@@ -4,7 +4,7 @@
 //! The last accepted spec is written to a ConfigMap beside the control plane before any object of it is applied, and after the Secrets that it refers
 //! to were found. `paused`, `deletionProtection` and `onDelete` are always the declared ones, and no restore starts that is not declared any more.
 //!
-//! The ConfigMap also has the uids of the package versions that the spec was accepted with. A package version that is deleted and created again with
+//! The ConfigMap also has the labels with which extensions are rendered, and the uids of the package versions that the spec was accepted with. A package version that is deleted and created again with
 //! the same name changes nothing either: while the declared spec is not valid, the new one counts as missing.
 
 use std::collections::{BTreeMap, HashMap};
@@ -33,18 +33,22 @@ const RECORD: &str = "accepted-spec";
 const SPEC: &str = "spec.json";
 /// Data key of the uid of the Cluster in that ConfigMap: another Cluster of the same name starts with its own spec.
 const UID: &str = "uid";
+/// Data key of the labels of the Cluster in that ConfigMap.
+const LABELS: &str = "labels.json";
 /// Data key of the uids of package versions by their names in that ConfigMap.
 const PACKAGES: &str = "packages.json";
 
 /// Accepted specs of Clusters whose declared spec is invalid: the ConfigMap is recreated from here when somebody deletes it.
 pub type AcceptedSpecs = HashMap<Key, Accepted>;
 
-/// An accepted spec.
+/// An accepted spec, and the labels of the Cluster.
 #[derive(Clone, Debug)]
 pub struct Accepted {
     /// The uid of the Cluster.
     uid: String,
     spec: ClusterSpec,
+    /// The labels that the Cluster then had: extensions are rendered with them.
+    labels: BTreeMap<String, String>,
     /// The uids of the package versions that the Cluster then referred to, by their names.
     packages: BTreeMap<String, String>,
 }
@@ -122,7 +126,7 @@ impl Clusters {
             self.kept().remove(key);
             return (declared, packages, None);
         };
-        let Some(Accepted { spec, packages, .. }) = self.accepted(key, names, &declared.0, &packages) else {
+        let Some(Accepted { spec, labels, packages, .. }) = self.accepted(key, names, &declared.0, &packages) else {
             // Objects that need no Secret are created all the same.
             let refused = Some(Refused { why, instead: None }).filter(|refused| !refused.awaits_secret());
             return (declared, packages, refused);
@@ -137,6 +141,7 @@ impl Clusters {
         let instead = if spec == declared.0.spec { FallbackSpec::Declared } else { FallbackSpec::LastAccepted };
         let mut cluster = declared.0.clone();
         cluster.spec = spec;
+        cluster.metadata.labels = Some(labels);
         (Arc::new(ClusterView(cluster)), packages, Some(Refused { why, instead: Some(instead) }))
     }
 
@@ -220,10 +225,12 @@ impl Clusters {
             return None;
         }
         let spec: ClusterSpec = serde_json::from_str(data[SPEC].as_str()?).ok()?;
-        // An earlier version recorded no uids: the package versions that exist now count.
+        // An earlier version recorded no labels and no uids: the present labels count, and the package versions that exist now.
+        let labels = data[LABELS].as_str().and_then(|labels| serde_json::from_str(labels).ok());
+        let labels = labels.unwrap_or_else(|| cluster.labels().clone());
         let packages = data[PACKAGES].as_str().and_then(|packages| serde_json::from_str(packages).ok());
         let packages = packages.unwrap_or_else(|| self.uids(names, &spec, cluster));
-        Some(Accepted { uid: uid.to_owned(), spec, packages })
+        Some(Accepted { uid: uid.to_owned(), spec, labels, packages })
     }
 
     /// The uids of the package versions that the spec and the status of the Cluster refer to, by their names.
@@ -272,9 +279,14 @@ fn as_declared(spec: &mut ClusterSpec, declared: &ClusterSpec, followed: bool) {
     }
 }
 
-/// The accepted record of the present spec, with these package versions.
+/// The accepted record of the present spec and labels, with these package versions.
 fn accept(cluster: &Cluster, packages: &BTreeMap<String, String>) -> Accepted {
-    Accepted { uid: cluster.uid().unwrap_or_default(), spec: cluster.spec.clone(), packages: packages.clone() }
+    Accepted {
+        uid: cluster.uid().unwrap_or_default(),
+        spec: cluster.spec.clone(),
+        labels: cluster.labels().clone(),
+        packages: packages.clone(),
+    }
 }
 
 /// Whether the status shows that the operator reconciled this generation.
@@ -288,8 +300,10 @@ fn was_acted_on(cluster: &Cluster) -> bool {
 }
 
 fn record(names: &Names, accepted: &Accepted) -> Object {
-    let Accepted { uid, spec, packages } = accepted;
-    let data = json!({ UID: uid, SPEC: json!(spec).to_string(), PACKAGES: json!(packages).to_string() });
+    let Accepted { uid, spec, labels, packages } = accepted;
+    let text = |value: Value| value.to_string();
+    let data =
+        json!({ UID: uid, SPEC: text(json!(spec)), LABELS: text(json!(labels)), PACKAGES: text(json!(packages)) });
     let metadata: Value = json!({ "name": RECORD, "namespace": names.namespace, "labels": names.labels() });
     let body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data });
     Object { kind: Kind::ConfigMap, name: RECORD.to_owned(), body }

@@ -6,12 +6,14 @@ use fleetwright_api::{
 };
 use fleetwright_lab::ServerKind;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::batch::v1::CronJob;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, PodTemplateSpec, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::{FLEET, TestFleet, cluster_writer};
+use crate::versions::business;
 
 fn limits(world: &TestFleet) -> Api<ClusterLimits> {
     Api::namespaced(world.client.clone(), FLEET)
@@ -318,6 +320,31 @@ async fn images(world: &TestFleet) -> Vec<String> {
     images
 }
 
+/// The template of an extension: a label of the Cluster selects this image, or one by tag.
+fn by_label(digest: &str) -> String {
+    let image = format!(
+        "{{% if cluster.labels.agent == 'pinned' %}}{digest}{{% else %}}registry.example/agent:v1{{% endif %}}"
+    );
+    format!(
+        "apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: agent, namespace: kube-system}}\n\
+        spec:\n  schedule: '@yearly'\n  jobTemplate:\n    spec:\n      template:\n        spec:\n\
+        \x20         restartPolicy: Never\n          containers: [{{name: agent, image: '{image}'}}]\n"
+    )
+}
+
+/// Waits until the extension runs with that image.
+async fn runs(world: &TestFleet, image: &str) {
+    let agents: Api<CronJob> = Api::namespaced(business(world).await, "kube-system");
+    world
+        .until(&format!("the agent runs {image}"), async || {
+            let agent = agents.get_opt("agent").await.unwrap();
+            let spec = agent.and_then(|one| one.spec).and_then(|spec| spec.job_template.spec);
+            let is = spec.map(|spec| self::image(&spec.template));
+            if is.as_deref() == Some(image) { Ok(()) } else { Err(format!("{is:?}")) }
+        })
+        .await;
+}
+
 async fn images_by_tag_are_refused(kind: ServerKind) {
     let mut world = TestFleet::on(kind).await;
     limit(&world, "pinned", json!({ "clusters": ["*"], "imageDigests": true })).await;
@@ -340,9 +367,24 @@ async fn images_by_tag_are_refused(kind: ServerKind) {
     world.change("pay", json!({ "spec": { "packageVersion": "v1.36-extended" } })).await;
     refused(&world, "pay", &["ClusterLimits pinned", "spec.extensions[agent]", "registry.example/agent:v1"]).await;
     assert!(namespaces.get_opt("fleet-pay").await.unwrap().is_none(), "something was made of it");
+    let digest = format!("registry.example/agent@sha256:{}", "a".repeat(64));
+    pinned.extensions =
+        vec![Extension { name: "agent".to_owned(), template: by_label(&digest), ..Extension::default() }];
     let package = ClusterPackageVersion::new("v1.36-pinned", pinned);
     world.packages().create(&PostParams::default(), &package).await.unwrap();
-    world.change("pay", json!({ "spec": { "packageVersion": "v1.36-pinned" } })).await;
+    let metadata = json!({ "labels": { "agent": "pinned" } });
+    world.change("pay", json!({ "metadata": metadata, "spec": { "packageVersion": "v1.36-pinned" } })).await;
+    world.ready("pay").await;
+    runs(&world, &digest).await;
+    // An edit of a label is refused like one of the spec, also by an operator that is started again.
+    world.change("pay", json!({ "metadata": { "labels": { "agent": "v1" } } })).await;
+    refused(&world, "pay", &["imageDigests", "spec.extensions[agent]", "registry.example/agent:v1"]).await;
+    world.operator_stops().await;
+    let agents: Api<CronJob> = Api::namespaced(business(&world).await, "kube-system");
+    agents.delete("agent", &DeleteParams::default()).await.unwrap();
+    world.operator_starts();
+    runs(&world, &digest).await;
+    world.change("pay", json!({ "metadata": { "labels": { "agent": "pinned" } } })).await;
     world.ready("pay").await;
 
     // The same name with images by tag: what runs keeps those that were accepted.
