@@ -338,7 +338,7 @@ async fn runs(world: &TestFleet, image: &str) {
     world
         .until(&format!("the agent runs {image}"), async || {
             let agent = agents.get_opt("agent").await.unwrap();
-            let spec = agent.and_then(|one| one.spec).and_then(|spec| spec.job_template.spec);
+            let spec = agent.and_then(|one| one.spec.job_template.spec);
             let is = spec.map(|spec| self::image(&spec.template));
             if is.as_deref() == Some(image) { Ok(()) } else { Err(format!("{is:?}")) }
         })
