@@ -612,16 +612,11 @@ mod tests {
         let pod = |pod: Value| json!({ "template": { "spec": pod } });
         let one = |image: &str| json!([{ "name": "a", "image": digest }, { "name": "b", "image": image }]);
         // Every place of an image in a pod, in every workload, with images by digest beside it.
-        let places: [(&str, fn(Value) -> Value); 4] = [
-            ("containers", |all| json!({ "containers": all })),
-            ("initContainers", |all| json!({ "containers": [], "initContainers": all })),
-            ("ephemeralContainers", |all| json!({ "ephemeralContainers": all })),
-            ("volumes", |all: Value| {
-                let image = json!({ "reference": all[1]["image"] });
-                json!({ "volumes": [{ "name": "a", "image": image }] })
-            }),
-        ];
-        for (place, fields_of) in places {
+        let spec_with = |place: &str, image: &str| match place {
+            "volumes" => json!({ "volumes": [{ "name": "a", "image": { "reference": image } }] }),
+            place => json!({ place: one(image) }),
+        };
+        for place in ["containers", "initContainers", "ephemeralContainers", "volumes"] {
             for (kind, version, within) in [
                 ("Deployment", "apps/v1", 0),
                 ("DaemonSet", "apps/v1", 0),
@@ -629,7 +624,7 @@ mod tests {
                 ("CronJob", "batch/v1", 2),
             ] {
                 for (image, refused) in [("registry.example/agent:v1", true), (digest.as_str(), false)] {
-                    let spec_of = fields_of(one(image));
+                    let spec_of = spec_with(place, image);
                     let object = match within {
                         0 => pod(spec_of),
                         1 => spec_of,
