@@ -48,4 +48,4 @@ pub use process::Process;
 pub use proxy::Proxy;
 pub use recorder::{Record, Recorder};
 pub use scenario::{Scenario, ScenarioReport, crash_at_every_call, under_faults};
-pub use test_env::{TestEnv, TestServer};
+pub use test_env::{DefinedKinds, TestEnv, TestServer};

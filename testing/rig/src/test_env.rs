@@ -1,5 +1,6 @@
 //! The API server of a scenario, with a namespace for each run.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -12,7 +13,8 @@ use fleetwright_pki::{Authority, ServiceAccountKey};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
+use tokio::sync::Mutex;
 
 /// The servers on which scenarios run.
 #[derive(Clone)]
@@ -20,7 +22,22 @@ pub enum TestServer {
     /// A fresh embedded server for each run, in the process, without sockets.
     InProcess,
     /// One server for all runs, with a fresh namespace for each.
-    Shared(Arc<Target>),
+    Shared(Arc<Target>, DefinedKinds),
+}
+
+/// The names of the kinds that runs defined on a server. Locked while a run defines some, so that another one does not use them too early.
+#[derive(Clone, Default)]
+pub struct DefinedKinds(Arc<Mutex<BTreeSet<String>>>);
+
+impl DefinedKinds {
+    /// Defines those that no run defined yet: each time it is more than a second of work for a real server.
+    async fn define(&self, client: &Client, kinds: &[CustomResourceDefinition]) -> Result<()> {
+        let mut defined = self.0.lock().await;
+        let missing: Vec<_> = kinds.iter().filter(|kind| !defined.contains(&kind.name_any())).cloned().collect();
+        define(client, &missing).await?;
+        defined.extend(missing.iter().map(ResourceExt::name_any));
+        Ok(())
+    }
 }
 
 impl TestServer {
@@ -29,15 +46,15 @@ impl TestServer {
     /// # Errors
     /// The server does not start.
     pub async fn start(kind: ServerKind) -> Result<Self> {
-        Ok(Self::Shared(Arc::new(Target::start(kind).await?)))
+        Ok(Arc::new(Target::start(kind).await?).into())
     }
 
     /// The name of the server in messages.
     pub fn name(&self) -> &'static str {
         match self {
             Self::InProcess => "embedded",
-            Self::Shared(target) if target.kind() == ServerKind::Real => "real",
-            Self::Shared(_) => "embedded over TLS",
+            Self::Shared(target, _) if target.kind() == ServerKind::Real => "real",
+            Self::Shared(..) => "embedded over TLS",
         }
     }
 
@@ -46,8 +63,14 @@ impl TestServer {
     pub(crate) fn quiet(&self) -> Duration {
         match self {
             Self::InProcess => Duration::ZERO,
-            Self::Shared(_) => Duration::from_millis(25),
+            Self::Shared(..) => Duration::from_millis(25),
         }
+    }
+}
+
+impl From<Arc<Target>> for TestServer {
+    fn from(target: Arc<Target>) -> Self {
+        Self::Shared(target, DefinedKinds::default())
     }
 }
 
@@ -107,14 +130,19 @@ impl TestEnv {
                 }
                 ServerAccess::InProcess(Server::start(config).await?)
             }
-            TestServer::Shared(target) => ServerAccess::Remote(Box::new(Kubeconfig::from_yaml(&target.kubeconfig()?)?)),
+            TestServer::Shared(target, _) => {
+                ServerAccess::Remote(Box::new(Kubeconfig::from_yaml(&target.kubeconfig()?)?))
+            }
         };
         let admin = server.client().await?;
         let env = Self { server, namespace: format!("rig-{}-{number}", std::process::id()), admin };
         let namespace: Namespace =
             serde_json::from_value(serde_json::json!({ "metadata": { "name": env.namespace } }))?;
         Api::all(env.admin()).create(&Default::default(), &namespace).await.context("cannot make a namespace")?;
-        define(&env.admin, kinds).await?;
+        match test_server {
+            TestServer::InProcess => define(&env.admin, kinds).await?,
+            TestServer::Shared(_, defined) => defined.define(&env.admin, kinds).await?,
+        }
         Ok(env)
     }
 

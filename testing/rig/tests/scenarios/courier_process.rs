@@ -32,8 +32,8 @@ pub struct Courier {
 impl CourierEnv {
     pub async fn new(kind: ServerKind) -> Self {
         let target = Arc::new(Target::start(kind).await.unwrap());
-        let env =
-            TestEnv::new(&TestServer::Shared(target.clone()), &Deliveries { parcels: &[] }.kinds()).await.unwrap();
+        let test_server = TestServer::from(target.clone());
+        let env = TestEnv::new(&test_server, &Deliveries { parcels: &[] }.kinds()).await.unwrap();
         let maps = Api::namespaced(env.admin(), env.namespace());
         let policies = Api::namespaced(env.admin(), env.namespace());
         policies.create(&PostParams::default(), &Deliveries::policy()).await.unwrap();
