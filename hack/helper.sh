@@ -10,7 +10,8 @@ x86_64) arch=amd64 triple=x86_64-unknown-linux-gnu ;;
 aarch64) arch=arm64 triple=aarch64-unknown-linux-gnu ;;
 *) echo "no helper is built on $(uname -m)" >&2 && exit 1 ;;
 esac
-# Its own folder: these flags would make cargo build everything else anew.
+# Its own folder: these flags would make cargo build everything else again. Built by the compiler itself, whatever wraps it: clippy optimizes less.
+unset RUSTC_WORKSPACE_WRAPPER
 RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --quiet --profile host -p fleetwright-host --bin fleetwright-host \
   --target "$triple" --target-dir "$target/helper"
 mkdir -p "$into"

@@ -47,7 +47,7 @@ fi
 if wants hosts; then
   hack/deps.sh hosts ssh
   # Control planes of both minors run as pods.
-  k8s/build.sh 1.36 etcd etcdutl kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy >/dev/null
+  k8s/build.sh 1.36 >/dev/null
   # Before the other programs: what is built last is target/debug/fleetwright.
   hack/image.sh dev
 fi
@@ -62,6 +62,7 @@ echo "tests: building"
 built=$(cargo test --workspace --locked --lib --bins --tests --no-run --message-format json-render-diagnostics |
   sed -n '/"test":true},"features"/s/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"kind":\["\([a-z]*\)"\].*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*/\1 \2 \3 \4/p')
 while read -r folder kind target program; do
+  [ "$kind" != bench ] || continue
   crate=${folder##*/} own=scenario
   name=$crate.$target
   if [ "$kind" != test ]; then

@@ -2,16 +2,19 @@
 # Builds real Kubernetes and etcd from the Go module in this folder's MINOR subfolder into a cache keyed by version,
 # and prints the folder that holds the binaries as the last line.
 #
-#   k8s/build.sh [MINOR] [BINARY…]     MINOR is a folder beside this script (default 1.37); BINARY defaults to all
+#   k8s/build.sh [MINOR] [BINARY…]     MINOR is a folder beside this script (default 1.37); BINARY defaults to all, but for the kubectl of an
+#                                      older minor: that of the default works with both
 #
 # KUBEBUILDER_ASSETS, when set, names a folder with ready-made binaries: nothing is built then.
 # FLEETWRIGHT_CACHE names the cache (default ~/.cache/fleetwright).
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-minor=${1:-1.37}
+newest=1.37
+minor=${1:-$newest}
 shift || true
-all=(etcd etcdutl kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
+all=(etcd etcdutl kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy)
+[ "$minor" != "$newest" ] || all+=(kubectl)
 wanted=("${@:-${all[@]}}")
 
 say() { printf 'k8s: %s\n' "$*" >&2; }
