@@ -35,7 +35,7 @@ use fleetwright_transport::Transport;
 use kube::Api;
 use tokio::sync::OnceCell;
 
-pub use access::admission_policy;
+pub use access::admission_policies;
 pub use drain::{DrainPreview, ReadError, preview as preview_drain};
 use hosts::{Hosts, Limits};
 use join::Credentials;
@@ -45,6 +45,7 @@ use meters::Meters;
 use observe::{BY_LABEL, BY_NODE, BY_PHASE, BY_REFERENCE, Caches, PHASES, machines, maps, references};
 pub use rules::{Rules, rules};
 use server::ServerVersion;
+pub use server::minors as server_minors;
 pub use view::SecretView;
 use view::{MachineView, NodeView};
 

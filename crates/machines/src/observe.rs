@@ -14,7 +14,7 @@ use fleetwright_plan::machine::{
     Unreachable, Window, WindowPhase,
 };
 use fleetwright_plan::package::{Lookup, RenderErrorKind, Rendered, SecretUnavailable, StepTimeouts, Values, render};
-use fleetwright_plan::skew::Minor;
+use fleetwright_plan::skew::ServerMinors;
 use fleetwright_transport::{ReachError, Route};
 use fleetwright_wire as wire;
 use jiff::{SignedDuration, Timestamp};
@@ -117,7 +117,7 @@ pub struct Observed {
     /// When the API server did not answer.
     pub outages: Vec<(Timestamp, Timestamp)>,
     /// The minor version of the API server, if it matters.
-    pub server: Option<Minor>,
+    pub server: Option<ServerMinors>,
 }
 
 /// Why the packages of a host are unknown.

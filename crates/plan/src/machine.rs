@@ -48,7 +48,7 @@ use jiff::Timestamp;
 
 use crate::join::Binding;
 use crate::package::{Rendered, StepTimeouts};
-use crate::skew::{self, Minor};
+use crate::skew::{self, ServerMinors};
 
 pub use decide::decide;
 pub use drift::next_check;
@@ -99,7 +99,7 @@ pub struct MachineInputs<'a> {
     /// When the API server did not answer, from and to, oldest first and without overlap.
     pub outages: &'a [(Timestamp, Timestamp)],
     /// The minor version of the API server that the machine's Node joins; none if it was not read.
-    pub server: Option<Minor>,
+    pub server: Option<ServerMinors>,
 }
 
 /// The packages that a host should have.
@@ -421,21 +421,27 @@ pub struct WindowRequest {
 /// The component whose version must fit the API server.
 pub const KUBELET: &str = "kubelet";
 
-/// Why a package does not fit an API server of that minor version: a reason, and what to do. Only kubelets are compared.
-pub fn version_skew(wanted: &Rendered, server: Option<Minor>) -> Option<(&'static str, String)> {
-    let (major, minor) = server?;
+/// Why a package does not fit an API server of these minor versions: a reason, and what to do. Only kubelets are compared.
+pub fn version_skew(wanted: &Rendered, server: Option<ServerMinors>) -> Option<(&'static str, String)> {
+    let server = server?;
     let version = &wanted.package.version;
-    let skew = skew::skew(version, (major, minor)).filter(|_| wanted.package.component == KUBELET)?;
+    let skew = skew::skew(version, server).filter(|_| wanted.package.component == KUBELET)?;
     let text = match skew {
-        skew::Skew::TooNew => format!(
-            "kubelet {version} is newer than the API server ({major}.{minor}): upgrade the control plane first, or declare a kubelet of \
-             {major}.{minor} or up to {} minors older",
-            skew::MAX_KUBELET_SKEW
-        ),
-        skew::Skew::TooOld => format!(
-            "kubelet {version} is more than {} minors older than the API server ({major}.{minor}): declare a newer kubelet",
-            skew::MAX_KUBELET_SKEW
-        ),
+        skew::Skew::TooNew => {
+            let (major, minor) = server.emulated;
+            format!(
+                "kubelet {version} is newer than the API server ({major}.{minor}): upgrade the control plane first, or declare a kubelet of \
+                 {major}.{minor} or up to {} minors older",
+                skew::MAX_KUBELET_SKEW
+            )
+        }
+        skew::Skew::TooOld => {
+            let (major, minor) = server.program;
+            format!(
+                "kubelet {version} is more than {} minors older than the API server ({major}.{minor}): declare a newer kubelet",
+                skew::MAX_KUBELET_SKEW
+            )
+        }
     };
     Some((skew.reason(), text))
 }

@@ -33,25 +33,43 @@ pub fn minor(version: &str) -> Option<Minor> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// The minor version that an API server behaves as, from its `major` and `minor` and those that it emulates: while a
-/// new version emulates the old one, it can
-/// still be rolled back.
-pub fn server(is: [&str; 2], emulates: Option<[&str; 2]>) -> Option<Minor> {
-    let minor = |[major, minor]: [&str; 2]| {
-        // Some distributions write `36+`.
-        let number = |text: &str| text.trim_end_matches('+').parse::<u32>().ok();
-        number(major).zip(number(minor))
-    };
-    minor(is).into_iter().chain(emulates.and_then(minor)).min()
+/// The minor versions of an API server. While a new version emulates the old one, it can still be rolled back: then a kubelet must be compatible with both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerMinors {
+    /// The minor that the API server behaves as.
+    pub emulated: Minor,
+    /// The minor of its program.
+    pub program: Minor,
 }
 
-/// The unsupported skew of a kubelet to an API server of that minor version; none if it is supported, or the kubelet's version cannot be parsed.
-pub fn skew(kubelet: &str, server: Minor) -> Option<Skew> {
+impl ServerMinors {
+    /// From the `major` and `minor` of an API server and those that it emulates; none if it reports no version.
+    pub fn of(is: [&str; 2], emulates: Option<[&str; 2]>) -> Option<Self> {
+        let minor = |[major, minor]: [&str; 2]| {
+            // Some distributions write `36+`.
+            let number = |text: &str| text.trim_end_matches('+').parse::<u32>().ok();
+            number(major).zip(number(minor))
+        };
+        let program = minor(is)?;
+        let emulated = emulates.and_then(minor).map_or(program, |emulated| emulated.min(program));
+        Some(Self { emulated, program })
+    }
+}
+
+impl From<Minor> for ServerMinors {
+    fn from(minor: Minor) -> Self {
+        Self { emulated: minor, program: minor }
+    }
+}
+
+/// The unsupported skew of a kubelet to an API server; none if it is supported, or the kubelet's version cannot be parsed.
+pub fn skew(kubelet: &str, server: ServerMinors) -> Option<Skew> {
     let kubelet = minor(kubelet)?;
-    if kubelet > server {
+    if kubelet > server.emulated {
         return Some(Skew::TooNew);
     }
-    (kubelet.0 < server.0 || kubelet.1.saturating_add(MAX_KUBELET_SKEW) < server.1).then_some(Skew::TooOld)
+    let (major, newest) = server.program;
+    (kubelet.0 < major || kubelet.1.saturating_add(MAX_KUBELET_SKEW) < newest).then_some(Skew::TooOld)
 }
 
 #[cfg(test)]
@@ -59,11 +77,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_emulates_an_older_minor_counts_as_that() {
-        assert_eq!(server(["1", "37+"], None), Some((1, 37)));
-        assert_eq!(server(["1", "37"], Some(["1", "36"])), Some((1, 36)));
-        assert_eq!(server(["1", "37"], Some(["", ""])), Some((1, 37)));
-        assert_eq!(server(["", ""], None), None);
+    fn a_kubelet_must_be_compatible_with_the_emulated_minor_and_that_of_the_program() {
+        assert_eq!(ServerMinors::of(["1", "37+"], None), Some((1, 37).into()));
+        assert_eq!(ServerMinors::of(["1", "37"], Some(["", ""])), Some((1, 37).into()));
+        assert_eq!(ServerMinors::of(["", ""], None), None);
+        let server = ServerMinors::of(["1", "37"], Some(["1", "36"])).unwrap();
+        assert_eq!(server, ServerMinors { emulated: (1, 36), program: (1, 37) });
+        for (kubelet, expected) in
+            [("1.37.0", Some(Skew::TooNew)), ("1.36.0", None), ("1.34.0", None), ("1.33.0", Some(Skew::TooOld))]
+        {
+            assert_eq!(skew(kubelet, server), expected, "{kubelet}");
+        }
     }
 
     #[test]
@@ -77,7 +101,7 @@ mod tests {
             ("2.0.0", Some(Skew::TooNew)),
             ("stable", None),
         ] {
-            assert_eq!(skew(kubelet, (1, 36)), expected, "{kubelet}");
+            assert_eq!(skew(kubelet, (1, 36).into()), expected, "{kubelet}");
         }
     }
 }

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use anyhow::bail;
 use fleetwright_api::{Disruption, Machine};
-use fleetwright_machines::{DrainPreview, preview_drain};
+use fleetwright_machines::{DrainPreview, preview_drain, server_minors};
 use fleetwright_plan::explain::{Deviation, MachineDetails, Obstacles, Plan, node_name};
 use fleetwright_plan::join::{Binding, RegisteredNode, bind, not_bound};
 use fleetwright_plan::machine::{
-    DesiredPackages, HostKnowledge, HostObservation, MachineInputs, ObservedScope, PlannedStep,
+    DesiredPackages, HostKnowledge, HostObservation, KUBELET, MachineInputs, ObservedScope, PlannedStep,
     components_without_inputs, facts, steps, version_skew,
 };
 use fleetwright_plan::package::Rendered;
-use fleetwright_plan::skew::{self, Minor};
+use fleetwright_plan::skew::ServerMinors;
 use fleetwright_wire::{Observation, Observe, Owner};
 use futures::StreamExt as _;
 use jiff::Timestamp;
@@ -86,12 +86,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let machines = args.which.fetch(&cluster).await?;
         let shelf = PackageCatalog::of(&cluster, args.which.namespace(&cluster), &machines).await?;
         let way = if args.observe { Some(args.reach.way(&cluster)?) } else { None };
-        let server = cluster.client.apiserver_version().await.ok();
-        let server = server.and_then(|told| {
-            let emulates = told.emulation_major.as_deref().zip(told.emulation_minor.as_deref());
-            skew::server([&told.major, &told.minor], emulates.map(|(major, minor)| [major, minor]))
-        });
-        let work = machines.iter().map(|machine| plan(args, &cluster, &shelf, way.as_ref(), machine, server));
+        let server = cluster.client.apiserver_version().await.map(|info| server_minors(&info));
+        let server = server.map_err(|error| format!("cannot read the version of the API server: {error}"));
+        let work = machines.iter().map(|machine| plan(args, &cluster, &shelf, way.as_ref(), machine, &server));
         let planned: Vec<MachinePlan> = futures::stream::iter(work).buffered(AT_ONCE).collect().await;
         let plans: Vec<_> = planned.iter().map(data).collect();
         let text = match args.output {
@@ -116,8 +113,9 @@ async fn plan(
     shelf: &PackageCatalog,
     way: Option<&HostConnector>,
     machine: &Machine,
-    server: Option<Minor>,
+    version: &Result<Option<ServerMinors>, String>,
 ) -> MachinePlan {
+    let server = version.as_ref().ok().copied().flatten();
     let mut planned = MachinePlan {
         machine: machine.clone(),
         steps: Ok(vec![]),
@@ -165,7 +163,12 @@ async fn plan(
                 outages: &[],
                 server,
             };
-            steps(&known, Timestamp::now())
+            let steps = steps(&known, Timestamp::now());
+            match version {
+                // The operator does not change a kubelet either before it knows whether the API server supports it.
+                Err(why) if steps.iter().flatten().any(|step| step.component == KUBELET) => Err(why.clone()),
+                _ => steps,
+            }
         }
         Err(why) => Err(why),
     };

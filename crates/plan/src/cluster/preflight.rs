@@ -224,7 +224,7 @@ fn kubelets(survey: &Survey, target: Package<'_>) -> Option<PreflightFinding> {
             return Some(finding(names::reasons::KUBELET_VERSIONS_UNKNOWN, message, "retrying"));
         }
     };
-    let server = skew::minor(version)?;
+    let server = skew::minor(version)?.into();
     for (kind, reason, what, advice) in [
         (
             Skew::TooNew,

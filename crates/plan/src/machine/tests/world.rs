@@ -375,7 +375,7 @@ impl TestMachine {
             check_every: Duration::from_secs(600),
             known_since: memory.since,
             outages: &self.outages,
-            server: self.server,
+            server: self.server.map(Into::into),
         };
         f(&known)
     }
