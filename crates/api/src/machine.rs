@@ -69,6 +69,7 @@ pub struct MachineSpec {
     pub packages: Vec<PackageRef>,
     /// Labels that the operator sets on the Node, in addition to the Node's own labels.
     /// A missing label is set again; a label that is removed from this list is removed from the Node.
+    /// A label that somebody else set on the Node before it was listed is not changed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "text::labels")]
     #[x_kube(validation = Rule::new("!self.exists(key, key in ['kubernetes.io/hostname', 'kubernetes.io/os', 'kubernetes.io/arch'])")
@@ -410,7 +411,8 @@ pub struct MachineStatus {
     /// The Node that is bound to this machine, by UID. The operator changes no other Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
-    /// Keys of the Node's labels that `spec.nodeLabels` listed, until the Node no longer has them. The operator removes no other label from the Node.
+    /// Keys of the Node's labels that were set for `spec.nodeLabels` or with which its kubelet registered while they were listed, until the Node no
+    /// longer has them. The operator changes or removes no other label of the Node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 512), inner(length(max = 317)))]
     pub node_labels: Vec<String>,

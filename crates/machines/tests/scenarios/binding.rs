@@ -1,5 +1,7 @@
 //! A Machine acts on the Node that is bound to it by uid, and on no other Node of that name.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use fleetwright_api::{Machine, NodeBinding, Phase, Status, names};
 use fleetwright_rig::Harness;
@@ -104,15 +106,29 @@ pub async fn edits_of_labels_taints_and_provider_reach_the_bound_node(harness: &
     let by_hand = Patch::Merge(json!({ "metadata": metadata, "spec": { "taints": taints } }));
     let others = taints_of(&harness.nodes().patch(&name, &PatchParams::default(), &by_hand).await?);
     ensure(others.contains(&"quarantine=:NoExecute".to_owned()), format!("{others:?}"))?;
+    // Afterwards the operator has seen the label, too.
+    let node = &name;
+    let removed = || async move {
+        let node = harness.nodes().get(node).await.map_err(|error| error.to_string())?;
+        if node.annotations().contains_key(names::NODE_LABELS) { Err("it is still there".to_owned()) } else { Ok(()) }
+    };
+    harness.settle("the annotation is removed", removed).await?;
 
     let taint = |value: &str| json!([{ "key": "gpu", "value": value, "effect": "NoSchedule" }]);
-    let declared = json!({ "nodeLabels": { "pool": "gpu" }, "providerID": "bare://a", "taints": taint("yes") });
+    let has =
+        |labels: &BTreeMap<String, String>, key: &str, value: &str| labels.get(key).is_some_and(|found| found == value);
+    let labels = json!({ "pool": "gpu", KEPT: "2" });
+    let declared = json!({ "nodeLabels": labels, "providerID": "bare://a", "taints": taint("yes") });
     harness.patch("a", json!({ "spec": declared })).await?;
     tainted(harness, &others, &["gpu=yes:NoSchedule"]).await?;
-    let labels = harness.nodes().get(&name).await?.metadata.labels.unwrap_or_default();
-    ensure(labels.get("pool").is_some_and(|pool| pool == "gpu"), format!("{labels:?}"))?;
-    harness.patch("a", json!({ "spec": { "taints": taint("no") } })).await?;
+    let labels = harness.nodes().get(&name).await?.labels().clone();
+    ensure(has(&labels, "pool", "gpu") && has(&labels, KEPT, "1"), format!("{labels:?}"))?;
+    let said = harness.says("a", names::UP_TO_DATE, Status::False, "LabelMismatch").await?;
+    ensure(said.message.contains(KEPT), said.message)?;
+    harness.patch("a", json!({ "spec": { "nodeLabels": { "pool": "batch" }, "taints": taint("no") } })).await?;
     tainted(harness, &others, &["gpu=no:NoSchedule"]).await?;
+    let labels = harness.nodes().get(&name).await?.labels().clone();
+    ensure(has(&labels, "pool", "batch") && has(&labels, KEPT, "1"), format!("{labels:?}"))?;
     let by_hand = Patch::Merge(json!({ "spec": { "taints": taints } }));
     harness.nodes().patch(&name, &PatchParams::default(), &by_hand).await?;
     tainted(harness, &others, &["gpu=no:NoSchedule"]).await?;
@@ -122,7 +138,7 @@ pub async fn edits_of_labels_taints_and_provider_reach_the_bound_node(harness: &
     let reached = || async move {
         let node = harness.nodes().get(name).await.map_err(|error| error.to_string())?;
         let (labels, annotated) = (node.labels().clone(), node.annotations().contains_key(names::NODE_LABELS));
-        let is_left = !annotated && !labels.contains_key("pool") && labels.contains_key(KEPT);
+        let is_left = !annotated && !labels.contains_key("pool") && has(&labels, KEPT, "1");
         match node.spec.unwrap_or_default().provider_id.as_deref() {
             Some("bare://a") if is_left => Ok(()),
             other => Err(format!("labels {labels:?}, annotated {annotated}, provider {other:?}")),

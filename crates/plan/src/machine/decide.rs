@@ -133,6 +133,7 @@ impl<'a> Decider<'a> {
         let new = matches!(self.k.binding, Binding::Bound(_)) && self.status.node_ref != self.old.node_ref;
         if new {
             self.status.progress = self.old.progress.clone();
+            self.status.node_labels = self.registered_labels();
             self.status.node_taints = self.registered_taints();
             self.at(self.now);
         }

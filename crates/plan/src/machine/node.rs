@@ -8,6 +8,15 @@ use super::{Act, Node};
 /// Prefixes of taints that Kubernetes sets and removes. Such a taint in `spec.taints` is only tolerated on the Node.
 const KUBERNETES: [&str; 2] = ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"];
 
+/// Namespace of labels that no kubelet may set on its Node.
+const RESTRICTED: &str = "node-restriction.kubernetes.io";
+
+/// Whether a kubelet may have registered its Node with a label of that key.
+fn may_register(key: &str) -> bool {
+    let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
+    namespace.strip_suffix(RESTRICTED).is_none_or(|rest| !rest.is_empty() && !rest.ends_with('.'))
+}
+
 /// The declared taints that the operator sets.
 fn declared(machine: &Machine) -> impl Iterator<Item = &Taint> {
     let kubernetes = |taint: &Taint| KUBERNETES.iter().any(|prefix| taint.key.starts_with(prefix));
@@ -62,13 +71,18 @@ impl Decider<'_> {
 
     /// The status records which labels are the machine's, not an annotation of the Node: a kubelet may write annotations of its Node, and must
     /// not cause the removal of a label that it may not remove itself, such as one below `node-restriction.kubernetes.io/`.
+    ///
+    /// A label that the Node has and the status does not record was set by others: a user with write access to Machines must neither be able to
+    /// change it, nor to remove it by adding it to the spec and removing it from there.
     fn keep_labels(&mut self, node: Node<'_>) -> bool {
-        let set = &self.k.machine.spec.node_labels;
+        let known = &self.old.node_labels;
+        let mut set = self.k.machine.spec.node_labels.clone();
+        set.retain(|key, _| known.contains(key) || node.label(key).is_none());
         let stale = |key: &&String| !set.contains_key(*key) && node.label(key).is_some();
-        let remove: Vec<String> = self.old.node_labels.iter().filter(stale).cloned().collect();
+        let remove: Vec<String> = known.iter().filter(stale).cloned().collect();
         let mut ours: Vec<String> = set.keys().chain(&remove).cloned().collect();
         ours.sort();
-        let recorded = ours.iter().all(|key| self.old.node_labels.contains(key));
+        let recorded = ours.iter().all(|key| known.contains(key));
         self.status.node_labels = ours;
         if !recorded {
             // Written before the Node is changed: after a crash in between, the label would count as one of others for ever.
@@ -78,7 +92,7 @@ impl Decider<'_> {
         let lacks = set.iter().any(|(key, value)| node.label(key) != Some(value.as_str()));
         let act = lacks || !remove.is_empty() || node.annotated;
         if act {
-            self.act = Act::Label { set: set.clone(), remove };
+            self.act = Act::Label { set, remove };
         }
         act
     }
@@ -119,6 +133,33 @@ impl Decider<'_> {
         ids.retain(|id| found(node, id).is_some());
         ids.sort();
         ids
+    }
+
+    /// The keys of labels that are the machine's when a Node is bound: those that the spec lists, and those of the previous Node, with which the
+    /// kubelet registered this one. The values may be those of an earlier spec.
+    pub(super) fn registered_labels(&self) -> Vec<String> {
+        let Some(node) = self.k.node else { return Vec::new() };
+        let listed = self.k.machine.spec.node_labels.keys().chain(&self.old.node_labels);
+        let mut keys: Vec<String> =
+            listed.filter(|key| may_register(key) && node.label(key).is_some()).cloned().collect();
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    /// How a label of others on the Node differs from the declared one.
+    pub(super) fn label_differs(&self) -> Option<String> {
+        let node = self.k.node?;
+        self.k.machine.spec.node_labels.iter().find_map(|(key, declared)| {
+            let others = node.label(key).filter(|_| !self.status.node_labels.contains(key))?;
+            (others != declared).then(|| {
+                format!(
+                    "Node {0} has the label {key} with value \"{others}\", which another owner set and the operator keeps; spec.nodeLabels has value \"{declared}\". \
+                     To use the value in spec.nodeLabels, run `kubectl label node {0} {key}-`; to keep the one of the Node, correct spec.nodeLabels",
+                    node.name
+                )
+            })
+        })
     }
 
     /// How a taint of others on the Node differs from the declared one.

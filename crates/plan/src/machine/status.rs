@@ -310,8 +310,11 @@ impl Decider<'_> {
         if let Some(message) = self.provider_differs() {
             return (Status::False, "ProviderIDMismatch", message);
         }
-        match self.taint_differs() {
-            Some(message) => (Status::False, "TaintMismatch", message),
+        if let Some(message) = self.taint_differs() {
+            return (Status::False, "TaintMismatch", message);
+        }
+        match self.label_differs() {
+            Some(message) => (Status::False, "LabelMismatch", message),
             None => (Status::True, "MatchesSpec", String::new()),
         }
     }

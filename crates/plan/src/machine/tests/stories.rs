@@ -1505,6 +1505,10 @@ fn labels_that_are_edited_reach_the_node_and_those_of_others_stay() {
     world.node.as_mut().unwrap().labels.retain(|(key, _)| &**key != "pool");
     world.settle();
     assert_eq!(labels_of(&world), ["pool=gpu", "team=a"], "somebody removed it");
+    world.node.as_mut().unwrap().labels = vec![("pool".into(), "batch".into()), ("team".into(), "a".into())];
+    world.settle();
+    assert_eq!(labels_of(&world), ["pool=gpu", "team=a"], "somebody changed it");
+    assert_eq!(world.says(names::UP_TO_DATE).1, "MatchesSpec");
     declare_labels(&mut world, &[]);
     world.settle();
     assert_eq!(labels_of(&world), ["team=a"], "it is declared no more");
@@ -1512,23 +1516,76 @@ fn labels_that_are_edited_reach_the_node_and_those_of_others_stay() {
     assert!(world.did().is_empty() && world.operations.is_empty(), "nothing was disrupted");
 }
 
+/// A label that a kubelet may not set on its Node.
+const TIER: &str = "node-restriction.kubernetes.io/tier";
+
 /// Earlier versions recorded the labels in an annotation of the Node, which its kubelet may write.
 #[test]
 fn an_annotation_of_the_node_has_no_label_removed() {
     let mut world = ready("1.36");
-    let node = world.node.as_mut().unwrap();
-    node.labels = vec![("node-restriction.kubernetes.io/tier".into(), "1".into()), ("pool".into(), "online".into())];
-    node.annotated = true;
     declare_labels(&mut world, &[("pool", "online")]);
     world.settle();
+    let node = world.node.as_mut().unwrap();
+    node.labels.push((TIER.into(), "1".into()));
+    node.annotated = true;
+    world.settle();
     assert_eq!(labels_of(&world), ["node-restriction.kubernetes.io/tier=1", "pool=online"]);
-    assert_eq!(world.status().node_labels, ["pool"], "taken over from the earlier version");
+    assert_eq!(world.status().node_labels, ["pool"]);
     assert!(!world.node.as_ref().unwrap().annotated);
     declare_labels(&mut world, &[]);
     world.node.as_mut().unwrap().annotated = true;
     world.settle();
     assert_eq!(labels_of(&world), ["node-restriction.kubernetes.io/tier=1"]);
     assert!(!world.node.as_ref().unwrap().annotated);
+}
+
+/// A user with write access to Machines must not move a Node that others isolated.
+#[test]
+fn a_label_that_others_gave_the_node_is_neither_changed_nor_removed() {
+    let mut world = ready("1.36");
+    world.node.as_mut().unwrap().labels = vec![(TIER.into(), "1".into())];
+    let edits: [(&[(&str, &str)], &str); 3] =
+        [(&[(TIER, "1")], "MatchesSpec"), (&[(TIER, "2")], "LabelMismatch"), (&[], "MatchesSpec")];
+    for (declared, reason) in edits {
+        declare_labels(&mut world, declared);
+        world.settle();
+        assert_eq!(labels_of(&world), ["node-restriction.kubernetes.io/tier=1"], "{declared:?}");
+        assert!(world.status().node_labels.is_empty(), "{declared:?}");
+        assert_eq!(world.says(names::UP_TO_DATE).1, reason, "{declared:?}");
+    }
+    // Another label of the machine is set all the same.
+    declare_labels(&mut world, &[(TIER, "2"), ("pool", "gpu")]);
+    world.settle();
+    assert_eq!(labels_of(&world), ["node-restriction.kubernetes.io/tier=1", "pool=gpu"]);
+    let (status, _, message) = world.says(names::UP_TO_DATE);
+    let command = "kubectl label node host-17 node-restriction.kubernetes.io/tier-";
+    assert!(status == "False" && message.contains(command), "{message}");
+    // The owner of the label removes it, and from then on it is the machine's.
+    world.node.as_mut().unwrap().labels.retain(|(key, _)| &**key != TIER);
+    world.settle();
+    assert_eq!(labels_of(&world), ["node-restriction.kubernetes.io/tier=2", "pool=gpu"]);
+    assert_eq!(world.says(names::UP_TO_DATE).1, "MatchesSpec");
+    declare_labels(&mut world, &[]);
+    world.settle();
+    assert!(labels_of(&world).is_empty() && world.status().node_labels.is_empty());
+}
+
+/// Its configuration may have the value of an earlier spec.
+#[test]
+fn a_label_that_the_kubelet_registered_its_node_with_is_the_machine_s() {
+    let mut world = TestMachine::new(four("1.36"));
+    world.joins = false;
+    declare_labels(&mut world, &[("pool", "online"), (TIER, "1")]);
+    world.settle();
+    let labels = vec![(TIER.into(), "2".into()), ("pool".into(), "batch".into()), ("zone".into(), "a".into())];
+    world.node = Some(NodeModel { labels, ..NodeModel::new("boot-1") });
+    world.settle();
+    let restricted = "node-restriction.kubernetes.io/tier=2";
+    assert_eq!(labels_of(&world), [restricted, "pool=online", "zone=a"], "no kubelet sets a restricted label");
+    assert_eq!(world.status().node_labels, ["pool"]);
+    declare_labels(&mut world, &[]);
+    world.settle();
+    assert_eq!(labels_of(&world), [restricted, "zone=a"]);
 }
 
 #[test]
