@@ -12,7 +12,6 @@ use crate::Clock;
 ///
 /// The fence uses two clocks. The monotonic one cannot be set, but stops while a virtual machine is suspended; the time of day
 /// continues then, but can be set back. The lease counts as held only if both clocks agree.
-/// on then, but can be set back. Only if both say that the lease lasts, it lasts.
 #[derive(Clone, Debug)]
 pub struct Fence {
     inner: Arc<Mutex<State>>,

@@ -43,14 +43,44 @@ pub(super) fn is_script(path: &str, mode: u32, text: &str) -> bool {
 pub(super) fn runs_shell(setting: &str) -> bool {
     let Some((_, command)) = setting.split_once('=') else { return false };
     let words: Vec<&str> = command.split_whitespace().collect();
-    words.windows(2).any(|pair| {
+    words.iter().enumerate().any(|(at, word)| {
         // Quotes, and the characters that systemd allows before a program.
-        let program = pair[0].trim_matches(['"', '\'']).trim_start_matches(['@', '-', ':', '+', '!', '|', '"', '\'']);
+        let program = word.trim_matches(['"', '\'']).trim_start_matches(['@', '-', ':', '+', '!', '|', '"', '\'']);
         let name = program.rsplit('/').next().unwrap_or_default();
-        // `| sh -}}` is the filter of a template.
-        let option = pair[1].trim_start_matches(['"', '\'']).strip_prefix('-').filter(|rest| !rest.starts_with("}}"));
-        option.is_some() && (is_shell(name) || matches!(name, "csh" | "fish" | "posh" | "rbash" | "tcsh" | "yash"))
+        let after = &words[at + 1..];
+        match name {
+            "su" | "sg" => after.iter().any(|word| is_command_option(word)),
+            // With a user as an option, it runs a program instead of a shell.
+            "runuser" => {
+                let as_user = |word: &&&str| bare(word).starts_with("-u") || bare(word).starts_with("--user");
+                after.iter().take_while(|word| !as_user(word)).any(|word| is_command_option(word))
+            }
+            _ if is_shell(name) || matches!(name, "csh" | "fish" | "posh" | "rbash" | "tcsh" | "yash") => {
+                // `| sh -}}` is the filter of a template.
+                let option = after.first().and_then(|word| bare(word).strip_prefix('-'));
+                option.is_some_and(|rest| !rest.starts_with("}}"))
+            }
+            _ => false,
+        }
     })
+}
+
+/// A word without the quotes before it.
+fn bare(word: &str) -> &str {
+    word.trim_start_matches(['"', '\''])
+}
+
+/// Whether a word is the option of `su` that hands a command to a shell: `-c`, also after options without a value, or a long one. The long ones can be
+/// abbreviated.
+fn is_command_option(word: &str) -> bool {
+    let word = bare(word);
+    match word.strip_prefix("--") {
+        Some(long) => long.starts_with('c') || long.starts_with("se"),
+        None => word
+            .strip_prefix('-')
+            .and_then(|short| short.split_once('c'))
+            .is_some_and(|(flags, _)| flags.chars().all(|flag| "flmpPT".contains(flag))),
+    }
 }
 
 /// Whether a program with that name reads scripts of `sh`.
@@ -356,6 +386,16 @@ mod tests {
             "ExecStart=/usr/bin/busybox sh -c 'echo'",
             "ExecStart=/usr/bin/ssh host 'sh -c true'",
             "ExecStart=/usr/bin/fish -c 'echo'",
+            "ExecStart=/usr/bin/su - app -c 'echo {{ x }}'",
+            "ExecStart=/bin/su -lc 'echo' app",
+            "ExecStart=/bin/su app \"-c\" echo",
+            "ExecStart=-su --command='echo' app",
+            "ExecStart=/usr/bin/su app --session-command echo",
+            "ExecStart=/usr/bin/env A=b su -s /bin/sh -c 'echo' app",
+            "ExecStart=/usr/bin/sg docker -c 'echo'",
+            "ExecStart=/usr/sbin/runuser -u app -- sh -c 'echo {{ x }}'",
+            "ExecStart=/usr/sbin/runuser app -c 'echo'",
+            "ExecStart=/usr/sbin/runuser -l app -c 'agent -u x'",
         ] {
             assert!(runs_shell(setting), "{setting}");
         }
@@ -368,6 +408,11 @@ mod tests {
             "ExecStart=/usr/bin/agent {{ machine.name | sh -}} -v",
             "ExecStart=/bin/sh /usr/bin/script",
             "ExecStart=/bin/sh",
+            "ExecStart=/usr/sbin/runuser -u app -- /usr/bin/agent -c /etc/agent.conf",
+            "ExecStart=/usr/sbin/runuser --user=app /usr/bin/agent -c /etc/agent.conf",
+            "ExecStart=/usr/bin/sudo -u app /usr/bin/agent -c /etc/agent.conf",
+            "ExecStart=/usr/bin/su - app",
+            "ExecStart=/usr/bin/sum -c /etc/sums",
             "ExecStart=",
             "Exec",
         ] {
