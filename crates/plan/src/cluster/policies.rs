@@ -52,6 +52,8 @@ const METADATA: [&str; 7] = [
     "fd00:ec2::254/128",
     "fd20:ce::254/128",
 ];
+/// Ports of pods that serve DNS, with and without the privilege of low ports. The same pods serve metrics and health checks on other ports.
+const DNS_PORTS: [u16; 4] = [53, 1053, 5353, 8053];
 /// Address of node-local DNS caches.
 const LOCAL_DNS: &str = "169.254.20.10/32";
 
@@ -216,7 +218,7 @@ impl PolicyInputs<'_> {
         all
     }
 
-    /// Peers: pods that serve DNS. The ports are those of pods, and differ: 53 and 1053 and 5353 are all in use.
+    /// Egress rules for DNS. The port in a rule is the one on which the pod listens, also for connections to a Service.
     fn dns(&self) -> Vec<Value> {
         let pods = |namespace: &str, key: &str, values: &[&str]| {
             json!({
@@ -224,13 +226,14 @@ impl PolicyInputs<'_> {
                 "podSelector": { "matchExpressions": [{ "key": key, "operator": "In", "values": values }] },
             })
         };
-        let both = ["UDP", "TCP"].map(|protocol| json!({ "protocol": protocol, "port": 53 }));
+        let both = |port: u16| ["UDP", "TCP"].map(|protocol| json!({ "protocol": protocol, "port": port }));
+        let to = [
+            pods("kube-system", "k8s-app", &["kube-dns", "coredns"]),
+            pods("openshift-dns", "dns.operator.openshift.io/daemonset-dns", &["default"]),
+        ];
         vec![
-            json!({ "to": [
-                pods("kube-system", "k8s-app", &["kube-dns", "coredns"]),
-                pods("openshift-dns", "dns.operator.openshift.io/daemonset-dns", &["default"]),
-            ] }),
-            json!({ "to": [{ "ipBlock": { "cidr": LOCAL_DNS } }], "ports": both }),
+            json!({ "to": to, "ports": DNS_PORTS.into_iter().flat_map(both).collect::<Vec<_>>() }),
+            json!({ "to": [{ "ipBlock": { "cidr": LOCAL_DNS } }], "ports": both(53) }),
         ]
     }
 

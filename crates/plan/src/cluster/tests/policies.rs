@@ -313,6 +313,10 @@ fn a_control_plane_reaches_what_it_needs_and_nothing_of_the_meta_cluster() {
         ("kube-apiserver", "meta node", 10250, false),
         ("kube-apiserver", "meta node", 22, false),
         ("kube-apiserver", "kube-system", 443, false),
+        // Of the pods that serve DNS, neither metrics nor health checks.
+        ("kube-apiserver", "dns", 9153, false),
+        ("kube-apiserver", "dns", 8080, false),
+        ("kube-apiserver", "dns", 8181, false),
         ("kube-apiserver", "operators", 9440, false),
         ("kube-apiserver", "other etcd", 2379, false),
         ("kube-apiserver", "other apiserver", 6443, false),
@@ -380,10 +384,11 @@ fn only_who_needs_a_control_plane_reaches_it() {
 fn names_are_asked_for_by_all_but_pods_that_need_none() {
     let site = settled(|_| {});
     for from in ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "snapshot", MACHINE_OPERATOR] {
-        // It is the port of the pod, which may be any.
-        for port in [53, 1053, 5353] {
-            assert!(site.allows(from, "dns", port, "UDP"), "{from} {port}");
+        // These are ports of the pod, behind the port 53 of its Service.
+        for port in [53, 1053, 5353, 8053] {
+            assert!(site.allows(from, "dns", port, "UDP") && site.allows(from, "dns", port, "TCP"), "{from} {port}");
         }
+        assert!(!site.allows(from, "dns", 9153, "TCP") && !site.allows(from, "dns", 123, "UDP"), "{from}");
         assert!(site.allows(from, "local dns", 53, "UDP") && !site.allows(from, "local dns", 80, "TCP"), "{from}");
         assert!(!site.allows(from, "kube-system", 53, "UDP"), "{from}");
     }
