@@ -159,7 +159,10 @@ impl Clusters {
             self.caches.limits.keys().into_iter().filter_map(|key| self.caches.limits.get(&key)).collect();
         let limits = all.iter().filter_map(|one| Some((one.0.metadata.name.as_deref()?, &one.0.spec)));
         let package = self.caches.packages.get(&Key::new(&key.namespace, &spec.package_version));
-        let checked = CheckedCluster { names, labels: cluster.labels(), spec };
+        let present = cluster.status.as_ref().and_then(|status| status.package_version.as_deref());
+        let known = present.and_then(|name| self.caches.packages.get(&Key::new(&key.namespace, name)));
+        let present = present.zip(known.as_ref().map(|package| &*package.spec));
+        let checked = CheckedCluster { names, labels: cluster.labels(), spec, present };
         let violations = violations(checked, package.as_ref().map(|package| &*package.spec), limits);
         if !violations.is_empty() {
             return Some(Invalid::Limits(violations));

@@ -88,7 +88,10 @@ impl ClusterSnapshot {
         let mut rehearsal = rehearse(&self.observed(spec.clone(), Arc::clone(&target), now), now);
         match &self.limits {
             Some(limits) => {
-                let checked = CheckedCluster { names: &self.names, labels: self.cluster.labels(), spec: &spec };
+                let present = self.cluster.status.as_ref().and_then(|status| status.package_version.as_deref());
+                let present = present.and_then(|name| Some((name, &**self.packages.get(name)?)));
+                let checked =
+                    CheckedCluster { names: &self.names, labels: self.cluster.labels(), spec: &spec, present };
                 rehearsal.violations = limit_violations(checked, Some(&target), limits);
             }
             None => rehearsal.later.push("ClusterLimits are checked by the operator: you may not list them".to_owned()),

@@ -168,8 +168,9 @@ impl ChangeOptions {
         if !self.dry_run {
             let spec = ClusterSpec { package_version: to.name.to_owned(), ..cluster.spec.clone() };
             let names = Names::of(&cluster.namespace().unwrap_or_default(), &cluster.name_any());
-            let checked = CheckedCluster { names: &names, labels: cluster.labels(), spec: &spec };
-            super::limits::refuse(meta, checked).await?;
+            let checked = CheckedCluster { names: &names, labels: cluster.labels(), spec: &spec, present: None };
+            let present = cluster.status.as_ref().and_then(|status| status.package_version.as_deref());
+            super::limits::refuse(meta, checked, present).await?;
         }
         let change = json!({"op": "replace", "path": "/spec/packageVersion", "value": to.name});
         let changed = patch(meta, cluster, change, self.dry_run).await?;

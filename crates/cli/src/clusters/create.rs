@@ -155,7 +155,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             let names = Names::of(namespace, name);
             let labels: BTreeMap<String, String> =
                 serde_json::from_value(object["metadata"]["labels"].clone()).unwrap_or_default();
-            super::limits::refuse(&meta, CheckedCluster { names: &names, labels: &labels, spec: &spec }).await?;
+            let checked = CheckedCluster { names: &names, labels: &labels, spec: &spec, present: None };
+            super::limits::refuse(&meta, checked, None).await?;
         }
         let made = create(&meta, &object, args.dry_run).await?;
         match args.output {

@@ -1,7 +1,7 @@
 //! Checks a Cluster against ClusterLimits. Only the Cluster's own spec is limited, and the choice of its package version: package versions and limits
 //! are written by the fleet's owner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fleetwright_api::{
     ClusterLimitsSpec, ClusterPackageVersionSpec, ClusterSpec, ComponentLimits, ControlPlaneComponent, EndpointType,
@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Serialize;
 
 use super::Names;
-use super::extensions::{ExtensionInputs, tagged_images};
+use super::extensions::{ExtensionInputs, TaggedImage, tagged_images};
 use super::survey::amount;
 
 /// Number of violations in a message.
@@ -44,6 +44,9 @@ pub struct CheckedCluster<'a> {
     pub labels: &'a BTreeMap<String, String>,
     /// The spec to check.
     pub spec: &'a ClusterSpec,
+    /// The package version that the control plane has now, with its name, if it is known: extensions are rendered from it until a change to another
+    /// one is done.
+    pub present: Option<(&'a str, &'a ClusterPackageVersionSpec)>,
 }
 
 /// All violations in the spec of that Cluster, sorted by the names of the limits. Limits that do not
@@ -83,6 +86,33 @@ pub fn summary(violations: &[Violation]) -> String {
     format!("{}{more}", shown.join("; "))
 }
 
+/// Images by tag in the extensions of that package version, with the choices of that spec.
+fn rendered(
+    cluster: CheckedCluster<'_>,
+    spec: &ClusterSpec,
+    labels: &BTreeMap<String, String>,
+    package: (&str, &ClusterPackageVersionSpec),
+) -> Vec<TaggedImage> {
+    tagged_images(&ExtensionInputs {
+        names: cluster.names,
+        labels,
+        spec,
+        package,
+        server: Some(SERVER),
+        ca_bundle: Some(CA_BUNDLE),
+    })
+}
+
+/// Images by tag that the choices and labels of the Cluster bring into the extensions of that package version. Its own images by tag are not among them:
+/// the way to a package version without such images stays open.
+fn chosen(cluster: CheckedCluster<'_>, package: (&str, &ClusterPackageVersionSpec)) -> Vec<TaggedImage> {
+    let without = ClusterSpec { extensions: Vec::new(), ..cluster.spec.clone() };
+    let own = rendered(cluster, &without, &BTreeMap::new(), package);
+    let mut all = rendered(cluster, cluster.spec, cluster.labels, package);
+    all.retain(|one| !own.iter().any(|own| (&own.extension, &own.image) == (&one.extension, &one.image)));
+    all
+}
+
 struct Check<'a> {
     limits: &'a str,
     found: &'a mut Vec<Violation>,
@@ -117,14 +147,13 @@ impl Check<'_> {
             );
             self.refuse("spec.packageVersion", why);
         }
-        let tagged = tagged_images(&ExtensionInputs {
-            names: cluster.names,
-            labels: cluster.labels,
-            spec: cluster.spec,
-            package: (name, package),
-            server: Some(SERVER),
-            ca_bundle: Some(CA_BUNDLE),
-        });
+        let declared = rendered(cluster, cluster.spec, cluster.labels, (name, package));
+        let present = cluster.present.filter(|(present, _)| present != name);
+        let chosen = present.into_iter().flat_map(|present| chosen(cluster, present));
+        // One violation of each extension is enough.
+        let mut tagged: Vec<_> = declared.into_iter().chain(chosen).collect();
+        let mut known = BTreeSet::new();
+        tagged.retain(|one| known.insert(one.extension.clone()));
         for one in tagged {
             let why = format!(
                 "imageDigests is true, but {} references image {} by tag; use a package version or values with the image as NAME@sha256:…, or set enabled: false",
@@ -339,7 +368,7 @@ mod tests {
         limits: impl IntoIterator<Item = (&'a str, &'a ClusterLimitsSpec)>,
     ) -> Vec<Violation> {
         let (names, labels) = (Names::of("fleet", name), BTreeMap::new());
-        violations(CheckedCluster { names: &names, labels: &labels, spec }, package, limits)
+        violations(CheckedCluster { names: &names, labels: &labels, spec, present: None }, package, limits)
     }
 
     fn found(cluster: Value, limited: Value) -> Vec<String> {
@@ -666,7 +695,7 @@ mod tests {
         let (names, labels) = (Names::of("fleet", "pay"), BTreeMap::from([("tier".to_owned(), "prod".to_owned())]));
         let found = |extensions: Value| {
             let spec = spec(json!({ "extensions": extensions }));
-            let cluster = CheckedCluster { names: &names, labels: &labels, spec: &spec };
+            let cluster = CheckedCluster { names: &names, labels: &labels, spec: &spec, present: None };
             let found = violations(cluster, Some(&package), [("pinned", &demanded)]);
             found.into_iter().map(|one| one.why).collect::<Vec<_>>()
         };
@@ -676,6 +705,43 @@ mod tests {
         assert!(chosen.len() == 1 && chosen[0].contains("registry.eve.example/agent:v2"), "{chosen:?}");
         assert!(found(json!([{ "name": "agent", "values": { "image": digest } }])).is_empty());
         assert!(found(json!([{ "name": "agent", "enabled": false }])).is_empty());
+    }
+
+    #[test]
+    fn choices_for_the_present_package_version_are_checked_while_the_declared_one_is_not_reached() {
+        let demanded = limits(json!({ "imageDigests": true }));
+        let digest = format!("registry.example/agent@sha256:{}", "b".repeat(64));
+        let template = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: agent\n  namespace: kube-system\nspec:\n  containers:\n\
+            \x20 - name: a\n    image: {{ values.image | json }}\n";
+        let agent = |default: &str| {
+            let schema = format!("type: object\nproperties: {{image: {{type: string, default: '{default}'}}}}\n");
+            pinned_with(Extension {
+                name: "agent".to_owned(),
+                template: template.to_owned(),
+                values_schema: Some(schema),
+                ..Extension::default()
+            })
+        };
+        let (by_digest, by_tag) = (agent(&digest), agent("registry.example/agent:v1"));
+        let declared = pinned_with(Extension {
+            name: "other".to_owned(),
+            template: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other, namespace: kube-system}\n".to_owned(),
+            ..Extension::default()
+        });
+        let (names, labels) = (Names::of("fleet", "pay"), BTreeMap::new());
+        let found = |present: &ClusterPackageVersionSpec, extensions: Value| {
+            let spec = spec(json!({ "extensions": extensions }));
+            let present = Some(("another", present));
+            let cluster = CheckedCluster { names: &names, labels: &labels, spec: &spec, present };
+            let found = violations(cluster, Some(&declared), [("pinned", &demanded)]);
+            found.into_iter().map(|one| one.why).collect::<Vec<_>>()
+        };
+        let evil = json!([{ "name": "agent", "values": { "image": "registry.eve.example/agent:v2" } }]);
+        for present in [&by_digest, &by_tag] {
+            let refused = found(present, evil.clone());
+            assert!(refused.len() == 1 && refused[0].contains("registry.eve.example/agent:v2"), "{refused:?}");
+            assert!(found(present, json!([])).is_empty(), "the way to another package version is open");
+        }
     }
 
     #[test]

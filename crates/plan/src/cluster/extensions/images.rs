@@ -17,21 +17,20 @@ pub(in super::super) struct TaggedImage {
     pub image: String,
 }
 
-/// The first image by tag of each extension. An extension that cannot be rendered is not applied, so it is left out.
+/// The images by tag of each extension. An extension that cannot be rendered is not applied, so it is left out.
 pub(in super::super) fn tagged_images(given: &ExtensionInputs<'_>) -> Vec<TaggedImage> {
-    let first = |objects: &[Value]| {
-        objects.iter().find_map(|object| {
-            let image = images(object).into_iter().find(|image| !is_digest(image))?;
-            Some((ObjectRef::of(object), image.to_owned()))
-        })
-    };
-    let rendered = render(given).into_iter().flatten();
-    rendered
-        .filter_map(|one| {
-            let (object, image) = first(&one.objects)?;
-            Some(TaggedImage { extension: one.name, object, image })
-        })
-        .collect()
+    let mut all = Vec::new();
+    for one in render(given).into_iter().flatten() {
+        for object in &one.objects {
+            let tagged = images(object).into_iter().filter(|image| !is_digest(image));
+            all.extend(tagged.map(|image| TaggedImage {
+                extension: one.name.clone(),
+                object: ObjectRef::of(object),
+                image: image.to_owned(),
+            }));
+        }
+    }
+    all
 }
 
 /// The images of all containers and image volumes in the object, at any depth: pods, pod templates of workloads, and those of custom resources.
