@@ -161,6 +161,10 @@ pub mod reasons {
     pub const SECRET_NOT_SHARED: &str = "SecretNotShared";
     /// Accepted: the spec violates a ClusterLimits of the namespace; nothing of it is applied.
     pub const LIMIT_EXCEEDED: &str = "LimitExceeded";
+    /// Accepted: the API server refuses to write an object of the control plane; the other steps are done.
+    pub const WRITE_REFUSED: &str = "WriteRefused";
+    /// Accepted: a Secret with a key of the control plane, or its sealed copy, is not valid; the steps that need no new key are done.
+    pub const INVALID_AUTHORITY: &str = "InvalidAuthority";
     /// Accepted: the snapshot in `spec.restore` could not be restored in the check; nothing was stopped for it.
     pub const SNAPSHOT_UNUSABLE: &str = "SnapshotUnusable";
     /// DatastoreHealthy: all members respond and agree on their leader.

@@ -75,15 +75,29 @@ pub fn deletion_hold(
     cluster.0.metadata.deletion_timestamp.as_ref()?;
     cluster.0.status.as_ref().and_then(|status| status.package_version.as_ref())?;
     let here = caches.namespace(names).is_some_and(|namespace| !namespace.ending);
-    let served =
-        caches.deployments.get(&Key::new(&names.namespace, ControlPlaneComponent::Apiserver.binary())).is_some();
-    if protected(cluster) || cluster.0.spec.paused || !here || !served {
+    if protected(cluster) || cluster.0.spec.paused || !here || has_started(caches, names, cluster) {
         return None;
     }
     let stage = cluster.0.status.as_ref().and_then(|status| status.restoring.as_ref()).map(|restoring| restoring.stage);
     let stopped = stage.is_some_and(|stage| !matches!(stage, RestoreStage::Checking | RestoreStage::Cleaning));
     let answer = answer.cloned().map(|answer| if stopped { answer.while_restoring() } else { answer });
     release::deletion_hold(cluster.0.spec.on_delete, answer.as_ref(), now)
+}
+
+/// Whether the deletion has deleted something. A missing Deployment alone does not show it: people delete Deployments, because the operator recreates
+/// them. The deletion starts with the claims, and is recorded in the status after its first pass.
+fn has_started(caches: &Caches, names: &Names, cluster: &ClusterView) -> bool {
+    if cluster.0.status.as_ref().is_some_and(|status| status.phase == Some(ClusterPhase::Deleting)) {
+        return true;
+    }
+    let served =
+        caches.deployments.get(&Key::new(&names.namespace, ControlPlaneComponent::Apiserver.binary())).is_some();
+    let claims = caches.claims(&names.namespace);
+    let ends = match claims.is_empty() {
+        true => cluster.0.spec.datastore.etcd.is_some() && !workloads_left(caches, names),
+        false => claims.iter().all(|claim| claim.ending),
+    };
+    !served && ends
 }
 
 fn workloads_left(caches: &Caches, names: &Names) -> bool {
@@ -148,6 +162,12 @@ pub async fn end(
             let api: kube::Api<Namespace> = kube::Api::all(pass.client());
             // A failed read proves nothing: if the namespace exists, what is deleted from here on is still needed.
             let there = api.get_opt(&names.namespace).await.map_err(|error| unread(names, &error))?;
+            if let Some(namespace) = &there
+                && !names.owns(namespace.labels())
+                && namespace.uid().is_some_and(|uid| names.is_recorded(cluster.0.status.as_ref(), &uid))
+            {
+                return Err(unlabelled(names).into());
+            }
             let labelled = there.filter(|one| names.owns(one.labels())).map(NamespaceView::of);
             if let Some(namespace) = labelled
                 && (names.is_recorded(cluster.0.status.as_ref(), &namespace.uid)
@@ -168,6 +188,20 @@ pub async fn end(
                 Err(error) => Err(error.into()),
             }
         }
+    }
+}
+
+/// Error for the namespace of the cluster without its labels: the cluster runs in it, and its keys are still needed.
+fn unlabelled(names: &Names) -> WriteError {
+    let labels: Vec<_> = names.labels().iter().map(|(key, value)| format!("{key}={value}")).collect();
+    WriteError::Refused {
+        what: format!("deletion of Cluster {}/{}", names.fleet, names.name),
+        code: 409,
+        message: format!(
+            "Namespace {namespace} lacks the labels of this Cluster, so nothing in it was deleted: restore them with kubectl label namespace {namespace} {}, or delete the namespace",
+            labels.join(" "),
+            namespace = names.namespace
+        ),
     }
 }
 

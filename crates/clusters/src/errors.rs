@@ -101,7 +101,7 @@ pub enum ActError {
         .names.namespace, adopt(.names, .uid)
     )]
     Unproven { names: Names, uid: String },
-    /// The API server refused a write, and all other steps of the pass were done.
+    /// The API server refused a write, or a Secret is invalid, and all other steps of the pass were done.
     #[error("{refusal}{}", .trouble.as_ref().map(|trouble| format!(". Also: {trouble}")).unwrap_or_default())]
     Incomplete {
         /// The first refused write.
@@ -141,14 +141,14 @@ impl StepError for ActError {
 }
 
 impl ActError {
-    /// Whether the API server refuses the request, and would refuse it again.
+    /// Whether the API server refuses the request, and would refuse it again; or a Secret is invalid until a person corrects it.
     pub(crate) fn is_refusal(&self) -> bool {
         let refused = |error: &WriteError| matches!(error, WriteError::Refused { .. });
         match self {
             Self::Write(error)
             | Self::Secret(SecretError::Write(error))
             | Self::Journal(JournalError::Write(error)) => refused(error),
-            Self::Incomplete { .. } => true,
+            Self::Secret(SecretError::Broken(..)) | Self::Incomplete { .. } => true,
             Self::Secret(_) | Self::Journal(_) | Self::Unproven { .. } => false,
         }
     }
@@ -162,7 +162,7 @@ impl ActError {
     }
 }
 
-/// The first write of a pass that the API server refused.
+/// The first write of a pass that was refused, or that an invalid Secret prevented.
 #[derive(Default)]
 pub(crate) struct Refusal(pub(crate) Option<ActError>);
 
@@ -191,7 +191,10 @@ mod tests {
         let trouble = Some(Box::new(SecretError::KeyLost { secret: "fleet/pay-snapshot-key".to_owned() }));
         let error = ActError::Incomplete { refusal, next: Some(Timestamp::UNIX_EPOCH), trouble };
         assert!(error.is_refusal());
-        assert_eq!((error.reason(), error.remedy()), ("WriteRefused", Remedy::Wait(Duration::from_secs(30))));
+        assert_eq!(
+            (error.reason(), error.remedy()),
+            (names::reasons::WRITE_REFUSED, Remedy::Wait(Duration::from_secs(30)))
+        );
         assert_eq!(error.next(), Some(Timestamp::UNIX_EPOCH));
         let said = error.to_string();
         assert!(said.contains("exceeded quota") && said.contains("Secret fleet/pay-snapshot-key"), "{said}");

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::caches::Caches;
+use crate::creation;
 use crate::secrets::{CertificateIssuer, SecretError};
 
 /// The certificate of the next authority, beside the signing one.
@@ -56,7 +57,11 @@ impl CertificateIssuer<'_> {
         let mut copy = self.copy().await?;
         for key in &choice.generate {
             // Another process may have generated the key a moment ago. If the key is recorded, a person requested its replacement.
-            if self.recorded(*key).is_some() || !copy.keys.contains_key(key.secret()) {
+            let replaces = self.recorded(*key).is_some();
+            if replaces {
+                self.absent(key.secret()).await?;
+            }
+            if replaces || !copy.keys.contains_key(key.secret()) {
                 copy.keys.insert(key.secret().to_owned(), self.generate(*key).await?);
             }
         }
@@ -80,7 +85,9 @@ impl CertificateIssuer<'_> {
                 );
                 return Err(SecretError::Broken(name.to_owned(), why));
             };
-            if choice.restore.contains(key) && !self.recorded(*key).is_none_or(|record| is_of(*key, data, record)) {
+            // A requested replacement is in the copy before it is in the Secret.
+            let checked = choice.restore.contains(key) && !choice.requested.contains(key);
+            if checked && !self.recorded(*key).is_none_or(|record| is_of(*key, data, record)) {
                 let why = "the sealed copy holds a different key from the one recorded in the Cluster's status";
                 return Err(SecretError::Broken(name.to_owned(), why.to_owned()));
             }
@@ -145,6 +152,16 @@ impl CertificateIssuer<'_> {
             }
         }
         Ok(Some(after))
+    }
+
+    /// Fails if the Secret exists: without its labels it is not in the cache, and pods use it all the same.
+    async fn absent(&self, name: &str) -> Result<(), SecretError> {
+        let api: Api<Secret> = Api::namespaced(self.pass.client(), &self.names.namespace);
+        let found = api.get_opt(name).await.map_err(|error| SecretError::Read(name.to_owned(), error))?;
+        match found {
+            Some(_) => Err(creation::not_in_cache::<Secret>(self.pass, self.names, &self.key(name)).await.into()),
+            None => Ok(()),
+        }
     }
 
     async fn generate(&self, key: Key) -> Result<Data, SecretError> {

@@ -19,6 +19,7 @@ mod caches;
 mod cluster;
 mod cluster_plan;
 mod connect;
+mod creation;
 mod deletion;
 mod errors;
 mod extension_tasks;

@@ -17,6 +17,7 @@ use kube::api::ObjectMeta;
 use serde_json::json;
 
 use crate::caches::Caches;
+use crate::creation;
 use crate::messages::api_error_message;
 
 /// Why a key or certificate was not created.
@@ -52,7 +53,7 @@ impl StepError for SecretError {
         match self {
             Self::Write(error) => error.reason(),
             Self::Read(..) => "NoResponse",
-            Self::Broken(..) => "InvalidAuthority",
+            Self::Broken(..) => fleetwright_api::names::reasons::INVALID_AUTHORITY,
             Self::Lacks { .. } | Self::KeyLost { .. } => fleetwright_api::names::reasons::SECRET_NOT_FOUND,
             Self::NotShared { .. } => fleetwright_api::names::reasons::SECRET_NOT_SHARED,
         }
@@ -183,8 +184,7 @@ impl CertificateIssuer<'_> {
             data: Some(data),
             ..Secret::default()
         };
-        self.pass.writer().create_in(&self.caches.secrets, &secret).await?;
-        Ok(())
+        Ok(creation::create(&self.caches.secrets, self.pass, self.names, &secret).await?)
     }
 
     /// The signing authority, with its trust bundle. An authority that is not the recorded one signs nothing.

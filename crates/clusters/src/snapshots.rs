@@ -17,6 +17,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use crate::caches::Caches;
+use crate::creation;
 use crate::errors::{ActError, Refusal};
 use crate::keys::{self, Sealed};
 use crate::messages::truncated;
@@ -37,7 +38,7 @@ impl SnapshotSecrets<'_> {
     pub async fn take(&self, taking: &NewSnapshot) -> Result<(), ActError> {
         if let Some(claim) = &taking.claim {
             let claim: PersistentVolumeClaim = parsed(claim, "the claim of snapshots")?;
-            self.pass.writer().create(&claim).await?;
+            creation::create(&self.caches.claims, self.pass, self.names, &claim).await?;
         }
         self.copy_secrets().await?;
         self.cluster_keys().await?;
@@ -50,7 +51,7 @@ impl SnapshotSecrets<'_> {
     pub async fn restore(&self, decision: &Decision) -> Result<(), ActError> {
         for claim in &decision.claims {
             let claim: PersistentVolumeClaim = parsed(claim, "the claim of a member")?;
-            self.pass.writer().create(&claim).await?;
+            creation::create(&self.caches.claims, self.pass, self.names, &claim).await?;
         }
         if !decision.pods.is_empty() {
             self.copy_secrets().await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fleetwright_api::{Cluster, ClusterStatus, FinishingUpgrade, Status, condition, names};
+use fleetwright_api::{Cluster, ClusterStatus, FinishingUpgrade, RestoreStage, Status, condition, names};
 use fleetwright_kit::events::{Level, reference};
 use fleetwright_kit::{Pass, WriteError};
 use fleetwright_plan::cluster;
@@ -50,6 +50,13 @@ impl Clusters {
             let what = format!("status of Cluster {}", pass.key());
             let message = format!("object was modified: another process changed status.{field}; retrying");
             return Err(WriteError::Conflict { what, message });
+        }
+        if let Some(what) = irrevocable(&old, new)
+            && known.0.metadata.generation != found.cluster.0.metadata.generation
+        {
+            let object = format!("status of Cluster {}", pass.key());
+            let message = format!("object was modified: the spec was edited while {what} was decided; deciding again");
+            return Err(WriteError::Conflict { what: object, message });
         }
         let version = known.0.resource_version().unwrap_or_default();
         let (current, desired) = (json!(old), json!(new));
@@ -134,6 +141,21 @@ fn decided(mut status: Value) -> Value {
     status
 }
 
+/// What the new status starts or continues that a later edit of the spec cannot undo. It must not be recorded for a spec that has changed since: the
+/// soak may have been extended, the Cluster paused, or the restore withdrawn.
+fn irrevocable(old: &ClusterStatus, new: &ClusterStatus) -> Option<&'static str> {
+    // A check of a snapshot stops nothing, and can be withdrawn.
+    let stage = |status: &ClusterStatus| {
+        let begun = status.restoring.as_ref().filter(|one| one.stage != RestoreStage::Checking);
+        begun.map(|one| (one.snapshot.clone(), one.stage))
+    };
+    match () {
+        () if old.finishing.is_none() && new.finishing.is_some() => Some("the end of the soak"),
+        () if stage(new).is_some() && stage(old) != stage(new) => Some("the next stage of the restore"),
+        () => None,
+    }
+}
+
 /// The first field of the status that another process has recorded since the decision. A decision from an old record must not overwrite the new
 /// record: a stage of a restore or rotation would be repeated, and a soak that has ended would seem to continue.
 fn overtaken(decided_on: &ClusterStatus, now: Option<&ClusterStatus>) -> Option<&'static str> {
@@ -206,6 +228,25 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn the_end_of_a_soak_and_the_stages_of_a_restore_cannot_be_undone() {
+        let status = |value: Value| serde_json::from_value::<ClusterStatus>(value).unwrap();
+        let since = "2026-11-17T12:00:00Z";
+        let stage = |stage: &str| json!({ "restoring": { "snapshot": "a", "stage": stage, "startedAt": since } });
+        let finishing = json!({ "finishing": { "packageVersion": "v1.37", "emulated": "1.36", "since": since } });
+        for (old, new, expected) in [
+            (json!({}), finishing.clone(), true),
+            (finishing.clone(), finishing.clone(), false),
+            (finishing, json!({}), false),
+            (json!({}), stage("Checking"), false),
+            (stage("Checking"), stage("Stopping"), true),
+            (stage("Stopping"), stage("Stopping"), false),
+            (stage("Cleaning"), json!({}), false),
+        ] {
+            assert_eq!(irrevocable(&status(old.clone()), &status(new.clone())).is_some(), expected, "{old} {new}");
+        }
+    }
 
     #[test]
     fn a_status_that_was_decided_on_an_old_record_is_not_written() {

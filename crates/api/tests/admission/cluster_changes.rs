@@ -159,13 +159,16 @@ async fn a_merge_patch_restores_an_own_snapshot_after_that_of_another_cluster(se
     let more = json!({"snapshots": {"s3": bucket}, "restore": {"snapshot": "a", "cluster": "shop-01"}});
     let cluster = named(cluster(more), "restored");
     create(server, &cluster).await;
-    let own = json!({"spec": {"restore": {"cluster": null, "snapshot": "b"}}});
+    let own = json!({"spec": {"restore": {"cluster": null, "allowUnencrypted": null, "snapshot": "b"}}});
     let after = allowed(server, &cluster, None, own.clone()).await;
     assert_eq!(after["spec"]["restore"], json!({"snapshot": "b"}));
-    // Also if there was no restore before.
-    allowed(server, &cluster, None, json!({"spec": {"restore": null}})).await;
-    let after = allowed(server, &cluster, None, own).await;
-    assert_eq!(after["spec"]["restore"], json!({"snapshot": "b"}));
+    // Also if there was no restore before, or one of a snapshot that was not encrypted.
+    for before in [json!(null), json!({"snapshot": "old", "allowUnencrypted": true})] {
+        allowed(server, &cluster, None, json!({"spec": {"restore": null}})).await;
+        allowed(server, &cluster, None, json!({"spec": {"restore": before}})).await;
+        let after = allowed(server, &cluster, None, own.clone()).await;
+        assert_eq!(after["spec"]["restore"], json!({"snapshot": "b"}));
+    }
 }
 
 async fn a_status_is_as_operators_write_it(server: &Server) {

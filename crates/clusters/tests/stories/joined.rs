@@ -5,13 +5,14 @@ use fleetwright_api::{
 };
 use fleetwright_lab::{ServerKind, define};
 use fleetwright_sim::meta::VersionDefect;
-use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Event, Namespace, Node, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::support::TestFleet;
+use crate::support::{FLEET, TestFleet, not_accepted};
 use crate::versions::{business, mend};
 
 impl TestFleet {
@@ -279,6 +280,60 @@ async fn a_paused_cluster_that_was_never_made_goes_without_a_write_of_the_operat
     assert!(Api::<Namespace>::all(world.client.clone()).get_opt("fleet-pay").await.unwrap().is_none());
     world.delete("pay").await;
     world.gone().await;
+}
+
+/// People delete Deployments because the operator recreates them, and remove labels by mistake: neither starts the deletion that machines block.
+async fn a_hold_survives(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    let nodes: Api<Node> = Api::all(business(&world).await);
+    let metadata = ObjectMeta { name: Some("host-17".to_owned()), ..ObjectMeta::default() };
+    nodes.create(&PostParams::default(), &Node { metadata, ..Node::default() }).await.unwrap();
+    world.delete("pay").await;
+    world.held("1 node ").await;
+    let deployments: Api<Deployment> = world.api("pay");
+    let is_labelled = |one: &Deployment| one.labels().contains_key(names::CLUSTER_NAMESPACE);
+    let before = deployments.get("kube-apiserver").await.unwrap().uid();
+    deployments.delete("kube-apiserver", &DeleteParams::default()).await.unwrap();
+    world.seen(&deployments, "kube-apiserver", |one| one.uid() != before && is_labelled(one)).await;
+    let unlabel = json!({ "metadata": { "labels": { names::CLUSTER_NAMESPACE: null } } });
+    deployments.patch("kube-apiserver", &PatchParams::default(), &Patch::Merge(unlabel.clone())).await.unwrap();
+    world.seen(&deployments, "kube-apiserver", is_labelled).await;
+
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    namespaces.patch("fleet-pay", &PatchParams::default(), &Patch::Merge(unlabel)).await.unwrap();
+    not_accepted(&world, "pay", names::reasons::WRITE_REFUSED, names::CLUSTER_NAMESPACE).await;
+    let keys: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
+    assert!(keys.get_opt("pay.sealed-keys").await.unwrap().is_some(), "the keys are kept");
+    let relabel = json!({ "metadata": { "labels": { names::CLUSTER_NAMESPACE: FLEET } } });
+    namespaces.patch("fleet-pay", &PatchParams::default(), &Patch::Merge(relabel)).await.unwrap();
+    world.held("1 node ").await;
+    assert_eq!(namespaces.get("fleet-pay").await.unwrap().metadata.deletion_timestamp, None);
+    for claim in world.api::<PersistentVolumeClaim>("pay").list(&Default::default()).await.unwrap() {
+        assert_eq!(claim.metadata.deletion_timestamp, None, "{}", claim.name_any());
+    }
+    // The Node outlives the API server that was replaced: the data is the same.
+    nodes_of(&world).await.delete("host-17", &DeleteParams::default()).await.unwrap();
+    world.gone().await;
+    world.stop().await;
+}
+
+/// The Nodes of the business cluster, at its present API server.
+async fn nodes_of(world: &TestFleet) -> Api<Node> {
+    let nodes: Api<Node> = Api::all(business(world).await);
+    world.until("an API server answers", async || nodes.get("host-17").await.map_err(|error| error.to_string())).await;
+    nodes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deployment_that_is_deleted_and_a_label_that_is_removed_start_no_deletion_that_machines_block() {
+    a_hold_survives(ServerKind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deployment_that_is_deleted_and_a_label_that_is_removed_start_no_deletion_that_machines_block_on_real() {
+    a_hold_survives(ServerKind::Real).await;
 }
 
 /// Its API server ends, and no other becomes ready.

@@ -14,7 +14,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::{FLEET, TestFleet};
+use crate::support::{FLEET, TestFleet, not_accepted};
 use crate::versions::business;
 
 type Data = BTreeMap<String, ByteString>;
@@ -157,6 +157,28 @@ async fn blocked(world: &TestFleet, reason: &str) -> (ClusterStatus, String) {
 async fn passes(world: &TestFleet, name: &str) {
     world.create(name, |spec| spec.replicas = 1).await;
     world.ready(name).await;
+}
+
+/// A Secret without the labels of the cluster is in no cache: it counts as missing, and cannot be created. The condition says so, and a change that does
+/// not need it is made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_without_its_labels_is_reported_and_blocks_nothing_else() {
+    let world = TestFleet::start().await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    let secrets: Api<Secret> = world.api("pay");
+    let label = |value: Value| json!({ "metadata": { "labels": { names::CLUSTER_NAMESPACE: value } } });
+    for name in ["apiserver-tls", "ca"] {
+        let before = secrets.get(name).await.unwrap().data;
+        secrets.patch(name, &PatchParams::default(), &Patch::Merge(label(json!(null)))).await.unwrap();
+        let said = not_accepted(&world, "pay", names::reasons::WRITE_REFUSED, names::CLUSTER_NAMESPACE).await;
+        assert!(said.contains(&format!("kubectl label secret -n fleet-pay {name} ")), "{said}");
+        assert_eq!(secrets.get(name).await.unwrap().data, before);
+        crate::datastore::lose(&world, "etcd-0").await;
+        secrets.patch(name, &PatchParams::default(), &Patch::Merge(label(json!(FLEET)))).await.unwrap();
+        world.ready("pay").await;
+        assert_eq!(secrets.get(name).await.unwrap().data, before);
+    }
 }
 
 async fn lost_keys_come_back_as_they_were(kind: ServerKind) {

@@ -1,20 +1,26 @@
 //! A write that the API server refuses stops nothing else.
 
+use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fleetwright_api::{ControlPlaneComponent, names};
 use fleetwright_lab::ServerKind;
+use fleetwright_plan::cluster::keys::{SEAL, SEAL_DATA};
 use fleetwright_rig::Call;
 use fleetwright_rig::layer::{CallResult, Layer, forward, refusal, wrap};
 use fleetwright_sim::meta::VersionDefect;
 use futures::future::BoxFuture;
 use http::{Request, StatusCode};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota, Secret};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::client::Body;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::datastore::lose;
@@ -54,32 +60,79 @@ impl Layer for PinnedPod {
     }
 }
 
-/// No PodDisruptionBudget of `pay` is accepted any more, and one is missing. They are applied before workloads.
-async fn refuse_budgets(world: &TestFleet) {
-    let hard = json!({ "count/poddisruptionbudgets.policy": "0" });
+/// No object like `probe` is accepted in the namespace of `pay` any more. Deleting the ResourceQuota `none` ends it.
+async fn refuse<K>(world: &TestFleet, count: &str, probe: Value)
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
+{
     let quotas: Api<ResourceQuota> = world.api("pay");
+    let hard = json!({ count: "0" });
     let quota = json!({ "metadata": { "name": "none" }, "spec": { "hard": hard } });
     quotas.create(&PostParams::default(), &serde_json::from_value(quota).unwrap()).await.unwrap();
     // Where no controller-manager does it.
-    let status = json!({ "status": { "hard": hard, "used": { "count/poddisruptionbudgets.policy": "0" } } });
+    let status = json!({ "status": { "hard": hard, "used": hard } });
     quotas.patch_status("none", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
-    // kube-apiserver goes by the quotas that its informer knows: before it knows of this one, the operator could create the budget again.
-    let budgets: Api<PodDisruptionBudget> = world.api("pay");
-    let spec = json!({ "maxUnavailable": 1, "selector": { "matchLabels": { "of": "nobody" } } });
-    let probe = serde_json::from_value(json!({ "metadata": { "name": "probe" }, "spec": spec })).unwrap();
+    // kube-apiserver goes by the quotas that its informer knows: before it knows of this one, the operator could create the object again.
+    let api: Api<K> = world.api("pay");
+    let probe: K = serde_json::from_value(probe).unwrap();
     world
-        .until("no PodDisruptionBudget is accepted", async || {
-            match budgets.create(&PostParams::default(), &probe).await {
+        .until(&format!("no {} is accepted", K::kind(&())), async || {
+            match api.create(&PostParams::default(), &probe).await {
                 Err(kube::Error::Api(refused)) if refused.message.contains("exceeded quota") => Ok(()),
                 other => {
-                    let _ = budgets.delete("probe", &DeleteParams::default()).await;
+                    let _ = api.delete("probe", &DeleteParams::default()).await;
                     Err(format!("{other:?}"))
                 }
             }
         })
         .await;
-    budgets.delete("etcd", &DeleteParams::default()).await.unwrap();
+}
+
+/// No PodDisruptionBudget of `pay` is accepted any more, and one is missing. They are applied before workloads.
+async fn refuse_budgets(world: &TestFleet) {
+    let spec = json!({ "maxUnavailable": 1, "selector": { "matchLabels": { "of": "nobody" } } });
+    let probe = json!({ "metadata": { "name": "probe" }, "spec": spec });
+    refuse::<PodDisruptionBudget>(world, "count/poddisruptionbudgets.policy", probe).await;
+    world.api::<PodDisruptionBudget>("pay").delete("etcd", &DeleteParams::default()).await.unwrap();
     not_accepted(world, "pay", "WriteRefused", "exceeded quota").await;
+}
+
+/// An authority and a certificate are lost while no Secret can be created: a lost member and an object of an extension are replaced all the same, and
+/// afterwards the same authority comes back.
+async fn refuse_a_key(world: &TestFleet) {
+    let (secrets, maps): (Api<Secret>, Api<ConfigMap>) =
+        (world.api("pay"), Api::namespaced(business(world).await, "kube-system"));
+    let before = secrets.get("ca").await.unwrap().data;
+    refuse::<Secret>(world, "count/secrets", json!({ "metadata": { "name": "probe" } })).await;
+    for name in ["ca", "front-proxy-client"] {
+        secrets.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    not_accepted(world, "pay", "WriteRefused", "exceeded quota").await;
+    lose(world, "etcd-1").await;
+    maps.delete("more", &DeleteParams::default()).await.unwrap();
+    world.seen(&maps, "more", |_| true).await;
+    assert!(secrets.get_opt("ca").await.unwrap().is_none(), "it is still refused");
+    world.api::<ResourceQuota>("pay").delete("none", &DeleteParams::default()).await.unwrap();
+    world.change("pay", json!({ "metadata": { "labels": { "looked": "at keys" } } })).await;
+    assert!(world.seen(&secrets, "ca", |_| true).await.data == before, "it is another authority");
+    world.seen(&secrets, "front-proxy-client", |_| true).await;
+    world.ready("pay").await;
+}
+
+/// What seals the copies of keys is not valid: the cluster is changed and repaired all the same.
+async fn break_the_seal(world: &TestFleet) {
+    let fleet: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
+    let seal = fleet.get(SEAL).await.unwrap().data;
+    let set = async |data: Value| {
+        fleet.patch(SEAL, &PatchParams::default(), &Patch::Merge(json!({ "data": data }))).await.unwrap();
+    };
+    set(json!({ SEAL_DATA: "bm90IGEga2V5" })).await;
+    not_accepted(world, "pay", names::reasons::INVALID_AUTHORITY, SEAL).await;
+    let scheduler: Api<Deployment> = world.api("pay");
+    scheduler.delete("kube-scheduler", &DeleteParams::default()).await.unwrap();
+    world.seen(&scheduler, "kube-scheduler", |one| one.metadata.deletion_timestamp.is_none()).await;
+    set(json!(seal)).await;
+    world.ready("pay").await;
 }
 
 /// The first copy of files from a Secret cannot be changed: the other one follows the Secret.
@@ -190,6 +243,8 @@ async fn a_refused_write_stops_nothing_else(kind: ServerKind) {
     world.seen(&budgets, "etcd", |_| true).await;
     world.ready("pay").await;
 
+    refuse_a_key(&world).await;
+    break_the_seal(&world).await;
     refuse_a_copy(&world).await;
     refuse_a_label(&mut world).await;
     world.stop().await;

@@ -355,7 +355,7 @@ pub(super) fn healthy(seen: &Observed, now: Timestamp) -> Condition {
     }
     if quorum.lost {
         let snapshot = match &seen.status.last_snapshot {
-            Some(last) => format!("set spec.restore.snapshot to {}, which has the data of {}", last.name, last.at),
+            Some(last) => format!("set spec.restore to {{snapshot: {}}}, which has the data of {}", last.name, last.at),
             None => "there is no snapshot to restore".to_owned(),
         };
         let message = format!(

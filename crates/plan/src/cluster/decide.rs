@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use fleetwright_api::{ControlPlaneComponent, EtcdStatus, FailedChange, Rotation, StepProgress, names};
+use fleetwright_api::{
+    ControlPlaneComponent, EtcdStatus, FailedChange, Rotation, Status, StepProgress, condition, names,
+};
 use jiff::Timestamp;
 
 use super::certificates::{Authority, CertificateSpec, RenewalReason};
@@ -108,18 +110,34 @@ enum DecisionScope {
     Keys,
     /// Only keys and certificates: pods whose Secrets are missing would wait, and the kubelet's backoff delays their start after the Secrets exist.
     Certificates,
+    /// Secrets are missing, and the last pass could not create them: whatever needs no restart of a working component is done meanwhile.
+    Repairs,
     Everything,
 }
 
 impl DecisionScope {
     fn of(seen: &Observed, keys: &keys::KeyDecision) -> Self {
+        let recorded = &seen.status.keys;
+        let pending = !keys.settled(recorded) && !keys.only_seals(recorded) && !seen.spec.paused;
+        let missing = seen.due.iter().any(|(_, why)| *why == RenewalReason::Missing);
         match () {
             () if keys.blocked.is_some() => Self::Running,
-            () if !keys.settled(&seen.status.keys) && !seen.spec.paused => Self::Keys,
-            () if seen.due.iter().any(|(_, why)| *why == RenewalReason::Missing) => Self::Certificates,
+            () if (keys.creates() || !pending && missing) && could_not_create(seen) => Self::Repairs,
+            () if pending => Self::Keys,
+            () if missing => Self::Certificates,
             () => Self::Everything,
         }
     }
+}
+
+/// Whether a write of the last pass failed so that the next pass cannot succeed either, in a cluster that was created.
+fn could_not_create(seen: &Observed) -> bool {
+    let accepted = condition(&seen.status.conditions, names::ACCEPTED);
+    seen.status.package_version.is_some()
+        && accepted.is_some_and(|accepted| {
+            accepted.status == Status::False
+                && [names::reasons::WRITE_REFUSED, names::reasons::INVALID_AUTHORITY].contains(&&*accepted.reason)
+        })
 }
 
 /// Decides the next steps. The decision is idempotent: a completed step is not decided again.
@@ -132,6 +150,7 @@ pub fn decide(seen: &Observed, now: Timestamp) -> Decision {
     let keys = seen.keys.as_ref().map_or(recorded, |known| keys::choose(seen, known));
     let mut decision = match DecisionScope::of(seen, &keys) {
         DecisionScope::Running => decide_running(seen, keys, now),
+        DecisionScope::Repairs => decide_repairs(seen, keys, now),
         DecisionScope::Keys => decide_keys_only(seen, keys),
         // Running components do not wait for a certificate that the API server may refuse for long.
         DecisionScope::Certificates if seen.status.package_version.is_some() => {
@@ -159,6 +178,27 @@ fn decide_running(seen: &Observed, keys: keys::KeyDecision, now: Timestamp) -> D
         tidy: snapshots.tidy,
         next: [seen.due_next, proofs.next, snapshots.next].into_iter().flatten().min(),
         ..decide_keys_only(seen, keys)
+    }
+}
+
+/// Everything but steps that restart working components, which would wait for their Secrets. A change in progress keeps its stage.
+fn decide_repairs(seen: &Observed, keys: keys::KeyDecision, now: Timestamp) -> Decision {
+    let status = &seen.status;
+    Decision {
+        rotate: Vec::new(),
+        rotation: status.rotation.clone(),
+        follow: None,
+        apply: Vec::new(),
+        replace: None,
+        orphan: None,
+        claims: Vec::new(),
+        pods: Vec::new(),
+        restore: None,
+        progress: status.progress.clone(),
+        failed: None,
+        emulates: status.emulates.clone(),
+        soak: SoakEnd::default(),
+        ..decide_all(seen, keys, now)
     }
 }
 

@@ -141,6 +141,8 @@ pub struct KeyDecision {
     pub seal: Vec<(Key, String)>,
     /// Record of the keys for the status.
     pub record: Vec<KeyStatus>,
+    /// Keys whose replacement a person requested: the sealed copy may hold another key than the recorded one.
+    pub requested: Vec<Key>,
     /// Lost or changed keys: a reason, and what to do.
     pub blocked: Option<(&'static str, String)>,
 }
@@ -151,14 +153,27 @@ impl KeyDecision {
         !self.acts() && self.blocked.is_none() && self.record == recorded
     }
 
-    /// Whether Secrets of the control plane are created.
+    /// Whether Secrets are written: those of the control plane, or the sealed copy.
     pub fn acts(&self) -> bool {
-        !self.generate.is_empty() || !self.restore.is_empty() || !self.seal.is_empty()
+        self.creates() || !self.seal.is_empty()
+    }
+
+    /// Whether Secrets of the control plane are created.
+    pub(super) fn creates(&self) -> bool {
+        !self.generate.is_empty() || !self.restore.is_empty()
+    }
+
+    /// Whether only the copy is written, with the recorded keys: everything else can be decided meanwhile.
+    pub(super) fn only_seals(&self, recorded: &[KeyStatus]) -> bool {
+        let known = |(key, digest): &(Key, String)| {
+            recorded.iter().any(|record| record.name == key.secret() && record.digest == *digest)
+        };
+        !self.creates() && self.blocked.is_none() && self.record == recorded && self.seal.iter().all(known)
     }
 
     /// Whether only the copy and the record change, without any effect on the cluster.
     pub(super) fn silent(&self, recorded: &[KeyStatus]) -> bool {
-        self.generate.is_empty() && self.restore.is_empty() && self.blocked.is_none() && !self.settled(recorded)
+        !self.creates() && self.blocked.is_none() && !self.only_seals(recorded)
     }
 }
 
@@ -172,6 +187,9 @@ pub(super) fn choose(seen: &Observed, known: &ObservedKeys) -> KeyDecision {
         let sealed = known.sealed.get(name);
         let asked = |fingerprint: &str| known.replace.as_deref() == Some(&*request(key, fingerprint));
         let keep = |choice: &mut KeyDecision| choice.record.extend(record.cloned());
+        if record.is_some_and(|record| asked(&record.fingerprint)) {
+            choice.requested.push(key);
+        }
         match known.held.get(&key).unwrap_or(&KeySecret::Missing) {
             KeySecret::Missing => {
                 let fingerprint = record.map_or("", |record| &record.fingerprint);
@@ -237,12 +255,16 @@ fn request(key: Key, fingerprint: &str) -> String {
 
 fn lost_message(names: &Names, sealed_in: &str, key: Key, fingerprint: &str) -> String {
     format!(
-        "Secret {}/{} is missing, and its sealed copy (Secret {}/{}) is missing or cannot be decrypted. The control plane keeps running, but nothing is signed or restarted. Recreate one of the two Secrets from a backup, or the first one from a snapshot with `fleetwright snapshot keys`; if \
+        "Secret {}/{} is missing, and its sealed copy (Secret {}/{}) is missing or cannot be decrypted. The control plane keeps running, but nothing is signed or restarted. Recreate one of the two Secrets from a backup, with its labels {}={} and {}={}, or the first one from a snapshot with `fleetwright snapshot keys`; if \
          the key is lost, annotate the Cluster with {}={} to generate a new one, which disconnects everything that trusts the old one",
         names.namespace,
         key.secret(),
         sealed_in,
         names.sealed_keys(),
+        names::CLUSTER,
+        names.name,
+        names::CLUSTER_NAMESPACE,
+        names.fleet,
         names::REPLACE_KEY,
         request(key, fingerprint)
     )

@@ -234,9 +234,10 @@ pub fn is_completed(spec: &ClusterSpec, name: &str, status: &ClusterStatus) -> b
 }
 
 /// The spec of a merge patch that restores a snapshot of the Cluster itself, with another package version if one is named. A merge patch keeps the fields
-/// that it does not name: with the `cluster` of an earlier restore, the data of that Cluster would be restored.
+/// that it does not name: with the `cluster` of an earlier restore, the data of that Cluster would be restored, and with its `allowUnencrypted` a snapshot
+/// that somebody replaced in the store.
 pub(crate) fn own_snapshot_patch(snapshot: &str, package_version: Option<&str>) -> Value {
-    let mut spec = json!({ "restore": { "cluster": null, "snapshot": snapshot } });
+    let mut spec = json!({ "restore": { "cluster": null, "allowUnencrypted": null, "snapshot": snapshot } });
     if let Some(name) = package_version {
         spec["packageVersion"] = json!(name);
     }
@@ -360,7 +361,8 @@ pub(super) fn keep(seen: &Observed, held: bool, now: Timestamp) -> RestoreSteps 
     let held = restoring.stage == RestoreStage::Checking && held;
     steps.restore = driven(seen, restoring).filter(|_| !held);
     let (names, spec, image, members) = (&seen.names, &seen.spec, &*seen.backup.image, members(seen));
-    let target = PodInputs { names, spec, package: seen.target().1, image, members };
+    let target =
+        PodInputs { names, spec, package: seen.target().1, image, members, last: seen.status.last_snapshot.as_ref() };
     let ground = match package(seen) {
         Some((_, package)) => package.map(|package| PodInputs { package, ..target }),
         None => Some(target),

@@ -348,6 +348,7 @@ pub(super) fn decide_snapshots(seen: &Observed, asks: SnapshotRequests<'_>, now:
         package,
         image: &seen.backup.image,
         members: super::datastore::record(seen).members,
+        last: seen.status.last_snapshot.as_ref(),
     };
     steps.take = Some(NewSnapshot { claim: ground.claim(), pod: ground.snapshot(&wanted), wanted });
     steps

@@ -59,7 +59,7 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &StatusInputs, now:
     let components: Vec<_> = all.filter_map(|one| component(seen, decision, one, now)).collect();
     let settled = decision.waiting.is_empty()
         && !decision.namespace
-        && (!decision.keys.acts() || outlook.paused)
+        && (!decision.keys.creates() || outlook.paused)
         && decision.keys.blocked.is_none()
         && decision.certificates.is_empty()
         && !decision.desired.is_empty();

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, ControlPlaneComponent, names};
+use fleetwright_api::{ClusterPackageVersionSpec, ClusterSpec, ControlPlaneComponent, SnapshotStatus, names};
 use serde_json::{Value, json};
 
 use super::super::certificates::OPERATOR_ETCD;
@@ -65,6 +65,8 @@ pub struct PodInputs<'a> {
     pub image: &'a str,
     /// Number of members of etcd.
     pub members: u32,
+    /// The last snapshot of the cluster.
+    pub last: Option<&'a SnapshotStatus>,
 }
 
 impl PodInputs<'_> {
@@ -102,7 +104,9 @@ impl PodInputs<'_> {
         fetches.extend([format!("--name={}", restore.snapshot), format!("--work={WORK}")]);
         fetches.extend(self.place(restore.cluster.as_deref().unwrap_or(&self.names.name)));
         let allowed = self.spec.restore.as_ref().is_some_and(|restore| restore.allow_unencrypted);
-        if allowed && restore.cluster.is_none() {
+        // A snapshot that was encrypted when it was taken, and is not any more, was replaced in the store.
+        let encrypted = self.last.is_some_and(|last| last.name == restore.snapshot && last.key_id.is_some());
+        if allowed && restore.cluster.is_none() && !encrypted {
             fetches.push("--allow-unencrypted".to_owned());
         }
         let file = |key: &str| format!("/etc/kubernetes/{SERVER}/{key}");

@@ -266,7 +266,8 @@ fn directories(name: &str, prefix: Option<&str>, other: &str) -> (String, String
     let mut spec = ClusterSpec::of("v1.36");
     spec.snapshots = Some(serde_json::from_value(serde_json::json!({ "s3": s3 })).unwrap());
     let (names, package) = (Names::of("fleet", name), package("1.36.4"));
-    let pods = PodInputs { names: &names, spec: &spec, package: &package, image: "fleetwright:1", members: 1 };
+    let (image, members, last) = ("fleetwright:1", 1, None);
+    let pods = PodInputs { names: &names, spec: &spec, package: &package, image, members, last };
     let due = DueSnapshot { name: "20260101-000000".to_owned(), asked: None, generation: None, purpose: None };
     let snapshot = due.name.clone();
     let wanted = restore::Restore { snapshot, cluster: Some(other.to_owned()), id: "1".to_owned() };

@@ -200,6 +200,48 @@ fn what_a_rotation_made_is_recorded_because_the_copy_has_it() {
 }
 
 #[test]
+fn a_copy_that_cannot_be_written_stops_nothing_else() {
+    let mut world = kept();
+    world.known().sealed.clear();
+    let decision = world.decide();
+    assert_eq!(decision.keys.seal.len(), Key::all().count());
+    assert!(!decision.desired.is_empty(), "everything else is decided, too");
+    let status = world.status();
+    assert_eq!(status.phase, Some(ClusterPhase::Ready));
+    assert!(fleetwright_api::is_true(&status.conditions, names::READY));
+}
+
+#[test]
+fn a_key_that_cannot_be_created_stops_only_what_restarts_pods() {
+    let mut world = kept();
+    world.known().held.remove(&CA);
+    let decision = world.decide();
+    assert!(decision.keys.restore == [CA] && decision.desired.is_empty(), "first it is tried alone");
+    let accepted = world.status.conditions.iter_mut().find(|one| one.type_ == names::ACCEPTED).unwrap();
+    (accepted.status, accepted.reason) = (Status::False, names::reasons::WRITE_REFUSED.to_owned());
+    world.spec.replicas = 3;
+    let decision = world.decide();
+    assert!(decision.keys.restore == [CA] && !decision.desired.is_empty());
+    assert!(decision.apply.is_empty() && decision.replace.is_none() && decision.rotate.is_empty());
+    world.now += SignedDuration::from_hours(24);
+    let decision = world.decide();
+    assert!(!decision.prove.is_empty() && decision.snapshot.is_some());
+}
+
+#[test]
+fn a_requested_replacement_is_completed_from_the_copy() {
+    let mut world = kept();
+    world.known().held.remove(&CA);
+    world.known().sealed.clear();
+    world.known().replace = Some("ca@old-fingerprint-".to_owned());
+    assert_eq!(world.decide().keys.generate, [CA]);
+    // The process ended between the copy and the Secret.
+    world.seal(CA, "new");
+    let keys = world.decide().keys;
+    assert_eq!((keys.restore, keys.requested), (vec![CA], vec![CA]));
+}
+
+#[test]
 fn a_certificate_that_is_missing_stops_neither_proofs_nor_snapshots() {
     let mut world = TestCluster::new();
     world.settle();

@@ -100,8 +100,8 @@ fn past_the_soak_a_snapshot_is_offered_with_the_time_of_its_data() {
     assert_eq!((restore.snapshot.as_str(), restore.data_time, restore.checked), ("s-7", NOW, true));
     assert_eq!(
         restore.patch["spec"],
-        serde_json::json!({ "packageVersion": "v1.36", "restore": { "cluster": null, "snapshot": "s-7" } }),
-        "a merge patch keeps the cluster of an earlier restore unless it is null"
+        serde_json::json!({ "packageVersion": "v1.36", "restore": { "cluster": null, "allowUnencrypted": null, "snapshot": "s-7" } }),
+        "a merge patch keeps fields of an earlier restore unless they are null"
     );
     // The patch is printed as an argument in single quotes.
     for name in ["s-7'; evil; '", "$(evil)", ""] {
