@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fleetwright_api::{MemberChange, MemberChangeType};
 use kube::api::ListParams;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -72,10 +73,21 @@ async fn volumes(world: &MetaFixture, name: &str) -> Result<BTreeMap<String, (Op
 /// Each number is reached, with one volume for each member, and nothing that was acknowledged is lost; also when the opposite is declared half-way.
 pub(super) async fn resize(world: &MetaFixture, maps: &Api<ConfigMap>) -> Result<()> {
     let writer = Writer::start(maps.clone());
-    for members in [1, 5, 7] {
+    for members in [1, 5] {
         declare(world, "pay", json!({ "members": members })).await?;
         reached(world, members).await?;
     }
+    declare(world, "pay", json!({ "members": 7 })).await?;
+    eventually("a sixth member to be added", async || {
+        let change = world.clusters().get("pay").await?.status.and_then(|status| status.etcd?.change);
+        let adds = |change: &MemberChange| change.type_ == MemberChangeType::Add && change.member == "etcd-5";
+        Ok(if change.as_ref().is_some_and(adds) { Ok(()) } else { Err(format!("{change:?}")) })
+    })
+    .await?;
+    declare(world, "pay", json!({ "members": 5 })).await?;
+    reached(world, 5).await?;
+    declare(world, "pay", json!({ "members": 7 })).await?;
+    reached(world, 7).await?;
     declare(world, "pay", json!({ "members": 3 })).await?;
     eventually("fewer than five members", async || {
         let etcd = world.clusters().get("pay").await?.status.and_then(|status| status.etcd);

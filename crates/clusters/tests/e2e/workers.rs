@@ -102,6 +102,8 @@ async fn story(world: &MetaFixture, hosts: &[&Host; 2]) -> Result<()> {
 
     let early = ["kubernetes-endpoint", "machine-kinds", "machine-access", "machine-operator", "kube-proxy"];
     extensions(world, &early, |one| one.ready == Status::True).await?;
+    // kube-apiserver serves admission policies.
+    extensions(world, &["machine-access"], |one| !one.message.contains("left out")).await?;
     extensions(world, &["coredns"], |one| one.message.contains("Deployment coredns: 0 of 2 ")).await?;
     leads(&client).await?;
     endpoint_is_told(&client, &endpoint).await?;

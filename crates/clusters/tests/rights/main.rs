@@ -223,6 +223,7 @@ async fn the_policy_confines_the_account_whatever_roles_it_has_on_real() -> Resu
     }
     let foreign = ["kube-system", "default", "other-pay", "plain"];
     writes_secrets_only(&admin, &client, &foreign, &[FLEET, SYSTEM, "fleet-pay"], refused).await?;
+    gets_no_token_of_another_account(&admin, &client, &[FLEET, SYSTEM, "fleet-pay"], refused).await?;
     // And the intended use of the right is still allowed.
     bindings("fleet-pay").create(&params, &binding(&role, ACCOUNT)?).await?;
     let good = serde_json::from_value(json!({ "metadata": { "name": "fleet-new", "labels": labels(FLEET) } }))?;
@@ -259,6 +260,40 @@ async fn writes_secrets_only(
         let edited = secrets.patch("own", &merge, &edit).await.with_context(|| format!("a Secret in {namespace}"))?;
         let text = edited.data.unwrap_or_default().remove("text").map(|text| text.0);
         ensure!(text.as_deref() == Some(&b"after"[..]), "the Secret in {namespace} has {text:?}");
+    }
+    Ok(())
+}
+
+/// Kubernetes fills a Secret of this type with a token of the account that its annotation names: it can be neither created where an Opaque one can, nor
+/// changed to name another account.
+async fn gets_no_token_of_another_account(
+    admin: &Client,
+    client: &Client,
+    namespaces: &[&str],
+    refused: impl Fn(&str, kube::Result<()>) -> Result<()>,
+) -> Result<()> {
+    const OTHER: &str = "fleetwright-machines";
+    let named = |account: &str| json!({ "kubernetes.io/service-account.name": account });
+    let token = |name: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+            "metadata": { "name": name, "annotations": named(OTHER) },
+        })
+    };
+    let stolen: Secret = serde_json::from_value(token("stolen"))?;
+    let (merge, apply) = (PatchParams::default(), PatchParams::apply("thief"));
+    let renamed = Patch::Merge(json!({ "metadata": { "annotations": named("default") } }));
+    for namespace in namespaces {
+        let account = json!({ "metadata": { "name": OTHER } });
+        create::<ServiceAccount>(Api::namespaced(admin.clone(), namespace), account).await?;
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+        let what = format!("a token in {namespace}");
+        refused(&what, secrets.create(&PostParams::default(), &stolen).await.map(drop))?;
+        refused(&what, secrets.patch("stolen", &apply, &Patch::Apply(&stolen)).await.map(drop))?;
+        let stored = Api::<Secret>::namespaced(admin.clone(), namespace).get_opt("stolen").await?;
+        ensure!(stored.is_none(), "{what}: {stored:?}");
+        create::<Secret>(Api::namespaced(admin.clone(), namespace), token("of-an-administrator")).await?;
+        refused(&what, secrets.patch("of-an-administrator", &merge, &renamed).await.map(drop))?;
     }
     Ok(())
 }

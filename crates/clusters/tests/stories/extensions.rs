@@ -52,6 +52,13 @@ spec:
     schema: {openAPIV3Schema: {type: object}}
 "#;
 
+/// An object of a kind that the embedded API server does not serve.
+const POLICY: &str = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: notes, annotations: {fleetwright.io/if-served: "true"}}
+"#;
+
 pub const MORE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: more, namespace: kube-system}\n";
 
 /// A Deployment beside the control plane.
@@ -178,6 +185,20 @@ async fn extensions_are_put_in_place_and_what_is_changed_or_removed_by_hand_retu
     deployments.delete("beside", &DeleteParams::background()).await.unwrap();
     world.seen(&deployments, "beside", |one| one.metadata.deletion_timestamp.is_none()).await;
     world.extended().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_is_not_served_is_left_out_if_the_template_allows_it() {
+    let world = TestFleet::start().await;
+    let required = POLICY.replace("\"true\"", "\"false\"");
+    world.package("full", "1.36.4", vec![extension("policy", 10, POLICY), extension("more", 20, MORE)]).await;
+    world.package("strict", "1.36.5", vec![extension("policy", 10, &required), extension("more", 20, MORE)]).await;
+    world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
+    let status = world.extended().await;
+    let message = &status.extensions.iter().find(|one| one.name == "policy").unwrap().message;
+    assert!(message.contains("left out ValidatingAdmissionPolicy notes,"), "{message}");
+    refer(&world, "strict").await;
+    world.says(Status::False, names::reasons::APPLY_FAILED, "ValidatingAdmissionPolicy is not served").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,8 +15,9 @@ use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::{Operator, Settings};
 use fleetwright_lab::{ServerKind, define};
 use fleetwright_plan::cluster::certificates::{OPERATOR, OPERATOR_ETCD};
+use fleetwright_plan::cluster::snapshots::SnapshotPodJob;
 use http::{Method, Request, Response};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{ListParams, PostParams};
 use kube::client::Body;
 use kube::{Api, ResourceExt};
@@ -30,14 +31,16 @@ use crate::versions::{business, there, write};
 
 const LEASE: Duration = Duration::from_secs(8);
 
-/// What is between an operator and the API server. From some write on, reads of one certificate of the operator are answered after the lease has ended, and
-/// nothing else is answered at all.
+/// What is between an operator and the API server. From some write on, the link is cut: reads of one Secret are answered after the lease has
+/// ended, and renewals of the lease are not answered at all. Nor are all other requests, unless only renewals are held.
 #[derive(Clone, Default)]
 struct Link {
-    /// A write with this text is the last that is answered.
+    /// The answer to a write with this text cuts the link.
     trigger: Option<&'static str>,
-    /// The Secret of that certificate.
-    certificate: &'static str,
+    /// The Secret whose reads are answered late.
+    secret: &'static str,
+    /// Whether all requests but renewals of the lease pass also after the cut.
+    holds_renewals_alone: bool,
     cut: Arc<AtomicBool>,
     asked: Arc<AtomicBool>,
 }
@@ -53,10 +56,11 @@ impl Link {
     }
 
     async fn pass(&self, client: kube::Client, request: Request<Body>) -> Response<Body> {
-        let secret = format!("/secrets/{}", self.certificate);
-        let read = *request.method() == Method::GET && request.uri().path().ends_with(&secret);
-        let held = self.cut.load(Ordering::SeqCst);
-        if held && !read {
+        let (reads, path) = (*request.method() == Method::GET, request.uri().path());
+        let late = reads && path.ends_with(&format!("/secrets/{}", self.secret));
+        let renews = !reads && path.contains("/leases/");
+        let cut = self.cut.load(Ordering::SeqCst);
+        if cut && !late && (renews || !self.holds_renewals_alone) {
             std::future::pending::<()>().await;
         }
         let (parts, body) = request.into_parts();
@@ -66,7 +70,7 @@ impl Link {
         if triggers {
             self.cut.store(true, Ordering::SeqCst);
         }
-        if held {
+        if cut && late {
             self.asked.store(true, Ordering::SeqCst);
             tokio::time::sleep(LEASE + Duration::from_secs(1)).await;
         }
@@ -101,16 +105,11 @@ fn operator(world: &TestFleet, link: &Link, identity: &str) -> (Arc<Mutex<Metric
 
 async fn lost(world: &TestFleet, link: &Link, run: JoinHandle<bool>) {
     world
-        .until("the first operator reads the certificate", async || match link.asked.load(Ordering::SeqCst) {
+        .until("the first operator reads the Secret", async || match link.asked.load(Ordering::SeqCst) {
             true => Ok(()),
             false => Err("not yet".to_owned()),
         })
         .await;
-    ended(run).await;
-}
-
-/// Waits until an operator whose link is cut ends because it lost its lease.
-async fn ended(run: JoinHandle<bool>) {
     let ended = tokio::time::timeout(Duration::from_secs(30), run).await;
     assert!(ended.expect("it goes on without its lease").unwrap(), "it says that its lease is lost");
 }
@@ -141,7 +140,7 @@ async fn nothing_is_applied_without_a_lease(kind: ServerKind) {
     spec.extensions = vec![Extension { name: "late".to_owned(), template, ..Extension::default() }];
     let maps: Api<ConfigMap> = Api::default_namespaced(business(&world).await);
     // What is to be applied is written down first: after that, the task in the background reads the certificate.
-    let link = Link { trigger: Some(r#"\"name\":\"late\""#), certificate: OPERATOR, ..Link::default() };
+    let link = Link { trigger: Some(r#"\"name\":\"late\""#), secret: OPERATOR, ..Link::default() };
     let (metrics, run) = operator(&world, &link, "first");
     world.packages().create(&PostParams::default(), &ClusterPackageVersion::new("late", spec)).await.unwrap();
     world.change("pay", json!({ "spec": { "packageVersion": "late" } })).await;
@@ -197,7 +196,7 @@ async fn nothing_is_deleted_without_a_lease(kind: ServerKind) {
     machines.create(&PostParams::default(), &machine).await.unwrap();
     world.delete("pay").await;
     // The Operation is started, and then the lease is lost.
-    let link = Link { trigger: Some(r#""phase":"Running""#), certificate: OPERATOR, ..Link::default() };
+    let link = Link { trigger: Some(r#""phase":"Running""#), secret: OPERATOR, ..Link::default() };
     let (_, run) = operator(&world, &link, "first");
     lost(&world, &link, run).await;
     // The answer comes in this time, if it is still waited for.
@@ -242,7 +241,7 @@ async fn nothing_is_pruned_without_a_lease(kind: ServerKind) {
     world.operator_stops().await;
     world.change("pay", json!({ "spec": { "extensions": [{ "name": "more", "enabled": false }] } })).await;
     // What is to be deleted is looked up with the same certificate before the Operation is started, and then the lease is lost.
-    let link = Link { trigger: Some(r#""phase":"Running""#), certificate: OPERATOR, ..Link::default() };
+    let link = Link { trigger: Some(r#""phase":"Running""#), secret: OPERATOR, ..Link::default() };
     let (_, run) = operator(&world, &link, "first");
     lost(&world, &link, run).await;
     // The answer comes in this time, if it is still waited for.
@@ -289,16 +288,19 @@ async fn a_restore_is_finished_by_the_next_leader(kind: ServerKind) {
     write(&world, "after").await;
     world.operator_stops().await;
     world.change("pay", json!({ "spec": { "restore": { "snapshot": name } } })).await;
-    // All components are stopped, and no volume is restored yet. Nothing of a restore is done with a certificate.
-    let link = Link { trigger: Some(r#""stage":"Restoring""#), certificate: OPERATOR, ..Link::default() };
+    // All components are stopped, and no volume is restored yet. Before the operator creates the pods that restore, it reads the key of snapshots:
+    // the answer comes after the lease has ended. Only renewals are held, so that nothing but the lease stops the operator.
+    let trigger = Some(r#""stage":"Restoring""#);
+    let link = Link { trigger, secret: "pay-snapshot-key", holds_renewals_alone: true, ..Link::default() };
     let (_, run) = operator(&world, &link, "first");
-    world
-        .until("all components are stopped", async || match link.cut.load(Ordering::SeqCst) {
-            true => Ok(()),
-            false => Err(format!("{:?}", world.status("pay").await.waiting_for)),
-        })
-        .await;
-    ended(run).await;
+    lost(&world, &link, run).await;
+    tokio::time::sleep(LEASE + Duration::from_secs(2)).await;
+    let beside: Api<ConfigMap> = Api::namespaced(link.around(world.client.clone()), FLEET);
+    let map: ConfigMap = serde_json::from_value(json!({ "metadata": { "name": "passes" } })).unwrap();
+    beside.create(&PostParams::default(), &map).await.expect("the link lets writes through");
+    let members = format!("{}={}", names::COMPONENT, SnapshotPodJob::Member.as_str());
+    let pods = world.api::<Pod>("pay").list(&ListParams::default().labels(&members)).await.unwrap().items;
+    assert!(pods.is_empty(), "it restored a volume without a lease: {pods:#?}");
     let restoring = world.status("pay").await.restoring;
     let started = started(&world, "Restore").await;
     assert_eq!(restoring.map(|restoring| restoring.stage), Some(RestoreStage::Restoring));
@@ -334,7 +336,7 @@ async fn no_member_is_removed_without_a_lease(kind: ServerKind) {
     world.ready("pay").await;
     world.operator_stops().await;
     world.change("pay", json!({ "spec": { "datastore": { "etcd": { "members": 1 } } } })).await;
-    let link = Link { trigger: Some(r#""phase":"Running""#), certificate: OPERATOR_ETCD, ..Link::default() };
+    let link = Link { trigger: Some(r#""phase":"Running""#), secret: OPERATOR_ETCD, ..Link::default() };
     let (_, run) = operator(&world, &link, "first");
     lost(&world, &link, run).await;
     // The answer comes in this time, if it is still waited for.
