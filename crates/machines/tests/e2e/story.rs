@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use fleetwright_api::{ComponentState, Machine, Operation, Status, condition, names};
+use fleetwright_api::{ComponentState, Machine, Operation, Phase, Status, condition, names};
 use fleetwright_lab::hosts::{Host, HostDescription, apply, archives, shipped};
 use kube::Api;
 use kube::api::DeleteParams;
+use serde_json::json;
 use tokio::try_join;
 
 use crate::fleet::{Fleet, component, is_true, ready_in};
@@ -56,6 +57,8 @@ async fn story(fleet: &mut Fleet, hosts: &[Host; 3]) -> Result<()> {
     bad_version_goes_back(fleet, &hosts[0]).await?;
     fleet.chapter("a machine leaves, and its host is clean");
     leaves_clean(fleet, &hosts[2], &bare).await?;
+    fleet.chapter("a version and the one before it fail, and the Node stays closed");
+    restored_version_fails_too(fleet, &hosts[0]).await?;
     fleet.chapter("done");
     Ok(())
 }
@@ -233,7 +236,7 @@ fn is_not_owned(machine: &Machine, reason: &str) -> bool {
     said.is_some_and(|said| said.status == Status::False && said.reason == reason)
 }
 
-/// A second Machine with the address of the host, and then an owner mark of another cluster's Machine.
+/// A second Machine with the address of the host, then an owner mark of another cluster's Machine, and then a newer fencing token.
 async fn others_change_nothing(fleet: &mut Fleet, host: &Host) -> Result<()> {
     // Every step leaves a record.
     let (name, steps) = (host.name(), "ls /var/lib/fleetwright/journal/steps && systemctl is-active kubelet.service");
@@ -254,20 +257,40 @@ async fn others_change_nothing(fleet: &mut Fleet, host: &Host) -> Result<()> {
     host.run(&format!("sed -i s/{uid}/another/ /var/lib/fleetwright/owner.json")).await?;
     fleet.until(&name, "to say that its host is another's", |seen| is_not_owned(seen, "HostOwnedByAnother")).await?;
     ensure!(host.run(steps).await? == before, "something was done to the host");
-    let adopt = ["machine", "adopt", &name, "--from", "another", "--namespace", NAMESPACE, "--kubeconfig"];
+    adopt(fleet, &name, "another").await?;
+    owns(fleet, &name, &uid, epoch + 1).await?;
+    ensure!(host.run(steps).await? == before, "something was done to the host");
+
+    // The API server was restored from a backup: the host has a higher fencing token than the leader.
+    host.run(r#"sed -i 's/"fence":[0-9]*/"fence":4611686018427387904/' /var/lib/fleetwright/owner.json"#).await?;
+    fleet.until(&name, "to say that its token is stale", |seen| is_not_owned(seen, "StaleFencingToken")).await?;
+    ensure!(host.run(steps).await? == before, "something was done to the host");
+    adopt(fleet, &name, &uid).await?;
+    owns(fleet, &name, &uid, epoch + 2).await?;
+    ensure!(host.run(steps).await? == before, "something was done to the host");
+    Ok(())
+}
+
+/// Lets the Machine adopt its host from the Machine with that uid, as a person does.
+async fn adopt(fleet: &Fleet, name: &str, from: &str) -> Result<()> {
+    let arguments = ["machine", "adopt", name, "--from", from, "--namespace", NAMESPACE, "--kubeconfig"];
     let mut command = tokio::process::Command::new(built()?.join("fleetwright"));
-    let adopted = command.args(adopt).arg(fleet.site.plane.kubeconfig_path()).output().await?;
+    let adopted = command.args(arguments).arg(fleet.site.plane.kubeconfig_path()).output().await?;
     ensure!(adopted.status.success(), "{adopted:?}");
+    Ok(())
+}
+
+/// Waits until the Machine owns its host in that epoch.
+async fn owns(fleet: &mut Fleet, name: &str, uid: &str, epoch: i64) -> Result<()> {
     fleet
-        .until(&name, "to have its host again, in the next epoch", |seen| {
+        .until(name, &format!("to own its host in epoch {epoch}"), |seen| {
             let owner = seen.status.as_ref().and_then(|status| status.host_owner.as_ref());
-            owner.is_some_and(|owner| owner.uid == uid && owner.epoch == epoch + 1)
+            owner.is_some_and(|owner| owner.uid == uid && owner.epoch == epoch)
                 && is_true(seen, names::HOST_OWNED)
                 && is_true(seen, names::SCHEDULABLE)
         })
-        .await?;
-    ensure!(host.run(steps).await? == before, "something was done to the host");
-    Ok(())
+        .await
+        .map(drop)
 }
 
 async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
@@ -333,6 +356,49 @@ async fn bad_version_goes_back(fleet: &mut Fleet, host: &Host) -> Result<()> {
     // The failed version is not retried until the reference changes.
     fleet.set(&host.name(), "kubelet", &format!("kubelet-{OLD}")).await?;
     fleet.until(&host.name(), "to be as declared", |machine| ready_in(machine, "kubelet", OLD)).await.map(drop)
+}
+
+/// The check of the newer version fails, and leaves a file with which that of the earlier one fails as well.
+async fn restored_version_fails_too(fleet: &mut Fleet, host: &Host) -> Result<()> {
+    let name = host.name();
+    for (version, check) in [("1", "test ! -e /run/agent-broken"), ("2", "touch /run/agent-broken; false")] {
+        let file = json!({ "path": "/etc/agent.conf", "content": format!("version {version}\n"), "mode": "0644" });
+        let health = json!({ "within": "8s", "every": "1s", "checks": [{ "command": check }] });
+        let package = json!({
+            "apiVersion": "fleetwright.io/v1alpha1", "kind": "MachinePackageVersion",
+            "metadata": { "name": format!("agent-{version}"), "namespace": NAMESPACE },
+            "spec": {
+                "component": "agent", "version": version, "config": {}, "disruption": "Restart", "files": [file], "health": health,
+            },
+        });
+        apply(&fleet.client, &[package]).await?;
+    }
+    fleet.set(&name, "agent", "agent-1").await?;
+    fleet.until(&name, "to have an agent that works", |machine| ready_in(machine, "agent", "1")).await?;
+    fleet.set(&name, "agent", "agent-2").await?;
+    let failed =
+        |machine: &Machine| component(machine, "agent").is_some_and(|agent| agent.state == ComponentState::Failed);
+    let machine = fleet.until(&name, "to say that neither version works", failed).await?;
+    let agent = component(&machine, "agent").context("it says nothing of its agent")?;
+    ensure!(agent.message.matches("not healthy within 8s").count() == 2, "not both failures: {}", agent.message);
+    ensure!(agent.rollback.as_ref().is_some_and(|back| back.version == "1"), "{agent:?}");
+    let status = machine.status.as_ref().context("it has a status")?;
+    let said = condition(&status.conditions, names::PACKAGES_READY);
+    let is_failed = said.is_some_and(|said| said.status == Status::False && said.reason == "PackageFailed");
+    ensure!(status.phase == Some(Phase::Degraded) && is_failed, "{status:?}");
+    let windows = Api::<Operation>::namespaced(fleet.client.clone(), NAMESPACE);
+    fleet
+        .eventually("its windows to end", || async {
+            let all = windows.list(&Default::default()).await?.items;
+            let phase = |one: &Operation| one.status.as_ref().map(|status| status.phase).unwrap_or_default();
+            let ended = all.iter().filter(|one| one.spec.target.name == name).all(|one| phase(one).ended());
+            Ok(ended.then_some(()))
+        })
+        .await?;
+    let taints = fleet.nodes().get(&name).await?.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    ensure!(taints.iter().any(|taint| taint.key == names::MAINTENANCE_TAINT), "the Node is open: {taints:?}");
+    fleet.chapter(&format!("it says: {}", agent.message.lines().next().unwrap_or_default()));
+    Ok(())
 }
 
 async fn leaves_clean(fleet: &mut Fleet, host: &Host, bare: &HostProfile) -> Result<()> {

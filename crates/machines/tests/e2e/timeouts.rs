@@ -97,12 +97,11 @@ async fn shim(host: &Host, pod: &str, signal: &str) -> Result<()> {
     host.run(&format!("for id in {containers}; do pkill -{signal} -f \"{shim}\"; done; true")).await.map(drop)
 }
 
-/// None of the pods has a controller. The first has no room in its budget, the second cannot be stopped by its host,
-/// and the third has a finalizer that
-/// is never removed.
+/// None of the pods has a controller. `held` has no room in its budget, and `stuck` cannot be stopped by its host. `kept` and `stuck` have a finalizer
+/// that is never removed.
 ///
-/// The third pod does not block the drain: a kubelet sets the final phase of a deleted pod when all of its containers
-/// have ended, whatever still keeps the object.
+/// `kept` does not block the drain: a kubelet sets the final phase of a deleted pod when all of its containers have ended, whatever still keeps the
+/// object.
 async fn drain_ends(fleet: &mut Fleet, host: &Host) -> Result<()> {
     becomes_a_node(fleet, host).await?;
     fleet.chapter("pods come that cannot leave");
@@ -111,8 +110,11 @@ async fn drain_ends(fleet: &mut Fleet, host: &Host) -> Result<()> {
     for pod in ["alone", "held", "kept", "stuck"] {
         fleet.serve(pod, Some(&name)).await?;
     }
-    let more =
-        [("held", json!({ "labels": { "app": "held" } })), ("kept", json!({ "finalizers": ["example.com/volume"] }))];
+    let more = [
+        ("held", json!({ "labels": { "app": "held" } })),
+        ("kept", json!({ "finalizers": ["example.com/volume"] })),
+        ("stuck", json!({ "finalizers": ["example.com/disk"] })),
+    ];
     for (pod, metadata) in more {
         pods.patch(pod, &params, &Patch::Merge(json!({ "metadata": metadata }))).await?;
     }
@@ -143,7 +145,7 @@ async fn drain_ends(fleet: &mut Fleet, host: &Host) -> Result<()> {
             says(machine, "PodDisruptionBudget default/held")
         })
         .await?;
-    fleet.until(&name, "to tell of what does not end", |machine| says(machine, "terminating")).await?;
+    fleet.until(&name, "to name the finalizer", |machine| says(machine, "the finalizers example.com/disk")).await?;
     fleet.until(&name, "to be drained and changed", |machine| ready_in(machine, "drained", "1")).await?;
     let ended = ended_operation(fleet, "drained").await?;
     ensure!(ended.phase == OperationPhase::Succeeded, "{ended:?}");
@@ -158,7 +160,9 @@ async fn drain_ends(fleet: &mut Fleet, host: &Host) -> Result<()> {
         ensure!(found.metadata.deletion_timestamp.is_some(), "{pod} was not told to leave");
         ensure!(phases.contains(&phase.as_str()), "{pod} is {phase}");
     }
-    pods.patch("kept", &params, &Patch::Merge(json!({ "metadata": { "finalizers": null } }))).await?;
+    for pod in ["kept", "stuck"] {
+        pods.patch(pod, &params, &Patch::Merge(json!({ "metadata": { "finalizers": null } }))).await?;
+    }
     budgets.delete("held", &DeleteParams::default()).await?;
     shim(host, "stuck", "CONT").await?;
     for pod in ["kept", "stuck"] {
