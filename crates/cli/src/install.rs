@@ -157,7 +157,7 @@ impl Args {
         if !serves_policies(&cluster).await? {
             objects.retain(|object| !object.is_policy());
             eprintln!(
-                "note: this API server has no ValidatingAdmissionPolicies: only its roles confine the Cluster-Operator, and they allow it to create RoleBindings in any namespace; and the right to patch machines/status, which readiness has, is enough to bind Nodes to Machines"
+                "note: this API server has no ValidatingAdmissionPolicies: only its roles confine the Cluster-Operator, and they allow it to create RoleBindings in any namespace and Secrets that hold tokens of the other operators; the Machine-Operator may create and delete any Secret in kube-system; and the right to patch machines/status, which readiness has, is enough to bind Nodes to Machines"
             );
         }
         if !is_digest(&self.image) {

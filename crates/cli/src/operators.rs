@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use fleetwright_api::Span;
 use fleetwright_clusters::Account;
-use fleetwright_kit::leader::Lease;
+use fleetwright_kit::leader::{self, Lease};
 use fleetwright_kit::metrics::Metrics;
 use fleetwright_kit::serve::{Endpoint, Health};
 use fleetwright_kit::telemetry::{self, Format, Logging, Traces};
@@ -401,10 +401,12 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 /// The rights of these operators, of all if none is named, with accounts in this namespace.
 pub(crate) fn rights(only: &[OperatorSelection], account_namespace: &str) -> OperatorRules {
     let wanted = |which| only.is_empty() || only.contains(&which);
-    let readiness = fleetwright_readiness::rules();
-    // All leases need the same rights.
-    let mut rights = OperatorRules { lease: readiness.lease, ..OperatorRules::default() };
+    let mut rights = OperatorRules::default();
+    for which in OperatorSelection::wanted(only) {
+        add_rules(&mut rights.lease, leader::rules(which.object()));
+    }
     if wanted(OperatorSelection::Readiness) {
+        let readiness = fleetwright_readiness::rules();
         add_rules(&mut rights.namespaced, readiness.namespaced);
         add_rules(&mut rights.cluster, readiness.cluster);
     }
@@ -562,15 +564,19 @@ impl Operators {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fleetwright_plan::cluster::extensions::{MACHINE_OPERATOR, shipped};
+    use fleetwright_plan::cluster::extensions::{IF_SERVED, MACHINE_OPERATOR, shipped};
     use serde_json::{Value, json};
+
+    /// The template of the extension that grants the Machine-Operator its rights.
+    fn access() -> String {
+        let all = shipped(|name| format!("registry.example/{name}:v1")).unwrap();
+        assert!(all.iter().any(|one| one.name == MACHINE_OPERATOR));
+        all.into_iter().find(|one| one.name == "machine-access").unwrap().template
+    }
 
     /// The rules that the shipped extension grants the Machine-Operator, by scope.
     fn given() -> Vec<(String, Value)> {
-        let all = shipped(|name| format!("registry.example/{name}:v1")).unwrap();
-        assert!(all.iter().any(|one| one.name == MACHINE_OPERATOR));
-        let access = all.into_iter().find(|one| one.name == "machine-access").unwrap();
-        let text = access.template.replace("{{ values.namespace | json }}", "\"fleet\"");
+        let text = access().replace("{{ values.namespace | json }}", "\"fleet\"");
         let documents = text.split("\n---\n").filter(|text| !text.contains("{{"));
         let documents = documents.map(|text| serde_saphyr::from_str::<Value>(text).unwrap());
         let roles = documents.filter(|one| one["rules"].is_array());
@@ -598,5 +604,19 @@ mod tests {
             };
             assert_eq!(sorted(&rules), sorted(&wanted), "in {place:?}");
         }
+    }
+
+    #[test]
+    fn the_shipped_admission_policies_are_those_of_an_installation_for_another_user() {
+        let fleet = "{{ (\"request.namespace == '\" ~ values.namespace ~ \"'\") | json }}";
+        let text = access().replace(fleet, "\"request.namespace == 'fleet'\"");
+        let documents = text.split("\n---\n").filter(|text| text.contains("\nkind: ValidatingAdmissionPolicy"));
+        let given: Vec<Value> = documents.map(|text| serde_saphyr::from_str(text).unwrap()).collect();
+        let (policy, user) = ("fleetwright-machine-operator", "fleetwright:machine-operator");
+        let mut wanted = fleetwright_machines::admission_policies(policy, user, "fleet");
+        for object in &mut wanted {
+            object["metadata"]["annotations"] = json!({ IF_SERVED: "true" });
+        }
+        assert_eq!(given, wanted);
     }
 }

@@ -67,11 +67,14 @@ pub async fn bind(caches: &Caches, pass: &Pass, names: &Names, account: Option<A
 }
 
 /// A ValidatingAdmissionPolicy and its binding that restrict the account of the operator, whatever roles it has: writes only in namespaces of control
-/// planes and what it needs beside the Clusters and itself; RoleBindings only of its own role to itself; Namespaces only with the labels of the
-/// fleet. Without the policy a stolen token of the account could bind itself in any namespace.
+/// planes and what it needs beside the Clusters and itself; new Secrets only of the type `Opaque`; RoleBindings only of its own role to itself; Namespaces
+/// only with the labels of the fleet. Without the policy a stolen token of the account could bind itself in any namespace, and, by a Secret that
+/// Kubernetes fills with a token, become the account of another operator in its own namespace.
 pub fn admission_policy(namespace: &str, name: &str, fleet: &str) -> [Value; 2] {
     const VERSION: &str = "admissionregistration.k8s.io/v1";
     const RESTRICTED: &str = "pod-security.kubernetes.io/enforce";
+    // Kubernetes writes a token of the account that its annotation names into a Secret of this type.
+    const TOKEN: &str = "kubernetes.io/service-account-token";
     let (label, role, policy) =
         (names::CLUSTER_NAMESPACE, control_plane_role(namespace), format!("{name}.{namespace}"));
     let labelled = |object: &str, label: &str, value: &str| {
@@ -101,6 +104,11 @@ pub fn admission_policy(namespace: &str, name: &str, fleet: &str) -> [Value; 2] 
         is("namespaces"),
         labelled("oldObject", label, fleet)
     );
+    // A Secret that is created without a type is `Opaque`, and its type never changes. A person may have restored one of the operator's with another type.
+    let opaque = format!(
+        "!({}) || request.operation == 'DELETE' || object.type == 'Opaque' || (request.operation == 'UPDATE' && object.type != '{TOKEN}')",
+        is("secrets")
+    );
     let validation = |expression: String, message: String| json!({ "expression": expression, "message": message });
     let spec = json!({
         "failurePolicy": "Fail",
@@ -114,6 +122,7 @@ pub fn admission_policy(namespace: &str, name: &str, fleet: &str) -> [Value; 2] 
         "validations": [
             validation(within, format!("{name} writes only in namespaces with the label {label}={fleet}, and what it needs in {fleet} and {namespace}")),
             validation(binding, format!("{name} creates RoleBindings only of the ClusterRole {role} to itself")),
+            validation(opaque, format!("{name} creates only Secrets of the type Opaque, and changes none of the type {TOKEN}")),
             validation(namespaces, format!("{name} creates and deletes only namespaces with the label {label}={fleet} and {RESTRICTED}=restricted")),
         ],
     });

@@ -8,7 +8,7 @@ use fleetwright_kit::{Clock, Key};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::extensions::health::{self, CheckTarget};
 use fleetwright_plan::cluster::extensions::{
-    EXTENSION, ExtensionOutcome, ExtensionReport, ExtensionWork, KEEP, ObjectRef, OrphanedObject, Removal,
+    EXTENSION, ExtensionOutcome, ExtensionReport, ExtensionWork, IF_SERVED, KEEP, ObjectRef, OrphanedObject, Removal,
 };
 use jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, GetParams, Patch, PatchParams, Preconditions};
@@ -164,6 +164,11 @@ impl ExtensionResults {
                 look_at: None,
                 surplus: done.surplus,
                 pruned: done.pruned,
+                // Work that only checks applies no object.
+                skipped: match one.objects.is_empty() {
+                    true => old.map(|old| old.skipped.clone()).unwrap_or_default(),
+                    false => done.skipped,
+                },
             };
             self.reports.insert(one.extension.clone(), report);
             self.repaired.extend(done.repaired.into_iter().map(|what| format!("extension {}: {what}", one.extension)));
@@ -177,6 +182,7 @@ struct ExtensionResult {
     outcome: Option<ExtensionOutcome>,
     surplus: Vec<OrphanedObject>,
     pruned: Vec<ObjectRef>,
+    skipped: Vec<ObjectRef>,
     repaired: Vec<String>,
 }
 
@@ -301,6 +307,12 @@ impl BusinessCluster {
 
     async fn apply(&mut self, object: &Value, again: bool, done: &mut ExtensionResult) -> Result<(), String> {
         let this = ObjectRef::of(object);
+        // Kinds that are part of the API server are served from its start.
+        let optional = object["metadata"]["annotations"][IF_SERVED] == "true";
+        if optional && self.kind(&this, Duration::ZERO).await?.is_none() {
+            done.skipped.push(this);
+            return Ok(());
+        }
         let requests = self.requests(&this).await?;
         let before = match again {
             true => Some(self.metadata(&requests, &this).await?),

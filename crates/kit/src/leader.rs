@@ -22,8 +22,8 @@
 //!   process that has just started cannot know about it, and may lead at once.
 //!
 //! # Permissions
-//! `get`, `create`, `update` and `watch` on `leases.coordination.k8s.io` in the lease's namespace. Without `watch` a hand-over takes
-//! as long as a renewal.
+//! Those of [`rules`]: `get`, `watch` and `update` on the Lease of that name, and `create` on `leases.coordination.k8s.io` in its namespace. Without
+//! `watch` a hand-over takes as long as a renewal.
 
 use std::fmt;
 use std::future::Future;
@@ -33,6 +33,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::{Lease as Record, LeaseSpec};
+use k8s_openapi::api::rbac::v1::PolicyRule;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Api;
 use kube::api::{PostParams, WatchEvent, WatchParams};
@@ -40,7 +41,20 @@ use tokio::sync::watch;
 
 use crate::client::Fence;
 use crate::metrics::Metrics;
+use crate::rights::rule;
 use crate::{Clock, Random};
+
+/// The rights that [`Leader::run`] needs in the namespace of the Lease with that name. An account with them cannot read or change the Lease of another
+/// operator. It can create one that does not exist: RBAC does not know the name of an object that is created.
+pub fn rules(name: &str) -> Vec<PolicyRule> {
+    const GROUP: &str = "coordination.k8s.io";
+    let named = Some(vec![name.to_owned()]);
+    vec![
+        // A watch is allowed because its field selector names the Lease.
+        PolicyRule { resource_names: named, ..rule(GROUP, &["leases"], &["get", "watch", "update"]) },
+        rule(GROUP, &["leases"], &["create"]),
+    ]
+}
 
 /// The lease that an operator holds while it leads.
 #[derive(Clone, Debug)]

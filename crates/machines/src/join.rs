@@ -20,6 +20,7 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::Api;
 
 pub use credential::{Credentials, JoinError, LIFETIME, TOKENS_NAMESPACE};
+pub(crate) use credential::{TOKEN_PREFIX, TOKEN_TYPE};
 use requests::Requests;
 use tokens::Tokens;
 use view::{BY_REQUESTOR, JoinCaches, RequestView};
@@ -128,5 +129,5 @@ pub fn rules() -> Rules {
 
 /// The key of a token's Secret.
 fn token_key(id: &str) -> Key {
-    Key::new(TOKENS_NAMESPACE, &format!("bootstrap-token-{id}"))
+    Key::new(TOKENS_NAMESPACE, &format!("{TOKEN_PREFIX}{id}"))
 }

@@ -7,13 +7,11 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 pub struct Rules {
     /// In the namespace of the machines.
     pub namespaced: Vec<PolicyRule>,
-    /// In the namespace of the lease, which may be another.
-    pub lease: Vec<PolicyRule>,
     /// In the whole cluster.
     pub cluster: Vec<PolicyRule>,
 }
 
-/// The exact rules that the operator needs.
+/// The exact rules that the operator needs, besides those on its Lease ([`fleetwright_kit::leader::rules`]).
 pub fn rules() -> Rules {
     Rules {
         namespaced: vec![
@@ -24,7 +22,6 @@ pub fn rules() -> Rules {
             rule("", &["configmaps"], &["list", "watch"]),
             rule("", &["events"], &["create"]),
         ],
-        lease: vec![rule("coordination.k8s.io", &["leases"], &["get", "watch", "create", "update"])],
         cluster: vec![rule("", &["nodes"], &["get", "list", "watch", "patch"])],
     }
 }

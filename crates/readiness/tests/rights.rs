@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use fleetwright_api::{Machine, ReadinessGates, crds, is_true, names};
-use fleetwright_kit::leader::Lease;
+use fleetwright_kit::leader::{self, Lease};
 use fleetwright_kit::{Operator, Settings};
 use fleetwright_lab::{ServerKind, Target, define};
 use fleetwright_readiness::{Options, Rules, add_with, rules};
@@ -83,9 +83,11 @@ fn missed(missing: &Right) -> Option<UserOutcome> {
 
 /// The place of rights in the namespace of the machines.
 const WITHIN: &str = "namespace";
+/// The Lease of the operator.
+const LEASE: &str = "fleetwright-readiness";
 
 fn each_right(rules: &Rules) -> Vec<Right> {
-    let within = [rules.namespaced.clone(), rules.lease.clone()].concat();
+    let within = [rules.namespaced.clone(), leader::rules(LEASE)].concat();
     [rights(WITHIN, &within), rights(CLUSTER, &rules.cluster)].concat()
 }
 
@@ -139,7 +141,7 @@ impl Installation {
         };
         create::<Namespace>(place.all(), json!({ "metadata": { "name": namespace } })).await?;
         let given = rules();
-        let namespaced = without(WITHIN, &[given.namespaced, given.lease].concat(), missing);
+        let namespaced = without(WITHIN, &[given.namespaced, leader::rules(LEASE)].concat(), missing);
         let cluster = without(CLUSTER, &given.cluster, missing);
         grant_in(&place.admin, &namespace, &user, &namespaced).await?;
         grant_everywhere(&place.admin, &user, &cluster).await?;
@@ -195,7 +197,7 @@ impl Installation {
         let mut operator = Operator::new(Settings {
             lease: Some(Lease {
                 namespace: self.namespace.clone(),
-                name: "fleetwright-readiness".to_owned(),
+                name: LEASE.to_owned(),
                 identity: identity.to_owned(),
                 duration: Duration::from_secs(9),
             }),
@@ -220,7 +222,7 @@ impl Installation {
     }
 
     async fn lease(&self) -> Result<(String, String)> {
-        let lease = self.api::<LeaseObject>().get_opt("fleetwright-readiness").await?;
+        let lease = self.api::<LeaseObject>().get_opt(LEASE).await?;
         let spec = lease.and_then(|lease| lease.spec).unwrap_or_default();
         let renewed = spec.renew_time.map(|time| time.0.to_string()).unwrap_or_default();
         Ok((spec.holder_identity.unwrap_or_default(), renewed))
@@ -329,9 +331,10 @@ async fn allowed(client: &Client, namespace: &str, rules: &[PolicyRule]) -> Resu
         for verb in &rule.verbs {
             let resource = &rule.resources.as_deref().unwrap_or_default()[0];
             let (plural, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            let name = rule.resource_names.iter().flatten().next();
             let review = json!({ "metadata": {}, "spec": { "resourceAttributes": {
                 "namespace": namespace, "verb": verb, "group": rule.api_groups.as_deref().unwrap_or_default()[0],
-                "resource": plural, "subresource": subresource,
+                "resource": plural, "subresource": subresource, "name": name,
             } } });
             let review: SelfSubjectAccessReview = serde_json::from_value(review)?;
             while !reviews.create(&PostParams::default(), &review).await?.status.is_some_and(|status| status.allowed) {

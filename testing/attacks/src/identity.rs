@@ -3,16 +3,17 @@
 use anyhow::{Context, Result, ensure};
 use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
-use fleetwright_conformance::{Call, Ctx, eventually};
+use fleetwright_conformance::{Call, Ctx, PatchType, eventually};
+use fleetwright_kit::leader;
 use fleetwright_pki::{Authority, Identity, Leaf};
 use http::Method;
 use serde_json::{Value, json};
 
 use crate::fixtures::{
-    SECRET_VALUE, absent, account_token, attacker, attacker_everywhere, reveals_no_secret, rule, stored, token_of,
-    victim, whoami,
+    SECRET_VALUE, absent, account_token, attacker, attacker_everywhere, binding, rbac, reveals_no_secret, rule, stored,
+    token_of, victim, whoami,
 };
-use crate::{Area, Attempt, raw};
+use crate::{Area, Attempt, ServerKind, raw};
 
 pub fn attempts() -> Vec<Attempt> {
     attempts![Area::Identity, Server;
@@ -22,6 +23,7 @@ pub fn attempts() -> Vec<Attempt> {
         forged_service_account_tokens_are_refused_one_by_one,
         a_token_does_not_outlive_its_account_by_a_namesake,
         a_token_of_one_account_does_not_make_tokens_of_another,
+        an_operator_s_account_gets_no_token_and_no_lease_of_another_one,
         the_right_to_impersonate_one_user_gives_no_groups,
         impersonation_in_parts_and_twice_is_refused,
         front_proxy_headers_of_a_client_are_not_believed,
@@ -88,7 +90,7 @@ async fn a_server_s_own_certificate_is_no_client_certificate(ctx: Ctx) -> Result
         {"type": "Approved", "status": "True", "reason": "Tried", "message": "an attempt"},
     ]}});
     let approve = format!("{path}/{name}/approval");
-    ctx.patch(approve, fleetwright_conformance::PatchType::Merge, &approval).await?.ok()?;
+    ctx.patch(approve, PatchType::Merge, &approval).await?.ok()?;
     let signed = eventually("it is signed", async || {
         let request = stored(&ctx, &format!("{path}/{name}")).await?;
         let text = request["status"]["certificate"].as_str().context("no certificate yet")?.to_owned();
@@ -206,6 +208,122 @@ async fn a_token_of_one_account_does_not_make_tokens_of_another(ctx: Ctx) -> Res
             let who = whoami(&ctx.with_token(token).await?).await?;
             ensure!(who["username"] == wanted.as_str(), "{confused}: {who}");
         }
+    }
+    Ok(())
+}
+
+const READINESS: &str = "fleetwright-readiness";
+const MACHINES: &str = "fleetwright-machines";
+const CLUSTERS: &str = "fleetwright-clusters";
+
+/// The user name of an operator's account in the attempt's namespace.
+fn operator(ctx: &Ctx, name: &str) -> String {
+    format!("system:serviceaccount:{}:{name}", ctx.ns)
+}
+
+/// The accounts of all operators with their rights, in one namespace, and their Leases.
+///
+/// Only the Cluster-Operator may create Secrets where these accounts are. RBAC cannot restrict their type, so an admission policy keeps it from tokens of
+/// the others. The embedded server has no admission policies: there the account does get such tokens, and only the Leases are tried.
+async fn an_operator_s_account_gets_no_token_and_no_lease_of_another_one(ctx: Ctx) -> Result<()> {
+    let clusters = fleetwright_clusters::rules(&ctx.ns);
+    let rights = [
+        (READINESS, vec![]),
+        (MACHINES, fleetwright_machines::rules().namespaced),
+        (CLUSTERS, [clusters.namespaced, clusters.keys].concat()),
+    ];
+    for (name, rules) in rights {
+        ctx.post(ctx.core("serviceaccounts"), &json!({"metadata": {"name": name}})).await?.code(201)?;
+        let lease = json!({"metadata": {"name": name}, "spec": {"holderIdentity": name, "leaseDurationSeconds": 15}});
+        ctx.post(leases(&ctx, ""), &lease).await?.code(201)?;
+        let rules = [rules, leader::rules(name)].concat();
+        let role = json!({"metadata": {"name": name}, "rules": rules});
+        ctx.post(rbac(&ctx, "roles"), &role).await?.code(201)?;
+        let bound = binding(name, "Role", name, &operator(&ctx, name));
+        ctx.post(rbac(&ctx, "rolebindings"), &bound).await?.code(201)?;
+    }
+    for thief in [READINESS, MACHINES, CLUSTERS] {
+        takes_no_lease(&ctx, thief).await?;
+    }
+    match ctx.kind() {
+        ServerKind::Embedded => Ok(()),
+        ServerKind::Real => gets_no_token(&ctx).await,
+    }
+}
+
+/// The path of a Lease in the attempt's namespace, or of all.
+fn leases(ctx: &Ctx, name: &str) -> String {
+    ctx.group("coordination.k8s.io/v1", format!("leases/{name}").trim_end_matches('/'))
+}
+
+async fn takes_no_lease(ctx: &Ctx, thief: &str) -> Result<()> {
+    let eve = ctx.as_user(&operator(ctx, thief), &[]).await?;
+    let own = stored(ctx, &leases(ctx, thief)).await?;
+    eventually("its own Lease can be updated", async || eve.put(leases(ctx, thief), &own).await?.ok()).await?;
+    for other in [READINESS, MACHINES, CLUSTERS].into_iter().filter(|other| *other != thief) {
+        let path = leases(ctx, other);
+        let before = stored(ctx, &path).await?;
+        let mut taken = before.clone();
+        taken["spec"]["holderIdentity"] = thief.into();
+        let spec = json!({"spec": {"holderIdentity": thief}});
+        let applied = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": other}, "spec": spec["spec"],
+        });
+        let tried = [
+            eve.put(path.as_str(), &taken).await?,
+            eve.patch(path.as_str(), PatchType::Merge, &spec).await?,
+            eve.apply(&path, "thief", &applied).await?,
+            eve.delete(path.as_str()).await?,
+            eve.delete(leases(ctx, "")).await?,
+        ];
+        for reply in tried {
+            reply.refused(403, "Forbidden").with_context(|| format!("{thief} takes the Lease {other}"))?;
+        }
+        ensure!(stored(ctx, &path).await? == before, "{thief} changed the Lease {other}");
+    }
+    Ok(())
+}
+
+async fn gets_no_token(ctx: &Ctx) -> Result<()> {
+    for object in fleetwright_clusters::admission_policy(&ctx.ns, CLUSTERS, &ctx.ns) {
+        let plural = match object["kind"] == "ValidatingAdmissionPolicy" {
+            true => "validatingadmissionpolicies",
+            false => "validatingadmissionpolicybindings",
+        };
+        ctx.post(format!("/apis/admissionregistration.k8s.io/v1/{plural}"), &object).await?.code(201)?;
+    }
+    let eve = ctx.as_user(&operator(ctx, CLUSTERS), &[]).await?;
+    let secret = |of_type: &str, account: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": of_type,
+            "metadata": {"name": "stolen", "annotations": {"kubernetes.io/service-account.name": account}},
+        })
+    };
+    let (path, stolen) = (ctx.core("secrets"), ctx.core("secrets/stolen"));
+    let policy = format!("{CLUSTERS}.{}", ctx.ns);
+    let token = "kubernetes.io/service-account-token";
+    eventually("the policy is applied", async || {
+        let reply = eve.post(format!("{path}?dryRun=All"), &secret(token, MACHINES)).await?;
+        ensure!(reply.text().contains(&policy), "{}: {}", reply.status, reply.text());
+        Ok(())
+    })
+    .await?;
+    for account in [READINESS, MACHINES, "default"] {
+        let asked = ctx.core(&format!("serviceaccounts/{account}/token"));
+        eve.post(asked, &json!({"spec": {}})).await?.refused(403, "Forbidden")?;
+        let created = eve.post(path.as_str(), &secret(token, account)).await?;
+        let applied = eve.apply(&stolen, "thief", &secret(token, account)).await?;
+        for reply in [created, applied] {
+            ensure!(reply.status >= 400 && reply.text().contains(&policy), "{}: {}", reply.status, reply.text());
+        }
+        absent(ctx, &stolen).await?;
+        // A Secret that it may create does not become one of the other type.
+        eve.post(path.as_str(), &secret("Opaque", account)).await?.code(201)?;
+        let changed = eve.patch(stolen.as_str(), PatchType::Merge, &json!({"type": token})).await?;
+        ensure!(changed.status >= 400, "{}: {}", changed.status, changed.text());
+        let left = stored(ctx, &stolen).await?;
+        ensure!(left["type"] == "Opaque" && left["data"]["token"].is_null(), "{left}");
+        ctx.delete(stolen.as_str()).await?.ok()?;
     }
     Ok(())
 }

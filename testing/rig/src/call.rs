@@ -18,6 +18,8 @@ pub struct Call {
     pub namespace: String,
     /// The name of the object; empty for lists, watches and creates.
     pub name: String,
+    /// The name to which the field selector of a list or watch restricts it: RBAC treats it like the name of an object. Otherwise empty.
+    pub selected: String,
     /// The user agent of the caller.
     pub agent: String,
 }
@@ -45,13 +47,15 @@ impl Call {
             (Some(plural), group) => format!("{plural}.{group}"),
         };
         let name = rest.get(1).copied().unwrap_or_default();
+        let query = request.uri().query().unwrap_or_default();
         let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         Self {
-            verb: verb(request.method(), name, request.uri().query().unwrap_or_default(), header("content-type")),
+            verb: verb(request.method(), name, query, header("content-type")),
             resource,
             subresource: rest.get(2).copied().unwrap_or_default().to_owned(),
             namespace: namespace.to_owned(),
             name: name.to_owned(),
+            selected: if name.is_empty() { selected(query).to_owned() } else { String::new() },
             agent: header("user-agent").to_owned(),
         }
     }
@@ -79,6 +83,13 @@ impl fmt::Display for Call {
         f.write_str(&self.name)?;
         if self.subresource.is_empty() { Ok(()) } else { write!(f, " ({})", self.subresource) }
     }
+}
+
+/// The name in a field selector that has no other term.
+fn selected(query: &str) -> &str {
+    let selector = query.split('&').find_map(|pair| pair.strip_prefix("fieldSelector=")).unwrap_or_default();
+    let name = selector.strip_prefix("metadata.name%3D").or_else(|| selector.strip_prefix("metadata.name="));
+    name.filter(|name| !name.contains(['%', ','])).unwrap_or_default()
 }
 
 fn verb(method: &Method, name: &str, query: &str, content: &str) -> &'static str {
@@ -125,5 +136,19 @@ mod tests {
             "update leases.coordination.k8s.io a/l"
         );
         assert_eq!(said("GET", "/readyz", ""), "list /readyz");
+    }
+
+    #[test]
+    fn a_field_selector_names_an_object_if_it_has_no_other_term() {
+        let selected = |query: &str| {
+            let uri = format!("/api/v1/namespaces/a/configmaps{query}");
+            Call::of(&Request::builder().uri(uri).body(()).unwrap()).selected
+        };
+        assert_eq!(selected("?watch=true&fieldSelector=metadata.name%3Db"), "b");
+        assert_eq!(selected("?fieldSelector=metadata.name=b"), "b");
+        for other in ["", "?fieldSelector=metadata.name%3Db%2Ca%3Dc", "?fieldSelector=spec.nodeName%3Db"] {
+            assert_eq!(selected(other), "", "{other}");
+        }
+        assert_eq!(selected("/c?fieldSelector=metadata.name%3Db"), "");
     }
 }

@@ -50,7 +50,7 @@ impl Right {
             && call.resource == resource
             && call.subresource == subresource
             && self.verb == verb
-            && self.names.as_ref().is_none_or(|names| names.contains(&call.name))
+            && self.names.as_ref().is_none_or(|names| names.contains(&call.name) || names.contains(&call.selected))
     }
 }
 
@@ -252,5 +252,18 @@ mod tests {
         assert!(!right.allows(&call(PATCH.1), "elsewhere"));
         assert_eq!(without("namespace", &named, Some(right)).len(), 1);
         assert_eq!(without("elsewhere", &named, Some(right)).len(), 2);
+    }
+
+    #[test]
+    fn a_right_to_one_object_allows_a_watch_that_selects_it() {
+        let mut named = rules();
+        named[0].resource_names = Some(vec!["p".to_owned()]);
+        let right = &rights("namespace", &named)[1];
+        let allows = |more: &str| {
+            let uri = format!("{}{more}", WATCH.1);
+            right.allows(&Call::of(&http::Request::builder().uri(uri).body(()).expect("a request")), "namespace")
+        };
+        assert!(allows("&fieldSelector=metadata.name%3Dp"));
+        assert!(!allows("&fieldSelector=metadata.name%3Dq") && !allows(""));
     }
 }

@@ -133,11 +133,9 @@ pub(crate) fn objects(choices: &ManifestOptions) -> Vec<Object> {
         all.extend(access(choices, which, &rights(&[which], &choices.namespace)));
     }
     all.push(join_binding(choices));
-    for (which, policy) in policies(choices) {
-        for mut value in policy {
-            label(&mut value, &labels_of(which));
-            all.push(value);
-        }
+    for (which, mut value) in policies(choices) {
+        label(&mut value, &labels_of(which));
+        all.push(value);
     }
     all.push(network_policy(choices));
     all.extend(OperatorSelection::ALL.map(|which| disruption_budget(choices, which)));
@@ -237,15 +235,17 @@ fn access(choices: &ManifestOptions, which: OperatorSelection, rights: &Operator
 }
 
 /// The admission policies, each with its binding.
-fn policies(choices: &ManifestOptions) -> [(OperatorSelection, [Value; 2]); 2] {
+fn policies(choices: &ManifestOptions) -> Vec<(OperatorSelection, Value)> {
     let (namespace, fleet) = (choices.namespace.as_str(), choices.fleet_namespace.as_str());
     let (clusters, machines) = (OperatorSelection::Clusters, OperatorSelection::Machines);
-    [
-        // The Cluster-Operator may create objects with which it could bind its account anywhere: the policy confines it.
-        (clusters, fleetwright_clusters::admission_policy(namespace, clusters.object(), fleet)),
-        // RBAC cannot tell a condition from a binding in the status of a Machine: the policy asks for another right.
-        (machines, fleetwright_machines::admission_policy(namespace, machines.object(), fleet)),
-    ]
+    // The Cluster-Operator may create objects with which it could bind its account anywhere, or get the tokens of others: the policy confines it.
+    let confined = fleetwright_clusters::admission_policy(namespace, clusters.object(), fleet);
+    // RBAC cannot tell a condition from a binding in the status of a Machine, nor a bootstrap token from another Secret.
+    let policy = format!("{}.{namespace}", machines.object());
+    let user = format!("system:serviceaccount:{namespace}:{}", machines.object());
+    let restricted = fleetwright_machines::admission_policies(&policy, &user, fleet);
+    let confined = confined.into_iter().map(|value| (clusters, value));
+    confined.chain(restricted.into_iter().map(|value| (machines, value))).collect()
 }
 
 /// Grants bootstrap tokens the right to request certificates.

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::support::{CliServer, alone, until};
 use fleetwright_api::{Machine, MachineSpec};
-use fleetwright_lab::Target;
+use fleetwright_lab::{ServerKind, Target};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Secret};
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::discovery::{Discovery, Scope, verbs};
@@ -128,7 +128,9 @@ async fn printed(target: Target) {
     let place = CliServer::new(target);
     let mut manifest = alone(&["install", "--print"]).ok();
     let kinds = place.kubectl(&["api-resources", "--no-headers"], None).await.ok();
-    if !kinds.contains("ValidatingAdmissionPolicy") {
+    let policies = kinds.contains("ValidatingAdmissionPolicy");
+    assert_eq!(policies, place.target.kind() == ServerKind::Real, "{kinds}");
+    if !policies {
         let served = manifest.split("\n---\n").filter(|one| !one.contains("kind: ValidatingAdmissionPolicy"));
         manifest = served.collect::<Vec<_>>().join("\n---\n");
     }
@@ -140,8 +142,9 @@ async fn printed(target: Target) {
     assert!(plain.contains("deployment.apps/fleetwright-machines"), "{plain}");
     let definitions = alone(&["crds"]).ok();
     place.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", "-"], Some(&definitions)).await.ok();
-    if kinds.contains("ValidatingAdmissionPolicy") {
+    if policies {
         adopting_a_node_is_a_right_of_its_own(&place).await;
+        of_the_secrets_in_kube_system_only_bootstrap_tokens_are_written(&place).await;
     }
     place.target.stop(false).await;
 }
@@ -218,6 +221,52 @@ async fn adopting_a_node_is_a_right_of_its_own(place: &CliServer) {
     assert_eq!(patch_status(operator, "host-1", &renamed, false).await, Ok(()));
     assert!(refused(patch_status(operator, "host-1", &bound("host-1", "b", "Adopted"), false).await), "another Node");
     assert_eq!(patch_status(operator, "host-1", &bound("host-1", "b", "Joined"), false).await, Ok(()));
+}
+
+/// The Machine-Operator has the right to create and delete Secrets in kube-system, and uses it for bootstrap tokens.
+async fn of_the_secrets_in_kube_system_only_bootstrap_tokens_are_written(place: &CliServer) {
+    const POLICY: &str = "'fleetwright-machines.fleetwright-system.tokens'";
+    let secret = |name: &str, of_type: &str| -> Secret {
+        let account = json!({"kubernetes.io/service-account.name": "default"});
+        let secret = json!({"metadata": {"name": name, "annotations": account}, "type": of_type});
+        serde_json::from_value(secret).expect("a Secret")
+    };
+    let refused = |what: &str, answer: kube::Result<()>| match answer {
+        Err(kube::Error::Api(status)) if status.code == 403 && status.message.contains(POLICY) => {}
+        other => panic!("{what}: {other:?}"),
+    };
+    let admin: Api<Secret> = Api::namespaced(place.target.admin(), "kube-system");
+    let user = "system:serviceaccount:fleetwright-system:fleetwright-machines";
+    let client = place.target.client_as(user, &[]).await.expect("a client");
+    let operator: Api<Secret> = Api::namespaced(client, "kube-system");
+    let (params, delete) = (PostParams::default(), DeleteParams::default());
+    let (token, opaque) = ("bootstrap.kubernetes.io/token", "Opaque");
+
+    // The API server takes a moment until it applies new roles and policies.
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    until("the policy is applied", || async {
+        let answer = operator.create(&dry_run, &secret("other", opaque)).await;
+        matches!(answer, Err(kube::Error::Api(status)) if status.message.contains(POLICY)).then_some(())
+    })
+    .await;
+    let tried = [
+        ("other", opaque),
+        ("other", token),
+        ("other", "kubernetes.io/service-account-token"),
+        ("bootstrap-token-abc123", opaque),
+        ("bootstrap-token-abc123", "kubernetes.io/service-account-token"),
+    ];
+    for (name, of_type) in tried {
+        let answer = operator.create(&params, &secret(name, of_type)).await;
+        refused(&format!("{name} of the type {of_type}"), answer.map(drop));
+    }
+    admin.create(&params, &secret("other", opaque)).await.expect("a Secret");
+    refused("a deletion", operator.delete("other", &delete).await.map(drop));
+    admin.get("other").await.expect("the Secret is not deleted");
+
+    operator.create(&params, &secret("bootstrap-token-abc123", token)).await.expect("a bootstrap token");
+    operator.delete("bootstrap-token-abc123", &delete).await.expect("its deletion");
+    assert!(admin.get_opt("bootstrap-token-abc123").await.expect("an answer").is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -203,6 +203,21 @@ async fn works_and_hands_over(target: Target) {
     let args = ["operators", "--listen", "127.0.0.1:0", "--only", "clusters", "--context", "fleetwright-machines"];
     let error = place.run(&args).await.refused();
     assert!(error.contains("patch clusters.fleetwright.io/status in namespace fleet"), "{error}");
+    // Nor can it take over the Lease of another.
+    let leases: Api<Lease> = Api::namespaced(place.target.admin(), "fleet");
+    let user = "system:serviceaccount:fleetwright-system:fleetwright-machines";
+    let client = place.target.client_as(user, &[]).await.expect("a client");
+    let thief: Api<Lease> = Api::namespaced(client, "fleet");
+    let own = leases.get("fleetwright-machines").await.expect("its own Lease");
+    thief.replace("fleetwright-machines", &PostParams::default(), &own).await.expect("its own Lease can be updated");
+    for other in ["fleetwright-readiness", "fleetwright-clusters"] {
+        let mut lease = leases.get(other).await.expect("the Lease of another operator");
+        let before = lease.clone();
+        lease.spec.get_or_insert_default().holder_identity = Some("thief".to_owned());
+        let answer = thief.replace(other, &PostParams::default(), &lease).await;
+        assert!(matches!(&answer, Err(kube::Error::Api(status)) if status.code == 403), "{other}: {answer:?}");
+        assert_eq!(leases.get(other).await.expect("the Lease").spec, before.spec, "{other}");
+    }
     place.target.stop(false).await;
 }
 

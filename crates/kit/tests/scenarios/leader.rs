@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 
 use fleetwright_apiserver::{Config, Handle, Server};
 use fleetwright_kit::client::Fence;
-use fleetwright_kit::leader::{Leader, Leading, Lease, LeaseLost};
+use fleetwright_kit::leader::{self, Leader, Leading, Lease, LeaseLost};
 use fleetwright_kit::metrics::Metrics;
-use fleetwright_kit::rights::rule;
 use fleetwright_kit::{Clock, Random};
 use fleetwright_lab::Target;
 use fleetwright_rig::rights::grant_in;
@@ -544,8 +543,7 @@ async fn on(target: Target) {
 /// In real time, with exactly the permissions that the module's page names.
 async fn handed_over(target: &Target) {
     let (admin, client) = (target.admin(), target.client_as("operator", &[]).await.unwrap());
-    let rule = rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "watch"]);
-    grant_in(&admin, "default", "operator", &[rule]).await.unwrap();
+    grant_in(&admin, "default", "operator", &leader::rules("test")).await.unwrap();
     let clock = Clock::system();
     let second = Duration::from_secs(1);
     let one = Contender::with_duration(client.clone(), "one", clock.clone(), None, 120 * second);

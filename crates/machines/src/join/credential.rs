@@ -19,6 +19,10 @@ use crate::view::{NodeView, ThinNode};
 
 /// The namespace of bootstrap tokens.
 pub const TOKENS_NAMESPACE: &str = "kube-system";
+/// Prefix of the name of a token's Secret; the id of the token follows.
+pub(crate) const TOKEN_PREFIX: &str = "bootstrap-token-";
+/// Type of a token's Secret.
+pub(crate) const TOKEN_TYPE: &str = "bootstrap.kubernetes.io/token";
 /// Lifetime of a token.
 pub const LIFETIME: Duration = Duration::from_secs(15 * 60);
 /// A token that is valid for less than this is not used any more: installing a kubelet takes its time.
@@ -225,7 +229,7 @@ fn token_object(pass: &Pass, uid: &str, id: &str, secret: &str, until: Timestamp
             labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
             ..ObjectMeta::default()
         },
-        type_: Some("bootstrap.kubernetes.io/token".to_owned()),
+        type_: Some(TOKEN_TYPE.to_owned()),
         string_data: Some(data.map(|(key, value)| (key.to_owned(), value)).into()),
         ..Secret::default()
     }

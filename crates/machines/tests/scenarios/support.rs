@@ -11,8 +11,7 @@ use fleetwright_api::{
     Component, ComponentState, Condition, Machine, MachinePackageVersion, Operation, OperationPolicy, Phase, Status,
     condition, crds, names,
 };
-use fleetwright_kit::leader::Lease;
-use fleetwright_kit::rights::rule;
+use fleetwright_kit::leader::{self, Lease};
 use fleetwright_kit::{Budget, Operator, Settings};
 use fleetwright_lab::ServerKind;
 use fleetwright_machines::Options;
@@ -77,6 +76,8 @@ impl Story {
     }
 }
 
+/// The Lease of the operator.
+const LEASE: &str = "fleetwright-machines";
 /// Where rights apply, beside [`CLUSTER`]: in the namespace of the machines, and in that of bootstrap tokens.
 pub const BESIDE_MACHINES: &str = "namespace";
 pub const TOKENS: &str = "kube-system";
@@ -84,8 +85,7 @@ pub const TOKENS: &str = "kube-system";
 /// Gives a user the rights that an installation gives the operator, except one, and waits until the API server enforces them.
 async fn grant(harness: &Harness, user: &'static str, missing: Option<&Right>) -> Result<()> {
     let (admin, rules) = (harness.admin(), fleetwright_machines::rules());
-    let lease = rule("coordination.k8s.io", &["leases"], &["get", "watch", "create", "update"]);
-    let namespaced = [without(BESIDE_MACHINES, &rules.namespaced, missing), vec![lease]].concat();
+    let namespaced = [without(BESIDE_MACHINES, &rules.namespaced, missing), leader::rules(LEASE)].concat();
     grant_in(&admin, harness.namespace(), user, &namespaced).await?;
     grant_in(&admin, TOKENS, user, &without(TOKENS, &rules.tokens, missing)).await?;
     grant_everywhere(&admin, user, &without(CLUSTER, &rules.cluster, missing)).await?;
@@ -278,7 +278,7 @@ pub fn operator(context: &OperatorContext, lease: bool) -> Operator {
         random: context.random.clone(),
         lease: lease.then(|| Lease {
             namespace: context.namespace.clone(),
-            name: "fleetwright-machines".to_owned(),
+            name: LEASE.to_owned(),
             identity: context.identity.clone(),
             duration: Duration::from_secs(15),
         }),

@@ -24,7 +24,7 @@ use super::{Names, PROVE_EVERY};
 
 pub use decide::{EXTENSION_PRUNE, ExtensionDecision, ExtensionWork, Removal};
 pub(super) use decide::{choose, condition, servers};
-pub(super) use images::tagged_images;
+pub(super) use images::{TaggedImage, tagged_images};
 pub use inventory::INVENTORY;
 pub use render::{MAX_IN_META, render};
 pub(super) use shipped::keeps_endpoint;
@@ -35,6 +35,9 @@ pub const EXTENSION: &str = "fleetwright.io/extension";
 /// Annotation of an object in a template: `true` if the object is kept when the extension no longer has it. CustomResourceDefinitions and Namespaces
 /// are kept unless it is `false`, because their deletion would delete people's objects of that kind or in that namespace.
 pub const KEEP: &str = "fleetwright.io/keep";
+/// Annotation of an object in a template: `true` if the object is left out where the API server of the business cluster does not serve its kind. Else
+/// the extension cannot be applied there.
+pub const IF_SERVED: &str = "fleetwright.io/if-served";
 
 /// Inputs for rendering extensions.
 #[derive(Clone, Copy, Debug)]
@@ -173,6 +176,8 @@ pub struct ExtensionReport {
     pub surplus: Vec<OrphanedObject>,
     /// Orphaned objects that are gone, are kept, or belong to somebody else: they are removed from the inventory.
     pub pruned: Vec<ObjectRef>,
+    /// Objects with the annotation [`IF_SERVED`] whose kinds the API server does not serve.
+    pub skipped: Vec<ObjectRef>,
     /// Why the orphaned objects are not deleted yet.
     pub waits: Option<String>,
     /// Earlier time of the next check, after a failed deletion of orphaned objects.

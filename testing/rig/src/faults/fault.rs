@@ -244,6 +244,7 @@ mod tests {
             subresource: String::new(),
             namespace: "a".into(),
             name: name.into(),
+            selected: String::new(),
             agent: String::new(),
         }
     }

@@ -322,7 +322,7 @@ impl Choosing<'_> {
         let patience = (elapsed / 8).clamp(RECHECK_AFTER, self.seen.extensions.every.max(RECHECK_AFTER));
         let (status, due) = match &report.outcome {
             ExtensionOutcome::Healthy => {
-                let message = "objects are applied and health checks pass".to_owned();
+                let message = healthy_message(&report.skipped);
                 let spread = 1.0 + start_offset(&self.seen.names.namespace) / 3.0;
                 let due = after(report.at, self.seen.extensions.every.mul_f64(spread));
                 (extension_status(name, Status::True, names::reasons::HEALTHY, message, applied), due)
@@ -387,7 +387,7 @@ impl Choosing<'_> {
         });
         match trouble {
             None => {
-                let message = "objects are applied and health checks pass".to_owned();
+                let message = healthy_message(&[]);
                 extension_status(name, Status::True, names::reasons::HEALTHY, message, now)
             }
             Some(why) => {
@@ -512,6 +512,18 @@ fn extension_status(
 ) -> ExtensionStatus {
     let message = message.chars().filter(|one| !one.is_control()).take(1000).collect();
     ExtensionStatus { name: name.to_owned(), ready, reason: reason.to_owned(), message, applied }
+}
+
+/// Message about an extension that works, with the objects that were left out.
+fn healthy_message(skipped: &[ObjectRef]) -> String {
+    let message = "objects are applied and health checks pass";
+    match skipped.first() {
+        None => message.to_owned(),
+        Some(first) => {
+            let left_out = with_others(first, skipped.len());
+            format!("{message}; left out {left_out}, because the API server does not serve such objects")
+        }
+    }
 }
 
 /// Message about objects that an extension no longer has and that still exist.

@@ -53,6 +53,7 @@ pub(super) fn done(
                 .map(|object| OrphanedObject { object: object.clone(), uid: format!("uid of {object}") })
                 .collect(),
             pruned: Vec::new(),
+            skipped: Vec::new(),
             waits: None,
             look_at: None,
             outcome,
