@@ -183,7 +183,9 @@ impl Controller for Clusters {
             return Ok(None);
         };
         let names = self.caches.names(&cluster);
-        let here = self.caches.namespace(&names).is_some_and(|namespace| !namespace.ending);
+        // Read once: a namespace that appears between two decisions must not be deleted by the one and be missing for the other.
+        let namespace = self.caches.namespace(&names);
+        let here = namespace.as_ref().is_some_and(|namespace| !namespace.ending);
         let admitted = !here || access::is_admitted(&self.caches, &names);
         // Only the cache of the namespace knows the existing copies.
         let lacks = if here && admitted { self.lacks(pass, &names, &cluster.0).await } else { None };
@@ -191,9 +193,9 @@ impl Controller for Clusters {
         let package = self.package(key, &cluster.0.spec.package_version);
         // No control plane is created from a spec that was never accepted.
         let package = package.filter(|_| refused.as_ref().is_none_or(|refused| refused.instead.is_some()));
-        let hold =
-            deletion::deletion_hold(&self.caches, self.askers.answer(key).as_ref(), &names, &cluster, pass.now());
-        let ending = deletion::ending(&self.caches, &names, &cluster).filter(|_| hold.is_none());
+        let (answer, namespace) = (self.askers.answer(key), namespace.as_deref());
+        let hold = deletion::deletion_hold(&self.caches, answer.as_ref(), namespace, &names, &cluster, pass.now());
+        let ending = deletion::ending(&self.caches, namespace, &names, &cluster).filter(|_| hold.is_none());
         let (taken_by, unrecorded) = (self.caches.taken_by(&names), self.caches.unrecorded(&names));
         let packaged = package.is_some();
         let observable = package.filter(|_| admitted && ending.is_none() && taken_by.is_none());

@@ -49,13 +49,18 @@ pub fn paused(cluster: &ClusterView) -> bool {
     cluster.0.metadata.deletion_timestamp.is_some() && cluster.0.spec.paused && !cluster.0.spec.deletion_protection
 }
 
-/// State of the deletion of that cluster; `None` if it is not being deleted, protected, or paused.
-pub fn ending(caches: &Caches, names: &Names, cluster: &ClusterView) -> Option<DeletionState> {
+/// State of the deletion of that cluster with that namespace; `None` if it is not being deleted, protected, or paused.
+pub fn ending(
+    caches: &Caches,
+    namespace: Option<&NamespaceView>,
+    names: &Names,
+    cluster: &ClusterView,
+) -> Option<DeletionState> {
     cluster.0.metadata.deletion_timestamp.as_ref()?;
     if protected(cluster) || cluster.0.spec.paused {
         return None;
     }
-    Some(match caches.namespace(names) {
+    Some(match namespace {
         Some(namespace) if namespace.ending => DeletionState::Waits,
         Some(_) if workloads_left(caches, names) || slow(caches, names).next().is_some() => DeletionState::Pods,
         Some(_) => DeletionState::Namespace,
@@ -63,18 +68,20 @@ pub fn ending(caches: &Caches, names: &Names, cluster: &ClusterView) -> Option<D
     })
 }
 
-/// Whether machines block the deletion of a cluster. Machines are not checked for a cluster that was never created, nor after the deletion has
+/// Whether machines block the deletion of a cluster with that namespace. Both functions must be given the same one: machines block nothing if there is
+/// none. Machines are not checked for a cluster that was never created, nor after the deletion has
 /// started.
 pub fn deletion_hold(
     caches: &Caches,
     answer: Option<&JoinedAnswer>,
+    namespace: Option<&NamespaceView>,
     names: &Names,
     cluster: &ClusterView,
     now: Timestamp,
 ) -> Option<DeletionHold> {
     cluster.0.metadata.deletion_timestamp.as_ref()?;
     cluster.0.status.as_ref().and_then(|status| status.package_version.as_ref())?;
-    let here = caches.namespace(names).is_some_and(|namespace| !namespace.ending);
+    let here = namespace.is_some_and(|namespace| !namespace.ending);
     if protected(cluster) || cluster.0.spec.paused || !here || has_started(caches, names, cluster) {
         return None;
     }
@@ -162,13 +169,25 @@ pub async fn end(
             let api: kube::Api<Namespace> = kube::Api::all(pass.client());
             // A failed read proves nothing: if the namespace exists, what is deleted from here on is still needed.
             let there = api.get_opt(&names.namespace).await.map_err(|error| unread(names, &error))?;
-            if let Some(namespace) = &there
+            // Without its labels, a namespace with another name than the usual one is known from the status alone.
+            let recorded = cluster.0.status.as_ref().and_then(|status| status.namespace.as_deref());
+            let former = match recorded.filter(|recorded| *recorded != names.namespace) {
+                Some(recorded) => api.get_opt(recorded).await.map_err(|error| unread(names, &error))?,
+                None => None,
+            };
+            if let Some(namespace) = former.as_ref().or(there.as_ref())
                 && !names.owns(namespace.labels())
                 && namespace.uid().is_some_and(|uid| names.is_recorded(cluster.0.status.as_ref(), &uid))
             {
-                return Err(unlabelled(names).into());
+                return Err(unlabelled(names, &namespace.name_any()).into());
             }
             let labelled = there.filter(|one| names.owns(one.labels())).map(NamespaceView::of);
+            let created = cluster.0.status.as_ref().is_some_and(|status| status.package_version.is_some());
+            if labelled.is_some() && created {
+                // It got its labels back a moment ago, and machines may block its deletion.
+                let message = "the namespace exists but is not in the cache yet".to_owned();
+                return Err(WriteError::Conflict { what: format!("Namespace {}", names.namespace), message }.into());
+            }
             if let Some(namespace) = labelled
                 && (names.is_recorded(cluster.0.status.as_ref(), &namespace.uid)
                     || namespace_claim::is_proven(caches, pass, names, &cluster.0, &namespace).await?)
@@ -192,15 +211,14 @@ pub async fn end(
 }
 
 /// Error for the namespace of the cluster without its labels: the cluster runs in it, and its keys are still needed.
-fn unlabelled(names: &Names) -> WriteError {
+fn unlabelled(names: &Names, namespace: &str) -> WriteError {
     let labels: Vec<_> = names.labels().iter().map(|(key, value)| format!("{key}={value}")).collect();
     WriteError::Refused {
         what: format!("deletion of Cluster {}/{}", names.fleet, names.name),
         code: 409,
         message: format!(
             "Namespace {namespace} lacks the labels of this Cluster, so nothing in it was deleted: restore them with kubectl label namespace {namespace} {}, or delete the namespace",
-            labels.join(" "),
-            namespace = names.namespace
+            labels.join(" ")
         ),
     }
 }
