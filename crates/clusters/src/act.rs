@@ -62,7 +62,8 @@ impl Clusters {
         let recorded = found.cluster.0.status.as_ref().map(|status| &status.keys[..]).unwrap_or_default();
         let maker = CertificateIssuer { caches: &self.caches, pass, names, spec: &found.cluster.0.spec, recorded };
         let done = refusal.noted(maker.keys(&decision.keys).await)?;
-        for key in done.iter().flat_map(|()| &decision.keys.restore) {
+        let restored = decision.keys.restore.iter().filter(|key| !decision.keys.requested.contains(key));
+        for key in restored.filter(|_| done.is_some()) {
             let message = format!(
                 "Secret {}/{} was missing; recreated with the same key from the sealed copy",
                 names.namespace,

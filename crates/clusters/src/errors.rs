@@ -120,7 +120,11 @@ impl StepError for ActError {
             Self::Secret(error) => error.reason(),
             Self::Journal(error) => error.reason(),
             Self::Unproven { .. } => names::reasons::NAMESPACE_CONFLICT,
-            Self::Incomplete { refusal, .. } => refusal.reason(),
+            Self::Incomplete { refusal, .. } => match refusal.reason() {
+                // A webhook that must be asked does not answer.
+                "NoResponse" => names::reasons::WRITE_REFUSED,
+                reason => reason,
+            },
         }
     }
 
@@ -130,7 +134,11 @@ impl StepError for ActError {
             Self::Secret(error) => error.remedy(),
             Self::Journal(error) => error.remedy(),
             Self::Unproven { .. } => Remedy::NeedsPerson,
-            Self::Incomplete { refusal, .. } => refusal.remedy(),
+            // With a backoff, the times of the steps that were done would not count.
+            Self::Incomplete { refusal, .. } => match refusal.remedy() {
+                Remedy::Retry => Remedy::NeedsPerson,
+                remedy => remedy,
+            },
         };
         match remedy {
             // A changed role or quota may end the refusal, and the operator watches neither.
@@ -143,7 +151,12 @@ impl StepError for ActError {
 impl ActError {
     /// Whether the API server refuses the request, and would refuse it again; or a Secret is invalid until a person corrects it.
     pub(crate) fn is_refusal(&self) -> bool {
-        let refused = |error: &WriteError| matches!(error, WriteError::Refused { .. });
+        let refused = |error: &WriteError| match error {
+            WriteError::Refused { .. } => true,
+            // Nothing was written, and other objects may need no webhook.
+            WriteError::Unknown { message, .. } => message.contains("failed calling webhook"),
+            _ => false,
+        };
         match self {
             Self::Write(error)
             | Self::Secret(SecretError::Write(error))
@@ -183,6 +196,26 @@ impl Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_webhook_that_does_not_answer_and_an_invalid_secret_stop_nothing_else() {
+        let write = |message: &str| {
+            ActError::Write(WriteError::Unknown {
+                what: "Deployment kube-scheduler".to_owned(),
+                message: message.to_owned(),
+            })
+        };
+        let down = "500 Internal error occurred: failed calling webhook \"check.example\": failed to call webhook: Post \"https://check\": timeout";
+        let broken = ActError::Secret(SecretError::Broken("fleetwright-seal".to_owned(), "no key".to_owned()));
+        for (refusal, reason) in
+            [(write(down), names::reasons::WRITE_REFUSED), (broken, names::reasons::INVALID_AUTHORITY)]
+        {
+            assert!(refusal.is_refusal());
+            let error = ActError::Incomplete { refusal: Box::new(refusal), next: None, trouble: None };
+            assert_eq!((error.reason(), error.remedy()), (reason, Remedy::Wait(Duration::from_secs(30))));
+        }
+        assert!(!write("500 etcdserver: request timed out").is_refusal());
+    }
 
     #[test]
     fn a_refused_write_hides_neither_a_missing_secret_nor_when_to_look_again() {

@@ -8,7 +8,7 @@ use fleetwright_api::{
     CertificateStatus, ClusterPackageVersionSpec, ClusterSpec, ClusterStatus, ControlPlaneComponent, names,
 };
 use fleetwright_kit::Key;
-use fleetwright_plan::cluster::certificates::Authority;
+use fleetwright_plan::cluster::certificates::{Authority, OPERATOR};
 use fleetwright_plan::cluster::objects::Kind;
 use fleetwright_plan::cluster::snapshots::SnapshotInputs;
 use fleetwright_plan::cluster::{Names, Objects, Observed, Workload, certificates, datastore, extensions, preflight};
@@ -101,7 +101,9 @@ impl Clusters {
 
     fn extensions_known(&self, key: &Key, names: &Names, cluster: &ClusterView) -> extensions::ExtensionKnowledge {
         let (since, reports) = self.extenders.known(key);
-        let authority = self.caches.secrets.get(&Key::new(&names.namespace, Authority::Cluster.secret()));
+        let secret = |name: &str| self.caches.secrets.get(&Key::new(&names.namespace, name));
+        // While the authority is missing, a certificate that it signed has the same bundle.
+        let authority = secret(Authority::Cluster.secret()).or_else(|| secret(OPERATOR));
         extensions::ExtensionKnowledge {
             labels: cluster.0.metadata.labels.clone().unwrap_or_default(),
             ca_bundle: authority.and_then(|authority| authority.trusts.as_deref().map(str::to_owned)),

@@ -36,15 +36,19 @@ pub struct SnapshotSecrets<'a> {
 impl SnapshotSecrets<'_> {
     /// Creates the pod of a snapshot, and before it the claim of its volume.
     pub async fn take(&self, taking: &NewSnapshot) -> Result<(), ActError> {
-        if let Some(claim) = &taking.claim {
-            let claim: PersistentVolumeClaim = parsed(claim, "the claim of snapshots")?;
-            creation::create(&self.caches.claims, self.pass, self.names, &claim).await?;
-        }
+        let claimed = match &taking.claim {
+            Some(claim) => {
+                let claim: PersistentVolumeClaim = parsed(claim, "the claim of snapshots")?;
+                creation::create(&self.caches.claims, self.pass, self.names, &claim).await
+            }
+            None => Ok(()),
+        };
         self.copy_secrets().await?;
         self.cluster_keys().await?;
         let pod: Pod = parsed(&taking.pod, "the pod of a snapshot")?;
         self.pass.writer().create_in(&self.caches.pods, &pod).await?;
-        Ok(())
+        // The pod names the claim, and needs no labels on it.
+        Ok(claimed?)
     }
 
     /// Creates the pods of a restore, and the claims that they need.

@@ -124,10 +124,6 @@ impl WriteError {
             (code, _) if status.message.starts_with("failed to create typed patch object") => {
                 Self::Refused { what, code, message: status.message }
             }
-            // A webhook that must be asked does not answer: nothing was written, and other objects may pass.
-            (code, _) if status.message.contains("failed calling webhook") => {
-                Self::Refused { what, code, message: status.message }
-            }
             (code, _) => Self::Unknown { what, message: format!("{code} {}", status.message) },
         }
     }

@@ -113,7 +113,7 @@ async fn refuse_a_key(world: &TestFleet) {
     world.seen(&maps, "more", |_| true).await;
     assert!(secrets.get_opt("ca").await.unwrap().is_none(), "it is still refused");
     world.api::<ResourceQuota>("pay").delete("none", &DeleteParams::default()).await.unwrap();
-    world.change("pay", json!({ "metadata": { "labels": { "looked": "at keys" } } })).await;
+    world.change("pay", json!({ "metadata": { "labels": { "looked": "at-keys" } } })).await;
     assert!(world.seen(&secrets, "ca", |_| true).await.data == before, "it is another authority");
     world.seen(&secrets, "front-proxy-client", |_| true).await;
     world.ready("pay").await;

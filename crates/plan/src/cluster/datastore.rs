@@ -9,6 +9,7 @@ use fleetwright_api::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
+use super::certificates::RenewalReason;
 use super::components::Components;
 use super::counted;
 use super::decide::Decision;
@@ -254,6 +255,9 @@ pub(super) fn undersized_claims(seen: &Observed, members: u32) -> impl Iterator<
 fn busy(seen: &Observed, package: &str, components: &Components) -> Option<String> {
     if let Some(why) = &components.held {
         return Some(why.clone());
+    }
+    if seen.due.iter().any(|(_, why)| *why == RenewalReason::Missing) {
+        return Some("waiting for missing Secrets of the control plane".to_owned());
     }
     if components.orphan.is_some() {
         return Some("waiting for the StatefulSet of etcd to get its new volume claim template".to_owned());

@@ -181,10 +181,16 @@ fn decide_running(seen: &Observed, keys: keys::KeyDecision, now: Timestamp) -> D
     }
 }
 
-/// Everything but steps that restart working components, which would wait for their Secrets. A change in progress keeps its stage.
+/// Everything but steps that restart working components, which would wait for their Secrets. A stage of a change starts again afterwards.
 fn decide_repairs(seen: &Observed, keys: keys::KeyDecision, now: Timestamp) -> Decision {
     let status = &seen.status;
+    // Certificates of an authority that is missing follow when it exists.
+    let missing = |one: &CertificateSpec| {
+        keys.generate.iter().chain(&keys.restore).any(|key| *key == keys::Key::Authority(one.authority))
+    };
+    let certificates = seen.due.iter().filter(|(one, _)| !missing(one)).cloned().collect();
     Decision {
+        certificates,
         rotate: Vec::new(),
         rotation: status.rotation.clone(),
         follow: None,
@@ -194,10 +200,10 @@ fn decide_repairs(seen: &Observed, keys: keys::KeyDecision, now: Timestamp) -> D
         claims: Vec::new(),
         pods: Vec::new(),
         restore: None,
-        progress: status.progress.clone(),
+        // The time in which the stage could not continue does not count.
+        progress: None,
         failed: None,
         emulates: status.emulates.clone(),
-        soak: SoakEnd::default(),
         ..decide_all(seen, keys, now)
     }
 }

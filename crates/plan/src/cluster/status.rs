@@ -79,7 +79,7 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &StatusInputs, now:
     let waiting = waiting.or_else(|| outlook.held.clone());
     let waiting = if outlook.deletion_paused { Some(DELETION_PAUSED.to_owned()) } else { waiting };
     let soak = soak(seen, decision, settled && !partial && !outlook.paused, now);
-    let changes = before.package_version.as_deref() != Some(&decision.package);
+    let changes = !partial && before.package_version.as_deref() != Some(&decision.package);
     let failed = decision.failed.as_ref().or_else(|| super::stage::failed(seen)).cloned();
     let phase = match () {
         () if settled && soak.emulates.is_some() => ClusterPhase::Soaking,

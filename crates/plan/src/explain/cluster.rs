@@ -366,8 +366,8 @@ mod tests {
             let mut commands = lost(declared, status).into_iter().filter_map(|action| action.command);
             commands.find_map(|command| Some(command.split_once("'{\"spec\":")?.1.to_owned()))
         };
-        // Without the `cluster` of an earlier restore, which a merge patch keeps unless it is null.
-        let restore = "\"restore\":{\"cluster\":null,\"snapshot\":\"s\"}}}'";
+        // Without fields of an earlier restore, which a merge patch keeps unless they are null.
+        let restore = "\"restore\":{\"allowUnencrypted\":null,\"cluster\":null,\"snapshot\":\"s\"}}}'";
         let alone = Some(format!("{{{restore}"));
         let with = |name: &str| Some(format!("{{\"packageVersion\":\"{name}\",{restore}"));
         // As it is, after a rollback, and in the first steps of an upgrade.

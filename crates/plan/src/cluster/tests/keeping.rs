@@ -223,6 +223,12 @@ fn a_key_that_cannot_be_created_stops_only_what_restarts_pods() {
     let decision = world.decide();
     assert!(decision.keys.restore == [CA] && !decision.desired.is_empty());
     assert!(decision.apply.is_empty() && decision.replace.is_none() && decision.rotate.is_empty());
+    // Its certificates count as signed by another authority meanwhile.
+    let all = certificates::required_certificates(&world.names, &world.spec, &[]);
+    world.due = all.into_iter().map(|one| (one, RenewalReason::AuthorityMismatch)).collect();
+    let issued = world.decide().certificates;
+    assert!(!issued.is_empty() && issued.iter().all(|(one, _)| one.authority != Authority::Cluster));
+    world.due.clear();
     world.now += SignedDuration::from_hours(24);
     let decision = world.decide();
     assert!(!decision.prove.is_empty() && decision.snapshot.is_some());
