@@ -154,7 +154,8 @@ async fn is_serving(world: &MetaFixture) -> Result<()> {
     }))?;
     let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
     let request = http::Request::post("/v3/maintenance/status").header("content-type", "application/json");
-    let status: Value = Client::try_from(config)?.request(request.body(b"{}".to_vec())?).await?;
+    let status = Client::try_from(config)?.request(request.body(b"{}".to_vec())?).await;
+    let status: Value = status.context("cannot read the status of etcd-0")?;
     let wanted = version()?;
     let (major_minor, _) = wanted.rsplit_once('.').context("it has three parts")?;
     let data = status["storageVersion"].as_str().unwrap_or_default();

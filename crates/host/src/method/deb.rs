@@ -6,7 +6,7 @@ use fleetwright_wire::{self as wire, Deviation, Package};
 
 use super::os::{self, Record, RemovalEffects};
 use super::packages::{self, Declared, InstalledVersions, PackageManager, Target, look, patiently};
-use super::{Method, MethodContext, MethodError, ended};
+use super::{MethodContext, MethodError, ended};
 use crate::System;
 use crate::system::{DebState, ProgramResult, UpcomingQueries};
 
@@ -21,38 +21,6 @@ use services::{POLICY, allow_services, deny_services, policy_is_ours};
 
 /// The method `deb`; see the module.
 pub(super) struct Deb;
-
-impl Method for Deb {
-    fn version(&self, system: &dyn System, package: &Package) -> Result<Option<String>, MethodError> {
-        packages::version::<Self>(system, package)
-    }
-
-    fn deviations(&self, system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
-        packages::deviations::<Self>(system, package)
-    }
-
-    fn foretell<'a>(&self, package: &'a Package, coming: &mut UpcomingQueries<'a>) {
-        if let Some(declared) = Self::declared(package) {
-            coming.debs.extend(declared.packages.keys().map(String::as_str));
-        }
-    }
-
-    fn prepare(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
-        packages::prepare::<Self>(work)
-    }
-
-    fn apply(&self, work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
-        packages::install::<Self>(work)
-    }
-
-    fn remove(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
-        packages::remove::<Self>(work)
-    }
-
-    fn prune(&self, work: &mut MethodContext<'_>, kept: &[Package]) -> Result<(), MethodError> {
-        packages::prune::<Self>(work, kept)
-    }
-}
 
 impl PackageManager for Deb {
     const RECORD: &'static str = "deb";
@@ -89,6 +57,12 @@ impl PackageManager for Deb {
             _ => return None,
         };
         Some(Declared { packages: &deb.packages, sources: &deb.sources, hold: deb.hold, beside: false })
+    }
+
+    fn add_queries<'a>(package: &'a Package, coming: &mut UpcomingQueries<'a>) {
+        if let Some(declared) = Self::declared(package) {
+            coming.debs.extend(declared.packages.keys().map(String::as_str));
+        }
     }
 
     fn lock_holder(said: &str) -> String {

@@ -10,8 +10,8 @@ use fleetwright_wire::text::truncate_bytes;
 use fleetwright_wire::{self as wire, Deviation, Package, Source};
 
 use super::os::{self, Earlier, Record, RemovalEffects};
-use super::{MethodContext, MethodError, ended};
-use crate::system::{ProgramResult, ProgramRun};
+use super::{Method, MethodContext, MethodError, ended};
+use crate::system::{ProgramResult, ProgramRun, UpcomingQueries};
 use crate::{System, fetch};
 
 mod cache;
@@ -102,6 +102,9 @@ pub(super) trait PackageManager {
 
     /// The declared packages of a package: of its own method, or of a kernel.
     fn declared(package: &Package) -> Option<Declared<'_>>;
+
+    /// Adds the queries about a package; see [`Method::foretell`].
+    fn add_queries<'a>(_package: &'a Package, _coming: &mut UpcomingQueries<'a>) {}
 
     /// The message about the program that holds the lock, from the output of the one that waits.
     fn lock_holder(said: &str) -> String;
@@ -266,12 +269,42 @@ pub(super) fn explain<M: PackageManager>(ran: &ProgramResult) -> String {
     }
 }
 
+impl<M: PackageManager> Method for M {
+    fn version(&self, system: &dyn System, package: &Package) -> Result<Option<String>, MethodError> {
+        version::<M>(system, package)
+    }
+
+    fn deviations(&self, system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
+        deviations::<M>(system, package)
+    }
+
+    fn foretell<'a>(&self, package: &'a Package, coming: &mut UpcomingQueries<'a>) {
+        M::add_queries(package, coming);
+    }
+
+    fn prepare(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
+        prepare::<M>(work)
+    }
+
+    fn apply(&self, work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
+        install::<M>(work)
+    }
+
+    fn remove(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
+        remove::<M>(work)
+    }
+
+    fn prune(&self, work: &mut MethodContext<'_>, kept: &[Package]) -> Result<(), MethodError> {
+        prune::<M>(work, kept)
+    }
+}
+
 fn declared<M: PackageManager>(package: &Package) -> Result<Declared<'_>, MethodError> {
     M::declared(package).ok_or_else(|| MethodError(format!("{} declares no {}", package.reference, M::PACKAGES)))
 }
 
 /// The component's version; see [`super::Method::version`].
-pub(super) fn version<M: PackageManager>(
+fn version<M: PackageManager>(
     system: &dyn System,
     package: &Package,
 ) -> Result<Option<String>, MethodError> {
@@ -290,7 +323,7 @@ fn all(versions: &BTreeSet<String>) -> String {
 }
 
 /// The deviations of the host from the declared packages.
-pub(super) fn deviations<M: PackageManager>(
+fn deviations<M: PackageManager>(
     system: &dyn System,
     package: &Package,
 ) -> Result<Vec<Deviation>, MethodError> {
@@ -319,7 +352,7 @@ pub(super) fn deviations<M: PackageManager>(
 }
 
 /// Fetches the package files, and those of the installed versions.
-pub(super) fn prepare<M: PackageManager>(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
+fn prepare<M: PackageManager>(work: &mut MethodContext<'_>) -> Result<(), MethodError> {
     let declared = declared::<M>(work.package)?;
     let there = M::installed(work.system, declared.packages.keys())?;
     let wrong = declared.wrong(&there);
@@ -380,7 +413,7 @@ fn files<M: PackageManager>(work: &mut MethodContext<'_>, sources: &[Source]) ->
 }
 
 /// Installs the declared packages. True if a package was changed.
-pub(super) fn install<M: PackageManager>(work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
+fn install<M: PackageManager>(work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
     let declared = declared::<M>(work.package)?;
     let there = M::installed(work.system, declared.packages.keys())?;
     let wrong = declared.wrong(&there);

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleetwright_wire::{self as wire, Deviation, Package};
+use fleetwright_wire::{self as wire, Package};
 
 use super::os::{self, Record, RemovalEffects};
 use super::packages::{self, Declared, InstalledVersions, LOOK, PackageManager, Target, look, patiently};
-use super::{Method, MethodContext, MethodError, ended};
+use super::{MethodContext, MethodError, ended};
 use crate::System;
 use crate::system::{ProgramResult, ProgramRun};
 
@@ -19,32 +19,6 @@ use dnf::{options, simulate};
 
 /// The method `rpm`; see the module.
 pub(super) struct Rpm;
-
-impl Method for Rpm {
-    fn version(&self, system: &dyn System, package: &Package) -> Result<Option<String>, MethodError> {
-        packages::version::<Self>(system, package)
-    }
-
-    fn deviations(&self, system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
-        packages::deviations::<Self>(system, package)
-    }
-
-    fn prepare(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
-        packages::prepare::<Self>(work)
-    }
-
-    fn apply(&self, work: &mut MethodContext<'_>) -> Result<bool, MethodError> {
-        packages::install::<Self>(work)
-    }
-
-    fn remove(&self, work: &mut MethodContext<'_>) -> Result<(), MethodError> {
-        packages::remove::<Self>(work)
-    }
-
-    fn prune(&self, work: &mut MethodContext<'_>, kept: &[Package]) -> Result<(), MethodError> {
-        packages::prune::<Self>(work, kept)
-    }
-}
 
 impl PackageManager for Rpm {
     const RECORD: &'static str = "rpm";
