@@ -1,8 +1,8 @@
 //! A simulated fleet for `fleetwright up`: hosts in memory behind the real operator, with faults in a few of them.
 
 pub(crate) mod clusters;
+mod demo_events;
 mod door;
-mod story;
 mod workers;
 
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use kube::Client;
 use tokio::task::JoinHandle;
 
 pub(crate) use clusters::Clusters;
-pub(crate) use story::{BREAKS, DRIFTS, REPORTS, ROLLS};
+pub(crate) use demo_events::{BREAKS, DRIFTS, REPORTS, ROLLS};
 pub(crate) use workers::Workers;
 
 /// The check interval of simulated hosts, short so that drift is detected soon.
@@ -51,8 +51,8 @@ impl Simulated {
         let config = KubeletConfig { credentials: true, ..KubeletConfig::default() };
         let kubelets = Kubelets::start(&fleet, client.clone(), config);
         let around = demo::around_with(url, ca);
-        let story = tokio::spawn(story::tell(client.clone(), fleet.clone(), around, machines));
-        Self { fleet, _kubelets: kubelets, tasks: vec![story], socket: None }
+        let scenario = tokio::spawn(demo_events::run(client.clone(), fleet.clone(), around, machines));
+        Self { fleet, _kubelets: kubelets, tasks: vec![scenario], socket: None }
     }
 
     /// Lets `fleetwright machine logs` and `plan --observe` reach its hosts and others, by a socket in this folder.

@@ -4,7 +4,7 @@ use anyhow::Result;
 use fleetwright_conformance::Ctx;
 use futures::future::LocalBoxFuture;
 
-use crate::harness::StoryFn;
+use crate::harness::ScenarioFn;
 use crate::site::JoinSite;
 use crate::world::TestFleet;
 
@@ -83,7 +83,7 @@ pub(crate) enum Run {
     /// A meta cluster with the Cluster-Operator.
     Meta(for<'a> fn(&'a TestFleet) -> LocalBoxFuture<'a, Result<()>>),
     /// Simulated hosts with the Machine-Operator.
-    Harness(StoryFn),
+    Harness(ScenarioFn),
 }
 
 /// Builds the list of an area's attempts from their functions: `attempts![Area::Identity, Server; one, two(alone)]`.

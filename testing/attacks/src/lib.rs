@@ -28,7 +28,7 @@ mod harness;
 #[path = "../../../crates/machines/tests/join/site.rs"]
 mod site;
 #[allow(dead_code)]
-#[path = "../../../crates/clusters/tests/stories/support.rs"]
+#[path = "../../../crates/clusters/tests/scenarios/support.rs"]
 mod world;
 
 pub use attempt::{Area, Attempt};

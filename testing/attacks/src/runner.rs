@@ -14,7 +14,7 @@ use futures::{FutureExt, StreamExt, stream};
 
 use crate::Attempt;
 use crate::attempt::Run;
-use crate::harness::Story;
+use crate::harness::MachineScenario;
 use crate::site::JoinSite;
 use crate::world::TestFleet;
 
@@ -209,9 +209,9 @@ async fn on_harness(attempts: &[Attempt], kind: ServerKind, report: &mut Report)
     let test_server = TestServer::start(kind).await?;
     for attempt in attempts {
         if let Run::Harness(play) = attempt.run {
-            let story = Arc::new(Story::new(play));
+            let scenario = Arc::new(MachineScenario::new(play));
             let (took, result) =
-                guarded(scenario::run(&story, &test_server, Disturbance::None).map(|ran| ran.map(drop))).await;
+                guarded(scenario::run(&scenario, &test_server, Disturbance::None).map(|ran| ran.map(drop))).await;
             report.add(attempt.name, kind, took, result);
         }
     }

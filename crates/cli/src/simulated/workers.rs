@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use tokio::task::JoinHandle;
 
 use super::clusters::name;
-use super::{pace, story};
+use super::{demo_events, pace};
 use crate::{Cli, Command, FLEET_NAMESPACE};
 
 /// The component name of this program's image.
@@ -73,7 +73,7 @@ impl Workers {
                 }
                 let config = KubeletConfig { credentials: true, ..KubeletConfig::default() };
                 let _kubelets = Kubelets::start(&fleet, inside.clone(), config);
-                if let Err(error) = story::make(&inside, vec![demo::key()], machines).await {
+                if let Err(error) = demo_events::make(&inside, vec![demo::key()], machines).await {
                     tracing::error!("the workers of {} are not complete: {error:#}", name(cluster));
                 }
                 std::future::pending::<()>().await;

@@ -121,7 +121,7 @@ async fn a_cluster_without_a_quorum_comes_back_to_a_snapshot_and_to_nothing_that
     meta.import(&Image::program(IMAGE, BINARY)?).await?;
     let client = meta.client();
     let mut world = BackupFixture { meta, client };
-    let outcome = story(&world).await;
+    let outcome = run_phases(&world).await;
     if let Err(error) = outcome {
         let seen = world.meta.seen().await;
         world.meta.keep_logs();
@@ -130,7 +130,7 @@ async fn a_cluster_without_a_quorum_comes_back_to_a_snapshot_and_to_nothing_that
     Ok(())
 }
 
-async fn story(world: &BackupFixture) -> Result<()> {
+async fn run_phases(world: &BackupFixture) -> Result<()> {
     // The operators run as pods, too, with only the rights of the manifest.
     world.run(&["install", "--image", IMAGE, "--replicas", "1", "--wait"])?;
     let packages = world.meta.package_versions("fleet")?;

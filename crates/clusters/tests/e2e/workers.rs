@@ -42,12 +42,12 @@ async fn hosts_become_workers_by_the_shipped_extensions_and_their_pods_find_each
         let workers = world.meta.workers("1.36", Image::of_specs().await?).await?;
         let boot = |name| world.meta.worker(name, &workers);
         let (first, second, ()) = try_join!(boot(WORKERS[0]), boot(WORKERS[1]), create(world, &workers))?;
-        let told = story(world, &[&first, &second]).await;
-        if told.is_err() {
+        let outcome = run_phases(world, &[&first, &second]).await;
+        if outcome.is_err() {
             // Before the hosts are gone.
             world.meta.site.network.keep_logs();
         }
-        match told {
+        match outcome {
             Ok(()) => Ok(()),
             Err(error) => Err(error.context(said(world).await)),
         }
@@ -92,7 +92,7 @@ async fn create(world: &MetaFixture, workers: &Workers) -> Result<()> {
     Ok(())
 }
 
-async fn story(world: &MetaFixture, hosts: &[&Host; 2]) -> Result<()> {
+async fn run_phases(world: &MetaFixture, hosts: &[&Host; 2]) -> Result<()> {
     let begun = Instant::now();
     let chapter = |what: &str| eprintln!("[{:>4} s] {what}", begun.elapsed().as_secs());
     world.meta.connect(hosts).await?;

@@ -14,14 +14,14 @@ use crate::fleet::{Fleet, is_true, ready_in};
 async fn a_kernel_is_installed_booted_and_seen_to_run_on_hosts() -> Result<()> {
     let mut fleet = Fleet::start().await?;
     let machine = EmulatedMachine::start(&fleet.site.network, "emulated").await?;
-    let told = story(&mut fleet, &machine).await;
-    if told.is_err() {
+    let outcome = run_phases(&mut fleet, &machine).await;
+    if outcome.is_err() {
         fleet.keep_logs();
     }
-    told
+    outcome
 }
 
-async fn story(fleet: &mut Fleet, machine: &EmulatedMachine) -> Result<()> {
+async fn run_phases(fleet: &mut Fleet, machine: &EmulatedMachine) -> Result<()> {
     let kernels = Kernels::find().await?;
     let wanted = Kernels::release(&kernels.second);
     let before = machine.boot_id().await?;

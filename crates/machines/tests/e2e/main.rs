@@ -4,8 +4,8 @@
 
 mod fleet;
 mod kernel;
+mod lifecycle;
 mod packages;
-mod story;
 mod timeouts;
 
 use std::path::PathBuf;

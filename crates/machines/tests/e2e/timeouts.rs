@@ -17,22 +17,22 @@ const KUBELET: &str = "1.36.4";
 async fn a_drain_ends_where_pods_cannot_on_hosts() -> Result<()> {
     let mut fleet = Fleet::start().await?;
     let host = fleet.site.host("host-1").await?;
-    let told = drain_ends(&mut fleet, &host).await;
-    if told.is_err() {
+    let outcome = drain_ends(&mut fleet, &host).await;
+    if outcome.is_err() {
         fleet.keep_logs();
     }
-    told
+    outcome
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_never_returns_from_a_reboot_frees_its_place_on_hosts() -> Result<()> {
     let mut fleet = Fleet::start().await?;
     let host = fleet.site.host("host-1").await?;
-    let told = never_returns(&mut fleet, &host).await;
-    if told.is_err() {
+    let outcome = never_returns(&mut fleet, &host).await;
+    if outcome.is_err() {
         fleet.keep_logs();
     }
-    told
+    outcome
 }
 
 /// Makes the host a Node on which pods can be scheduled.

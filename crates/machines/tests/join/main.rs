@@ -3,8 +3,8 @@
 //!
 //! All tests run on the embedded server; the test whose name ends in `_on_real` runs the same on kube-apiserver.
 
+mod cases;
 mod site;
-mod stories;
 
 use fleetwright_lab::ServerKind;
 use fleetwright_machines::join;
@@ -13,32 +13,32 @@ use site::JoinSite;
 
 #[tokio::test]
 async fn a_kubelet_with_its_token_gets_a_certificate_for_its_own_name() {
-    JoinSite::run(ServerKind::Embedded, stories::a_machine_joins).await;
+    JoinSite::run(ServerKind::Embedded, cases::a_machine_joins).await;
 }
 
 #[tokio::test]
 async fn a_token_is_of_no_use_for_anything_else() {
-    JoinSite::run(ServerKind::Embedded, stories::a_token_is_for_one_thing).await;
+    JoinSite::run(ServerKind::Embedded, cases::a_token_is_for_one_thing).await;
 }
 
 #[tokio::test]
 async fn a_token_is_given_again_while_it_is_valid_and_refused_when_it_ended() {
-    JoinSite::run(ServerKind::Embedded, stories::tokens_end).await;
+    JoinSite::run(ServerKind::Embedded, cases::tokens_end).await;
 }
 
 #[tokio::test]
 async fn a_machine_that_goes_joins_no_more() {
-    JoinSite::run(ServerKind::Embedded, stories::a_deleted_machine_does_not_join).await;
+    JoinSite::run(ServerKind::Embedded, cases::a_deleted_machine_does_not_join).await;
 }
 
 #[tokio::test]
 async fn a_paused_machine_waits_for_its_certificate() {
-    JoinSite::run(ServerKind::Embedded, stories::a_paused_machine_waits).await;
+    JoinSite::run(ServerKind::Embedded, cases::a_paused_machine_waits).await;
 }
 
 #[tokio::test]
 async fn a_node_gets_serving_certificates_for_what_it_is() {
-    JoinSite::run(ServerKind::Embedded, stories::a_node_serves_under_its_own_names).await;
+    JoinSite::run(ServerKind::Embedded, cases::a_node_serves_under_its_own_names).await;
 }
 
 /// The scenarios remove the other rights of joining.
@@ -49,56 +49,56 @@ async fn each_right_for_serving_certificates_that_is_taken_away_is_missed() {
     needed.retain(|right| resources.contains(&right.resource.as_str()));
     assert_eq!(needed.len(), resources.len(), "{needed:#?}");
     for right in &needed {
-        let body = async |site: &JoinSite| stories::a_missing_right_is_named(site, right).await;
+        let body = async |site: &JoinSite| cases::a_missing_right_is_named(site, right).await;
         JoinSite::run_without(ServerKind::Embedded, Some(right), body).await;
     }
 }
 
 #[tokio::test]
 async fn requests_of_others_are_left_alone() {
-    JoinSite::run(ServerKind::Embedded, stories::others_are_left_alone).await;
+    JoinSite::run(ServerKind::Embedded, cases::others_are_left_alone).await;
 }
 
 #[tokio::test]
 async fn without_the_cluster_s_values_it_is_said_what_is_missing() {
-    JoinSite::run(ServerKind::Embedded, stories::missing_values_are_named).await;
+    JoinSite::run(ServerKind::Embedded, cases::missing_values_are_named).await;
 }
 
 #[tokio::test]
 async fn names_of_the_api_server_and_of_others_are_refused_though_a_machine_declares_them() {
-    JoinSite::run(ServerKind::Embedded, stories::reserved_names_are_refused_though_declared).await;
+    JoinSite::run(ServerKind::Embedded, cases::reserved_names_are_refused_though_declared).await;
 }
 
 #[tokio::test]
 async fn a_younger_machine_that_has_not_joined_keeps_no_certificate_back() {
-    JoinSite::run(ServerKind::Embedded, stories::a_younger_machine_that_has_not_joined_keeps_no_certificate_back).await;
+    JoinSite::run(ServerKind::Embedded, cases::a_younger_machine_that_has_not_joined_keeps_no_certificate_back).await;
 }
 
 #[tokio::test]
 async fn a_machine_named_after_a_foreign_node_gets_neither_token_nor_certificate() {
-    JoinSite::run(ServerKind::Embedded, stories::the_name_of_a_foreign_node_is_not_given_away).await;
+    JoinSite::run(ServerKind::Embedded, cases::the_name_of_a_foreign_node_is_not_given_away).await;
 }
 
 #[tokio::test]
 async fn a_node_that_registers_again_keeps_its_certificates() {
-    JoinSite::run(ServerKind::Embedded, stories::a_node_that_registers_again_keeps_its_certificates).await;
+    JoinSite::run(ServerKind::Embedded, cases::a_node_that_registers_again_keeps_its_certificates).await;
 }
 
 #[tokio::test]
 async fn machines_join_the_same_on_real() {
     JoinSite::run(ServerKind::Real, async |site| {
-        stories::a_machine_joins(site).await;
-        stories::a_token_is_for_one_thing(site).await;
-        stories::tokens_end(site).await;
-        stories::a_deleted_machine_does_not_join(site).await;
-        stories::a_paused_machine_waits(site).await;
-        stories::a_node_serves_under_its_own_names(site).await;
-        stories::others_are_left_alone(site).await;
-        stories::missing_values_are_named(site).await;
-        stories::reserved_names_are_refused_though_declared(site).await;
-        stories::a_younger_machine_that_has_not_joined_keeps_no_certificate_back(site).await;
-        stories::the_name_of_a_foreign_node_is_not_given_away(site).await;
-        stories::a_node_that_registers_again_keeps_its_certificates(site).await;
+        cases::a_machine_joins(site).await;
+        cases::a_token_is_for_one_thing(site).await;
+        cases::tokens_end(site).await;
+        cases::a_deleted_machine_does_not_join(site).await;
+        cases::a_paused_machine_waits(site).await;
+        cases::a_node_serves_under_its_own_names(site).await;
+        cases::others_are_left_alone(site).await;
+        cases::missing_values_are_named(site).await;
+        cases::reserved_names_are_refused_though_declared(site).await;
+        cases::a_younger_machine_that_has_not_joined_keeps_no_certificate_back(site).await;
+        cases::the_name_of_a_foreign_node_is_not_given_away(site).await;
+        cases::a_node_that_registers_again_keeps_its_certificates(site).await;
     })
     .await;
 }

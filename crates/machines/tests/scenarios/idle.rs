@@ -6,7 +6,7 @@ use fleetwright_rig::{Harness, TestServer};
 use fleetwright_sim::Fleet;
 use serde_json::json;
 
-use crate::support::{MachineSteps, seconds, tell};
+use crate::support::{MachineSteps, run_undisturbed, seconds};
 
 const MACHINES: usize = 100;
 
@@ -39,5 +39,5 @@ async fn an_hour(harness: &Harness, fleet: &Fleet) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_hour_of_many_machines_looks_at_each_and_writes_nothing() {
-    tell(&TestServer::InProcess, |harness, fleet| Box::pin(an_hour(harness, fleet))).await;
+    run_undisturbed(&TestServer::InProcess, |harness, fleet| Box::pin(an_hour(harness, fleet))).await;
 }

@@ -1,48 +1,48 @@
 //! The outcomes of the Machine-Operator for users, on simulated hosts that run the code of real ones, with the embedded server and the real one.
 
+mod api_faults;
 mod binding;
-mod disturbed;
+mod cases;
 mod faults;
 mod idle;
 mod owners;
 mod rights;
-mod stories;
 mod support;
 mod timeouts;
 
 use fleetwright_lab::ServerKind;
 use fleetwright_rig::TestServer;
-use support::{StoryFn, tell, tell_all_on};
+use support::{ScenarioFn, run_all_on, run_undisturbed};
 
-/// A test for each story on the embedded server, and the list of all.
-macro_rules! stories {
+/// A test for each scenario on the embedded server, and the list of all.
+macro_rules! scenarios {
     ($list:ident: $($room:ident::$name:ident),* $(,)?) => {
         $(
             #[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                tell(&TestServer::InProcess, |harness, fleet| Box::pin($room::$name(harness, fleet))).await;
+                run_undisturbed(&TestServer::InProcess, |harness, fleet| Box::pin($room::$name(harness, fleet))).await;
             }
         )*
 
-        const $list: &[(&str, StoryFn)] =
+        const $list: &[(&str, ScenarioFn)] =
             &[$((stringify!($name), |harness, fleet| Box::pin($room::$name(harness, fleet)))),*];
     };
 }
 
-stories! { BOTH:
-    stories::twenty_machines_converge,
-    stories::an_upgrade_drains_within_disruption_budgets,
-    stories::no_more_machines_are_worked_on_than_the_policy_of_their_zone_allows,
-    stories::a_kubelet_that_is_newer_than_its_api_server_is_refused,
-    stories::a_first_kubelet_that_is_newer_than_its_api_server_is_not_installed,
-    stories::an_edit_of_the_cluster_s_values_changes_one_machine_at_a_time,
-    stories::a_value_that_is_missing_leaves_machines_in_service_ready,
-    stories::a_bad_version_is_rolled_back_on_its_first_host_and_not_tried_again,
-    stories::drift_of_a_restored_version_is_repaired_to_it,
-    stories::a_restored_version_that_fails_too_is_told_with_both_failures,
-    stories::drift_is_repaired_and_named,
-    stories::a_deleted_machine_leaves_a_clean_host,
-    stories::nothing_is_done_to_a_paused_machine,
+scenarios! { BOTH:
+    cases::twenty_machines_converge,
+    cases::an_upgrade_drains_within_disruption_budgets,
+    cases::no_more_machines_are_worked_on_than_the_policy_of_their_zone_allows,
+    cases::a_kubelet_that_is_newer_than_its_api_server_is_refused,
+    cases::a_first_kubelet_that_is_newer_than_its_api_server_is_not_installed,
+    cases::an_edit_of_the_cluster_s_values_changes_one_machine_at_a_time,
+    cases::a_value_that_is_missing_leaves_machines_in_service_ready,
+    cases::a_bad_version_is_rolled_back_on_its_first_host_and_not_tried_again,
+    cases::drift_of_a_restored_version_is_repaired_to_it,
+    cases::a_restored_version_that_fails_too_is_told_with_both_failures,
+    cases::drift_is_repaired_and_named,
+    cases::a_deleted_machine_leaves_a_clean_host,
+    cases::nothing_is_done_to_a_paused_machine,
     timeouts::a_host_that_never_returns_from_a_reboot_frees_its_place,
     timeouts::a_dead_container_runtime_is_repaired_without_a_drain,
     timeouts::a_drain_ends_where_pods_cannot,
@@ -57,24 +57,24 @@ stories! { BOTH:
     binding::a_node_that_a_person_bound_joins_and_leaves_like_any_other,
     binding::a_node_that_registers_again_is_bound_again,
     binding::edits_of_labels_taints_and_provider_reach_the_bound_node,
-    stories::a_paused_machine_is_not_released_when_it_is_deleted,
-    stories::a_host_gets_nothing_of_a_secret_that_is_not_shared_with_its_machine,
-    stories::a_secret_without_an_ssh_key_opens_no_host_and_is_not_shown,
+    cases::a_paused_machine_is_not_released_when_it_is_deleted,
+    cases::a_host_gets_nothing_of_a_secret_that_is_not_shared_with_its_machine,
+    cases::a_secret_without_an_ssh_key_opens_no_host_and_is_not_shown,
 }
 
-stories! { EMBEDDED:
-    stories::a_rollback_after_a_held_version_restores_the_one_that_worked,
-    stories::a_change_taken_back_half_way_leads_back,
+scenarios! { EMBEDDED:
+    cases::a_rollback_after_a_held_version_restores_the_one_that_worked,
+    cases::a_change_taken_back_half_way_leads_back,
     timeouts::a_machine_whose_ssh_key_is_deleted_in_a_window_frees_its_place,
     timeouts::pods_that_come_while_a_node_was_opened_by_hand_leave_as_well,
-    stories::a_pause_stops_a_step_that_waits_for_its_turn,
-    stories::what_needs_a_boot_gets_one_boot_in_its_window,
-    stories::drift_is_only_reported_if_that_is_the_policy,
-    stories::a_host_that_fights_back_is_slowed_down_and_reported,
-    stories::an_orphaned_host_is_left_alone,
-    stories::a_host_that_is_gone_can_be_let_go,
-    stories::a_component_that_is_no_longer_listed_is_removed,
-    stories::hosts_that_are_gone_cost_the_others_nothing,
+    cases::a_pause_stops_a_step_that_waits_for_its_turn,
+    cases::what_needs_a_boot_gets_one_boot_in_its_window,
+    cases::drift_is_only_reported_if_that_is_the_policy,
+    cases::a_host_that_fights_back_is_slowed_down_and_reported,
+    cases::an_orphaned_host_is_left_alone,
+    cases::a_host_that_is_gone_can_be_let_go,
+    cases::a_component_that_is_no_longer_listed_is_removed,
+    cases::hosts_that_are_gone_cost_the_others_nothing,
     faults::a_connection_cut_in_the_middle_of_a_step_does_not_run_it_twice,
     faults::a_host_that_loses_power_in_the_middle_of_a_step_is_finished_when_it_is_back,
     faults::a_full_disk_is_told_of_and_work_goes_on_when_there_is_room,
@@ -92,12 +92,12 @@ stories! { EMBEDDED:
 
 /// The list is run on the real server below; this test fails if that one is forgotten.
 #[test]
-fn every_story_has_a_name_of_its_own() {
+fn every_scenario_has_a_unique_name() {
     let names: std::collections::BTreeSet<_> = BOTH.iter().chain(EMBEDDED).map(|(name, _)| name).collect();
     assert_eq!(names.len(), BOTH.len() + EMBEDDED.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_main_stories_on_real() {
-    tell_all_on(ServerKind::Real, BOTH).await;
+async fn the_main_scenarios_on_real() {
+    run_all_on(ServerKind::Real, BOTH).await;
 }

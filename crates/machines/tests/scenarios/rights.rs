@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::support::{
-    BESIDE_MACHINES, DisruptionBudgets, MachineSteps, Story, TOKENS, delete, in_service, place, seconds,
+    BESIDE_MACHINES, DisruptionBudgets, MachineScenario, MachineSteps, TOKENS, delete, in_service, place, seconds,
 };
 
 const USER: &str = "system:serviceaccount:fleetwright-system:fleetwright-machines";
@@ -43,7 +43,7 @@ async fn a_full_life(harness: &Harness, fleet: &Fleet) -> Result<()> {
     harness.gone("a").await
 }
 
-const FULL_LIFE: Story = Story::new(|harness, fleet| Box::pin(a_full_life(harness, fleet)));
+const FULL_LIFE: MachineScenario = MachineScenario::new(|harness, fleet| Box::pin(a_full_life(harness, fleet)));
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_call_has_its_right_and_every_right_its_call() {
@@ -63,14 +63,14 @@ fn all_rights() -> Vec<Right> {
 }
 
 async fn lives_with_its_rights(test_server: &TestServer) {
-    let story = FULL_LIFE.with_rights_as(USER);
-    let (_, harness) = run(&Arc::new(story), test_server, Disturbance::None).await.unwrap();
+    let scenario = FULL_LIFE.with_rights_as(USER);
+    let (_, harness) = run(&Arc::new(scenario), test_server, Disturbance::None).await.unwrap();
     let refused: Vec<_> =
         harness.recorder().since(0).into_iter().filter(|record| record.code == Some(403)).map(|one| one.call).collect();
     assert!(refused.is_empty(), "with all rights these were refused: {refused:#?}");
     // The kit uses the lease, and its rights are granted with it.
     let calls = harness.recorder().since(0).into_iter().map(|record| record.call).filter(|call| !call.leases());
-    // `Journal::rules` gives the journal its rights, the same ones to each operator. This story only uses those for windows, which are removed
+    // `Journal::rules` gives the journal its rights, the same ones to each operator. This scenario only uses those for windows, which are removed
     // below. The others, to repair and to prune a journal, are tested with the Cluster-Operator. The test of joining removes those of serving
     // certificates.
     let joining = ["signers", "services", "endpointslices", "servicecidrs"];
@@ -80,11 +80,11 @@ async fn lives_with_its_rights(test_server: &TestServer) {
     check_rights(&all_rights(), calls, |call| place(&harness, call), elsewhere).unwrap();
 }
 
-/// Each right that the story needs is removed once, and a call is refused. The test of joining removes those of serving certificates.
+/// Each right that the scenario needs is removed once, and a call is refused. The test of joining removes those of serving certificates.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_right_that_is_taken_away_is_missed() {
-    let story = FULL_LIFE.with_rights_as(USER);
-    let (_, harness) = run(&Arc::new(story), &TestServer::InProcess, Disturbance::None).await.unwrap();
+    let scenario = FULL_LIFE.with_rights_as(USER);
+    let (_, harness) = run(&Arc::new(scenario), &TestServer::InProcess, Disturbance::None).await.unwrap();
     let calls: Vec<Call> = harness.recorder().calls().into_iter().map(|record| record.call).collect();
     let used = |right: &Right| {
         // Without streaming lists, a watch starts with a list.
@@ -131,8 +131,8 @@ async fn are_missed(test_server: &TestServer, removed: Vec<Right>) {
             let right: &'static Right = Box::leak(Box::new(right));
             // Roles have the name of their user, and some are not in the namespace of the run: each run has a user of its own.
             let user: &'static str = Box::leak(format!("{USER}-{number}").into_boxed_str());
-            let story = Arc::new(FULL_LIFE.with_rights_as(user).without(right));
-            let came = run(&story, &test_server, Disturbance::None).await;
+            let scenario = Arc::new(FULL_LIFE.with_rights_as(user).without(right));
+            let came = run(&scenario, &test_server, Disturbance::None).await;
             came.map(drop).with_context(|| format!("without {right:?}"))
         });
         if cases.len() >= at_once {

@@ -33,14 +33,14 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-/// The steps of a story.
-pub type StoryFn = for<'a> fn(&'a Harness, &'a Fleet) -> BoxFuture<'a, Result<()>>;
+/// The steps of a scenario.
+pub type ScenarioFn = for<'a> fn(&'a Harness, &'a Fleet) -> BoxFuture<'a, Result<()>>;
 
 /// A scenario of the Machine-Operator.
 #[derive(Clone, Copy)]
-pub struct Story {
-    play: StoryFn,
-    /// Kill the operator from the first call on; otherwise from where the story says so.
+pub struct MachineScenario {
+    play: ScenarioFn,
+    /// Kill the operator from the first call on; otherwise from where the scenario says so.
     from_the_start: bool,
     /// Run two operators at once, each of which believes that it leads.
     twice: bool,
@@ -50,12 +50,12 @@ pub struct Story {
     missing: Option<&'static Right>,
 }
 
-impl Story {
-    pub const fn new(play: StoryFn) -> Self {
+impl MachineScenario {
+    pub const fn new(play: ScenarioFn) -> Self {
         Self { play, from_the_start: true, twice: false, user: None, missing: None }
     }
 
-    /// The same, killed from where the story says so.
+    /// The same, killed from where the scenario says so.
     pub const fn killed_later(self) -> Self {
         Self { from_the_start: false, ..self }
     }
@@ -141,7 +141,7 @@ async fn is_told(harness: &Harness, right: &Right) -> Result<bool> {
     Ok(said.iter().any(|text| text.contains(&what) && text.contains(resource)))
 }
 
-/// Plays until a call is refused because the right is missing, and this is reported; or until the story cannot continue without the right.
+/// Plays until a call is refused because the right is missing, and this is reported; or until the scenario cannot continue without the right.
 async fn until_missed(harness: &Harness, right: &Right, play: BoxFuture<'_, Result<()>>) -> Result<()> {
     let told = async {
         while !is_refused(harness, right) || !is_told(harness, right).await? {
@@ -162,7 +162,7 @@ async fn until_missed(harness: &Harness, right: &Right, play: BoxFuture<'_, Resu
     }
     harness.kill().await;
     let (refused, told) = (is_refused(harness, right), is_told(harness, right).await?);
-    anyhow::ensure!(refused, "no call was refused for want of it; the story came to {played:?}");
+    anyhow::ensure!(refused, "no call was refused for want of it; the scenario came to {played:?}");
     anyhow::ensure!(told || played.is_err(), "all went well, and no event or status says that it is missing");
     Ok(())
 }
@@ -174,7 +174,7 @@ fn fleets() -> MutexGuard<'static, BTreeMap<String, (Fleet, Options)>> {
     FLEETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Scenario for Story {
+impl Scenario for MachineScenario {
     const NAME: &'static str = "machines";
 
     fn kinds(&self) -> Vec<CustomResourceDefinition> {
@@ -288,7 +288,7 @@ pub fn operator(context: &OperatorContext, lease: bool) -> Operator {
     };
     let mut operator = Operator::new(settings);
     let found = fleets().get(&context.namespace).cloned();
-    let (fleet, options) = found.expect("a story has a fleet before its operator starts");
+    let (fleet, options) = found.expect("a scenario has a fleet before its operator starts");
     let _hosts = fleetwright_machines::add(&mut operator, &context.namespace, Arc::new(fleet), options);
     operator
 }
@@ -314,9 +314,9 @@ fn outline(machine: &Machine) -> Value {
     })
 }
 
-/// Runs a story once, undisturbed.
-pub async fn tell(test_server: &TestServer, play: StoryFn) {
-    let (_, harness) = run(&Arc::new(Story::new(play)), test_server, Disturbance::None)
+/// Runs a scenario once, undisturbed.
+pub async fn run_undisturbed(test_server: &TestServer, play: ScenarioFn) {
+    let (_, harness) = run(&Arc::new(MachineScenario::new(play)), test_server, Disturbance::None)
         .await
         .unwrap_or_else(|error| panic!("{error:#}"));
     harness.pass_counter().check_budgets(&budgets()).unwrap();
@@ -330,12 +330,12 @@ pub fn budgets() -> Vec<(&'static str, Budget)> {
     budgets
 }
 
-/// Runs all stories on one shared server.
-pub async fn tell_all_on(kind: ServerKind, stories: &[(&str, StoryFn)]) {
+/// Runs all scenarios on one shared server.
+pub async fn run_all_on(kind: ServerKind, scenarios: &[(&str, ScenarioFn)]) {
     let test_server = TestServer::start(kind).await.unwrap();
-    for (name, play) in stories {
+    for (name, play) in scenarios {
         eprintln!("{name} on {}", test_server.name());
-        tell(&test_server, *play).await;
+        run_undisturbed(&test_server, *play).await;
     }
 }
 
@@ -354,7 +354,7 @@ pub fn one_at_a_time(harness: &Harness) {
     }
 }
 
-/// The steps of a story about machines.
+/// The steps of a scenario about machines.
 pub trait MachineSteps {
     fn nodes(&self) -> Api<Node>;
     fn node_name(&self, machine: &str) -> String;

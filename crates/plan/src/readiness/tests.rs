@@ -9,7 +9,7 @@ use super::verdict::{
 };
 use super::{Gates, ObservedCondition};
 
-/// The time `seconds` after the start of the story.
+/// The time `seconds` after the start of the test.
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
 }

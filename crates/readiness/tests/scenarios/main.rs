@@ -1,29 +1,29 @@
 //! The outcomes of the readiness operator for users, on the embedded server and on the real one.
 
-mod disturbed;
+mod cases;
+mod faults;
 mod idle;
-mod stories;
 mod support;
 
 use fleetwright_lab::ServerKind;
 use fleetwright_rig::TestServer;
-use support::{StoryFn, tell, tell_all_on};
+use support::{ScenarioFn, run_all_on, run_undisturbed};
 
-/// A test for each story on the embedded server, and the list of all.
-macro_rules! stories {
+/// A test for each scenario on the embedded server, and the list of all.
+macro_rules! scenarios {
     ($($name:ident),* $(,)?) => {
         $(
             #[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                tell(&TestServer::InProcess, |harness| Box::pin(stories::$name(harness))).await;
+                run_undisturbed(&TestServer::InProcess, |harness| Box::pin(cases::$name(harness))).await;
             }
         )*
 
-        const STORIES: &[(&str, StoryFn)] = &[$((stringify!($name), |harness| Box::pin(stories::$name(harness)))),*];
+        const SCENARIOS: &[(&str, ScenarioFn)] = &[$((stringify!($name), |harness| Box::pin(cases::$name(harness)))),*];
     };
 }
 
-stories! {
+scenarios! {
     a_new_node_starts_closed_and_opens_when_its_gates_hold,
     a_node_that_joins_open_is_closed_at_once,
     a_fleet_that_was_there_before_its_gates_is_adopted_and_protected,
@@ -50,6 +50,6 @@ stories! {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_stories_on_real() {
-    tell_all_on(ServerKind::Real, STORIES).await;
+async fn all_scenarios_on_real() {
+    run_all_on(ServerKind::Real, SCENARIOS).await;
 }

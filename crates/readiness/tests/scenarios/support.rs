@@ -21,14 +21,14 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-/// The steps of a story.
-pub type StoryFn = for<'a> fn(&'a Harness) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+/// The steps of a scenario.
+pub type ScenarioFn = for<'a> fn(&'a Harness) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
 /// A scenario of the readiness operator.
 #[derive(Clone, Copy)]
-pub struct Story(pub StoryFn);
+pub struct ReadinessScenario(pub ScenarioFn);
 
-impl Scenario for Story {
+impl Scenario for ReadinessScenario {
     const NAME: &'static str = "readiness";
 
     fn kinds(&self) -> Vec<CustomResourceDefinition> {
@@ -106,23 +106,24 @@ fn timeless(value: Value) -> Value {
     }
 }
 
-/// Runs a story once, undisturbed.
-pub async fn tell(test_server: &TestServer, play: StoryFn) {
-    let (_, harness) =
-        run(&Arc::new(Story(play)), test_server, Disturbance::None).await.unwrap_or_else(|error| panic!("{error:#}"));
+/// Runs a scenario once, undisturbed.
+pub async fn run_undisturbed(test_server: &TestServer, play: ScenarioFn) {
+    let (_, harness) = run(&Arc::new(ReadinessScenario(play)), test_server, Disturbance::None)
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}"));
     harness.pass_counter().check_budgets(&fleetwright_readiness::budgets()).unwrap();
 }
 
-/// Runs all stories on one shared server.
-pub async fn tell_all_on(kind: ServerKind, stories: &[(&str, StoryFn)]) {
+/// Runs all scenarios on one shared server.
+pub async fn run_all_on(kind: ServerKind, scenarios: &[(&str, ScenarioFn)]) {
     let test_server = TestServer::start(kind).await.unwrap();
-    for (name, play) in stories {
+    for (name, play) in scenarios {
         eprintln!("{name} on {}", test_server.name());
-        tell(&test_server, *play).await;
+        run_undisturbed(&test_server, *play).await;
     }
 }
 
-/// The steps of a story about machines.
+/// The steps of a scenario about machines.
 pub trait Fleet {
     fn nodes(&self) -> Api<Node>;
     fn node_name(&self, machine: &str) -> String;

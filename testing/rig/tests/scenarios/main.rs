@@ -3,8 +3,8 @@
 mod counting;
 mod courier_process;
 mod crash;
+mod faults;
 mod flaw_detection;
 mod kill;
 mod layers;
 mod leaders;
-mod trouble;

@@ -3,7 +3,7 @@
 use fleetwright_api::{ExternalDatastore, Restore, SecretRef, SnapshotBucket, Snapshots};
 use serde_json::json;
 
-use super::extending::done;
+use super::extension_cases::done;
 use super::extensions::{ExtensionOutcome, MACHINE_OPERATOR, shipped};
 use super::networks::{MetaNetworks, Network};
 use super::snapshots::SnapshotPodJob;

@@ -116,7 +116,7 @@ fn happen(world: &mut ReadinessFixture, event: &Event, now: i64) {
     }
 }
 
-fn story() -> impl Strategy<Value = (Vec<Gate>, Vec<Gate>, Vec<(i64, Event)>)> {
+fn gates_and_events() -> impl Strategy<Value = (Vec<Gate>, Vec<Gate>, Vec<(i64, Event)>)> {
     (
         prop::collection::vec(a_gate(), 0..5).prop_map(unique),
         prop::collection::vec(a_gate(), 0..3).prop_map(unique),
@@ -141,10 +141,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_decision_that_was_carried_out_is_not_made_again((first, second, story) in story()) {
+    fn a_decision_that_was_carried_out_is_not_made_again((first, second, events) in gates_and_events()) {
         let mut world = world(first, second);
         let mut now = 0;
-        for (wait, event) in story {
+        for (wait, event) in events {
             now += wait;
             happen(&mut world, &event, now);
             world.step(at(now));
@@ -156,10 +156,10 @@ proptest! {
     }
 
     #[test]
-    fn nothing_changes_before_the_time_that_the_decision_named((first, second, story) in story(), share in 0.0..1.0f64) {
+    fn nothing_changes_before_the_time_that_the_decision_named((first, second, events) in gates_and_events(), share in 0.0..1.0f64) {
         let mut world = world(first, second);
         let mut now = 0;
-        for (wait, event) in story {
+        for (wait, event) in events {
             now += wait;
             happen(&mut world, &event, now);
             world.step(at(now));
@@ -182,13 +182,13 @@ proptest! {
     }
 
     #[test]
-    fn the_order_in_which_gates_are_written_does_not_matter((first, second, story) in story()) {
+    fn the_order_in_which_gates_are_written_does_not_matter((first, second, events) in gates_and_events()) {
         let mut straight = world(first, second);
         let mut turned = straight.clone();
         turned.objects.reverse();
         turned.objects.iter_mut().for_each(|object| object.2.reverse());
         let mut now = 0;
-        for (wait, event) in story {
+        for (wait, event) in events {
             now += wait;
             happen(&mut straight, &event, now);
             happen(&mut turned, &event, now);
@@ -198,10 +198,10 @@ proptest! {
     }
 
     #[test]
-    fn a_machine_in_service_never_flaps_faster_than_its_gates_allow((first, second, story) in story()) {
+    fn a_machine_in_service_never_flaps_faster_than_its_gates_allow((first, second, events) in gates_and_events()) {
         let mut world = world(first, second);
         let mut now = 0;
-        for (wait, event) in story {
+        for (wait, event) in events {
             // Checks every second until then, as the operator would at each decision's `next`.
             for second in now..=now + wait {
                 if second == now + wait {
@@ -233,12 +233,12 @@ proptest! {
     }
 
     #[test]
-    fn a_report_is_copied_with_the_time_at_which_its_status_changed((_, _, story) in story()) {
+    fn a_report_is_copied_with_the_time_at_which_its_status_changed((_, _, events) in gates_and_events()) {
         let mut world = world(vec![from_reporter("C", "c-agent")], Vec::new());
         let mut now = 0;
         let mut status = None;
         let mut since = 0;
-        for (wait, event) in story {
+        for (wait, event) in events {
             now += wait;
             happen(&mut world, &event, now);
             let says = world.filed.iter().find(|filing| filing.reporter == "c-agent" && filing.broken.is_none());

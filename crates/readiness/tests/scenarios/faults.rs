@@ -5,7 +5,7 @@ use fleetwright_api::{ReadinessGates, Status};
 use fleetwright_rig::{FaultRates, Harness, TestServer, crash_at_every_call, under_faults};
 use serde_json::json;
 
-use crate::support::{Fleet, Story};
+use crate::support::{Fleet, ReadinessScenario};
 
 /// A day in the life of three machines: they join, one fails and is closed, recovers and is opened; one stays broken; a person cordons one.
 pub async fn a_day(harness: &Harness) -> Result<()> {
@@ -75,8 +75,8 @@ pub async fn a_bad_day(harness: &Harness) -> Result<()> {
     harness.holding("workers", Status::False).await.map(drop)
 }
 
-const DAY: Story = Story(|harness| Box::pin(a_day(harness)));
-const BAD_DAY: Story = Story(|harness| Box::pin(a_bad_day(harness)));
+const DAY: ReadinessScenario = ReadinessScenario(|harness| Box::pin(a_day(harness)));
+const BAD_DAY: ReadinessScenario = ReadinessScenario(|harness| Box::pin(a_bad_day(harness)));
 
 /// The seeds to run: those in RIG_SEED, or the default number of seeds.
 fn seeds(count: u64) -> Vec<u64> {

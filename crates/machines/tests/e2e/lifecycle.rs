@@ -26,14 +26,14 @@ async fn bare_hosts_become_nodes_are_kept_in_shape_and_leave_clean_on_hosts() ->
     let (first, second, third) =
         try_join!(fleet.site.host(HOSTS[0]), fleet.site.host(HOSTS[1]), fleet.site.host(HOSTS[2]))?;
     let hosts = [first, second, third];
-    let told = story(&mut fleet, &hosts).await;
-    if told.is_err() {
+    let outcome = run_phases(&mut fleet, &hosts).await;
+    if outcome.is_err() {
         fleet.keep_logs();
     }
-    told
+    outcome
 }
 
-async fn story(fleet: &mut Fleet, hosts: &[Host; 3]) -> Result<()> {
+async fn run_phases(fleet: &mut Fleet, hosts: &[Host; 3]) -> Result<()> {
     fleet.site.connect(&hosts.iter().collect::<Vec<_>>()).await?;
     // apt's cache of a repository belongs to the host itself.
     for host in hosts {

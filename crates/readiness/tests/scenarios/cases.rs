@@ -1,4 +1,4 @@
-//! Stories about machines, with the outcomes that a user sees.
+//! Scenarios about machines, with the outcomes that a user sees.
 
 use std::time::Duration;
 

@@ -37,7 +37,7 @@ const ROLL_EVERY: Duration = Duration::from_secs(150);
 const ROLL_STEP: Duration = Duration::from_secs(8);
 
 /// Creates the fleet, and runs the scenario.
-pub(super) async fn tell(client: Client, fleet: Fleet, around: Vec<Value>, machines: usize) {
+pub(super) async fn run(client: Client, fleet: Fleet, around: Vec<Value>, machines: usize) {
     if machines >= ONE_IS_OFF {
         fleet.host(&demo::address(machines - 1)).power_off();
     }

@@ -1,4 +1,4 @@
-//! What happens in a story, said in its words.
+//! The steps of scenarios about clusters.
 
 use anyhow::{Context, Result, ensure};
 use fleetwright_api::{
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::support::{objects, of_component, outline, site};
 
-/// What a story needs to say.
+/// The steps of a scenario about a cluster.
 pub trait ClusterSteps {
     fn within<K>(&self, cluster: &str) -> Api<K>
     where

@@ -17,8 +17,8 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 
 use crate::lifecycle::word;
+use crate::phases::lose;
 use crate::steps::ClusterSteps;
-use crate::stories::lose;
 use crate::support::site;
 
 const CLUSTER: &str = "pay";

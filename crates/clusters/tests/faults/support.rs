@@ -31,8 +31,8 @@ use serde_json::{Value, json};
 use crate::invariants::DowntimeWatcher;
 use crate::steps::ClusterSteps;
 
-/// What happens in a story.
-pub type StoryFn = for<'a> fn(&'a Harness) -> BoxFuture<'a, Result<()>>;
+/// What happens in a scenario.
+pub type ScenarioFn = for<'a> fn(&'a Harness) -> BoxFuture<'a, Result<()>>;
 
 /// How clusters are declared.
 #[derive(Clone, Copy)]
@@ -86,8 +86,8 @@ fn extensions() -> Vec<Extension> {
 
 /// A scenario of the Cluster-Operator.
 #[derive(Clone, Copy)]
-pub struct Story {
-    play: StoryFn,
+pub struct ClusterScenario {
+    play: ScenarioFn,
     /// Two operators work at once, and each believes that it leads.
     twice: bool,
     shape: Shape,
@@ -95,8 +95,8 @@ pub struct Story {
     pace: u32,
 }
 
-impl Story {
-    pub const fn new(play: StoryFn) -> Self {
+impl ClusterScenario {
+    pub const fn new(play: ScenarioFn) -> Self {
         Self {
             play,
             twice: false,
@@ -182,7 +182,7 @@ fn manner() -> MetaConfig {
     }
 }
 
-impl Scenario for Story {
+impl Scenario for ClusterScenario {
     const NAME: &'static str = "clusters";
 
     fn kinds(&self) -> Vec<CustomResourceDefinition> {

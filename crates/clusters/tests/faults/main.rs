@@ -8,8 +8,8 @@
 mod delays;
 mod invariants;
 mod lifecycle;
+mod phases;
 mod steps;
-mod stories;
 mod support;
 
 use std::sync::Arc;
@@ -19,38 +19,38 @@ use fleetwright_rig::scenario::{Disturbance, run};
 use fleetwright_rig::{FaultInjector, FaultRates, Side, TestServer, under_faults};
 use lifecycle::LifecyclePhase;
 use steps::ClusterSteps;
-use support::Story;
+use support::ClusterScenario;
 
 const MAKE: LifecyclePhase =
-    LifecyclePhase { play: |harness, name| Box::pin(stories::make(harness, name)), struck: true };
+    LifecyclePhase { play: |harness, name| Box::pin(phases::make(harness, name)), struck: true };
 const DELETE: LifecyclePhase =
-    LifecyclePhase { play: |harness, name| Box::pin(stories::delete_cluster(harness, name)), struck: true };
+    LifecyclePhase { play: |harness, name| Box::pin(phases::delete_cluster(harness, name)), struck: true };
 const UPGRADE: LifecyclePhase =
-    LifecyclePhase { play: |harness, name| Box::pin(stories::upgrade(harness, name)), struck: true };
+    LifecyclePhase { play: |harness, name| Box::pin(phases::upgrade(harness, name)), struck: true };
 const ROLLBACK: LifecyclePhase =
-    LifecyclePhase { play: |harness, name| Box::pin(stories::rollback(harness, name)), struck: true };
+    LifecyclePhase { play: |harness, name| Box::pin(phases::rollback(harness, name)), struck: true };
 const FINISH: LifecyclePhase =
-    LifecyclePhase { play: |harness, name| Box::pin(stories::finish(harness, name)), struck: true };
+    LifecyclePhase { play: |harness, name| Box::pin(phases::finish(harness, name)), struck: true };
 const REPAIR: LifecyclePhase =
-    LifecyclePhase { play: |harness, name| Box::pin(stories::repair(harness, name)), struck: true };
+    LifecyclePhase { play: |harness, name| Box::pin(phases::repair(harness, name)), struck: true };
 
 const GROW: LifecyclePhase =
-    LifecyclePhase { play: |harness, name| Box::pin(stories::grow(harness, name)), struck: true };
+    LifecyclePhase { play: |harness, name| Box::pin(phases::grow(harness, name)), struck: true };
 const SHRINK: LifecyclePhase =
-    LifecyclePhase { play: |harness, name| Box::pin(stories::resize(harness, name, 1)), struck: true };
+    LifecyclePhase { play: |harness, name| Box::pin(phases::resize(harness, name, 1)), struck: true };
 const LOSE: LifecyclePhase =
-    LifecyclePhase { play: |harness, name| Box::pin(stories::lose(harness, name, "etcd-1")), struck: true };
+    LifecyclePhase { play: |harness, name| Box::pin(phases::lose(harness, name, "etcd-1")), struck: true };
 
 const ROTATE: LifecyclePhase =
-    LifecyclePhase { play: |harness, name| Box::pin(stories::rotate(harness, name)), struck: true };
+    LifecyclePhase { play: |harness, name| Box::pin(phases::rotate(harness, name)), struck: true };
 const RESTORE: LifecyclePhase =
-    LifecyclePhase { play: |harness, name| Box::pin(stories::restore(harness, name)), struck: true };
+    LifecyclePhase { play: |harness, name| Box::pin(phases::restore(harness, name)), struck: true };
 const PRUNE: LifecyclePhase =
-    LifecyclePhase { play: |harness, name| Box::pin(stories::prune(harness, name)), struck: true };
+    LifecyclePhase { play: |harness, name| Box::pin(phases::prune(harness, name)), struck: true };
 const RELEASE: LifecyclePhase =
-    LifecyclePhase { play: |harness, name| Box::pin(stories::release(harness, name)), struck: true };
+    LifecyclePhase { play: |harness, name| Box::pin(phases::release(harness, name)), struck: true };
 
-/// In the stories of others.
+/// The phase without kills, as a part of a scenario that tests other phases.
 const fn calm(leg: LifecyclePhase) -> LifecyclePhase {
     LifecyclePhase { struck: false, ..leg }
 }
@@ -63,27 +63,29 @@ const ENDING: &[LifecyclePhase] = &[calm(MAKE), FINISH, calm(DELETE)];
 const RESTORING: &[LifecyclePhase] = &[calm(MAKE), ROTATE, RESTORE, calm(DELETE)];
 const RELEASING: &[LifecyclePhase] = &[calm(MAKE), PRUNE, RELEASE];
 
-const LIVES: Story = Story::new(|harness| Box::pin(stories::laps(harness, LIVING)));
-const CHANGES: Story = Story::new(|harness| Box::pin(stories::laps(harness, CHANGING)));
-const ENDS: Story = Story::new(|harness| Box::pin(stories::laps(harness, ENDING)));
-const RESIZES: Story = Story::new(|harness| Box::pin(stories::laps(harness, RESIZING)));
-const MEMBERS: Story = Story::new(|harness| Box::pin(stories::members(harness)));
-const RESTORES: Story = Story::new(|harness| Box::pin(stories::laps(harness, RESTORING)));
-const RELEASES: Story = Story::new(|harness| Box::pin(stories::laps(harness, RELEASING))).extended();
-const SECURES: Story = Story::new(|harness| Box::pin(stories::secured(harness))).extended();
-const SOAKS: Story = Story::new(|harness| Box::pin(stories::soaks(harness)));
-const LATE_BEFORE: Story = Story::new(|harness| Box::pin(delays::of_the_operator(harness, Side::Before)));
-const LATE_AFTER: Story = Story::new(|harness| Box::pin(delays::of_the_operator(harness, Side::After)));
-const LATE_OTHERS: Story = Story::new(|harness| Box::pin(delays::of_the_others(harness)));
-const LIFE: Story = Story::new(|harness| Box::pin(stories::life(harness))).elastic();
+const LIVES: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::laps(harness, LIVING)));
+const CHANGES: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::laps(harness, CHANGING)));
+const ENDS: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::laps(harness, ENDING)));
+const RESIZES: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::laps(harness, RESIZING)));
+const MEMBERS: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::members(harness)));
+const RESTORES: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::laps(harness, RESTORING)));
+const RELEASES: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::laps(harness, RELEASING))).extended();
+const SECURES: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::secured(harness))).extended();
+const SOAKS: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::soaks(harness)));
+const LATE_BEFORE: ClusterScenario =
+    ClusterScenario::new(|harness| Box::pin(delays::of_the_operator(harness, Side::Before)));
+const LATE_AFTER: ClusterScenario =
+    ClusterScenario::new(|harness| Box::pin(delays::of_the_operator(harness, Side::After)));
+const LATE_OTHERS: ClusterScenario = ClusterScenario::new(|harness| Box::pin(delays::of_the_others(harness)));
+const LIFE: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::life(harness))).elastic();
 
 /// All losses in one world, in a hurry that leaves the operator time to act on what members said.
-async fn loses_members(losses: Story) {
+async fn loses_members(losses: ClusterScenario) {
     run(&Arc::new(losses.members(3).paced(20)), &TestServer::InProcess, Disturbance::None).await.unwrap();
 }
 
 /// All laps in one world: a new one for each would cost most of the time.
-async fn killed_at_every_call(laps: Story) {
+async fn killed_at_every_call(laps: ClusterScenario) {
     run(&Arc::new(laps), &TestServer::InProcess, Disturbance::None).await.unwrap();
 }
 
@@ -140,15 +142,15 @@ async fn an_operator_killed_at_any_call_ends_the_soak_of_an_upgrade() {
 async fn trouble_with_the_api_server_ends_no_soak_without_its_snapshot() {
     let rates = FaultRates { max_delay: Duration::from_secs(30), calls: 4, ..FaultRates::mixed() };
     let seeds = FaultInjector::seeds(2);
-    let story = SOAKS.soaking(Duration::from_secs(20));
-    under_faults(story, &TestServer::InProcess, &seeds, &rates).await.unwrap().unwrap();
+    let scenario = SOAKS.soaking(Duration::from_secs(20));
+    under_faults(scenario, &TestServer::InProcess, &seeds, &rates).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_operators_at_once_end_a_soak_as_one_does() {
-    let story = SOAKS.soaking(Duration::from_secs(20));
-    let (one, _) = run(&Arc::new(story), &TestServer::InProcess, Disturbance::None).await.unwrap();
-    let (two, _) = run(&Arc::new(story.twice()), &TestServer::InProcess, Disturbance::None).await.unwrap();
+    let scenario = SOAKS.soaking(Duration::from_secs(20));
+    let (one, _) = run(&Arc::new(scenario), &TestServer::InProcess, Disturbance::None).await.unwrap();
+    let (two, _) = run(&Arc::new(scenario.twice()), &TestServer::InProcess, Disturbance::None).await.unwrap();
     assert_eq!(one.end, two.end);
 }
 
@@ -161,9 +163,9 @@ async fn trouble_with_the_api_server_changes_nothing_in_the_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_operators_at_once_make_the_same_cluster_and_do_not_write_against_each_other() {
-    let story = LIFE.large();
-    let (one, alone) = run(&Arc::new(story), &TestServer::InProcess, Disturbance::None).await.unwrap();
-    let (two, both) = run(&Arc::new(story.twice()), &TestServer::InProcess, Disturbance::None).await.unwrap();
+    let scenario = LIFE.large();
+    let (one, alone) = run(&Arc::new(scenario), &TestServer::InProcess, Disturbance::None).await.unwrap();
+    let (two, both) = run(&Arc::new(scenario.twice()), &TestServer::InProcess, Disturbance::None).await.unwrap();
     assert_eq!(one.end, two.end);
     let (alone, both) = (alone.recorder().writes_since(0).len(), both.recorder().writes_since(0).len());
     assert!(both <= 8 * alone, "two wrote {both} times, and one {alone} times");

@@ -14,8 +14,8 @@ use fleetwright_sim::{Fleet, demo};
 use fleetwright_wire::Outcome;
 use serde_json::json;
 
-use crate::stories::spoil;
-use crate::support::{DisruptionBudgets, MachineSteps, Story, acts, ensure, in_service, of, seconds, shown};
+use crate::cases::spoil;
+use crate::support::{DisruptionBudgets, MachineScenario, MachineSteps, acts, ensure, in_service, of, seconds, shown};
 
 /// Two machines are installed; then one is upgraded, with a pod that must leave.
 async fn an_upgrade(harness: &Harness, fleet: &Fleet) -> Result<()> {
@@ -133,12 +133,13 @@ async fn an_installation(harness: &Harness, fleet: &Fleet) -> Result<()> {
     harness.phase("a", Phase::Ready).await.map(drop)
 }
 
-const UPGRADE: Story = Story::new(|harness, fleet| Box::pin(an_upgrade(harness, fleet)));
-const ONE_UPGRADE: Story = Story::new(|harness, fleet| Box::pin(one_upgrade(harness, fleet))).killed_later();
-const BAD_VERSION: Story = Story::new(|harness, fleet| Box::pin(a_bad_version(harness, fleet)));
-const SHORT_LIFE: Story = Story::new(|harness, fleet| Box::pin(a_short_life(harness, fleet)));
-const JOIN: Story = Story::new(|harness, fleet| Box::pin(a_join(harness, fleet)));
-const INSTALLATION: Story = Story::new(|harness, fleet| Box::pin(an_installation(harness, fleet)));
+const UPGRADE: MachineScenario = MachineScenario::new(|harness, fleet| Box::pin(an_upgrade(harness, fleet)));
+const ONE_UPGRADE: MachineScenario =
+    MachineScenario::new(|harness, fleet| Box::pin(one_upgrade(harness, fleet))).killed_later();
+const BAD_VERSION: MachineScenario = MachineScenario::new(|harness, fleet| Box::pin(a_bad_version(harness, fleet)));
+const SHORT_LIFE: MachineScenario = MachineScenario::new(|harness, fleet| Box::pin(a_short_life(harness, fleet)));
+const JOIN: MachineScenario = MachineScenario::new(|harness, fleet| Box::pin(a_join(harness, fleet)));
+const INSTALLATION: MachineScenario = MachineScenario::new(|harness, fleet| Box::pin(an_installation(harness, fleet)));
 
 /// With these seeds an outage once counted against the package of the kubelet that was being installed. With lower seeds it starts earlier. Which
 /// step it meets depends on all calls before it: the outage of `INSTALLATION` always meets that of the kubelet.
@@ -177,10 +178,10 @@ async fn trouble_with_the_api_server_doubles_no_step() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_server_that_is_gone_while_a_kubelet_joins_does_not_count_against_the_package() {
-    let (story, test_server) = (Arc::new(JOIN), TestServer::InProcess);
-    let (expected, _) = run(&story, &test_server, Disturbance::None).await.unwrap();
+    let (scenario, test_server) = (Arc::new(JOIN), TestServer::InProcess);
+    let (expected, _) = run(&scenario, &test_server, Disturbance::None).await.unwrap();
     let how = Disturbance::Faults { seed: 1, rates: FaultRates::none(), gone: None };
-    let (came, harness) = run(&story, &test_server, how).await.unwrap_or_else(|error| panic!("{error:#}"));
+    let (came, harness) = run(&scenario, &test_server, how).await.unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(came, expected);
     let met = harness.fault_injector().map(FaultInjector::counts).unwrap_or_default();
     assert_eq!(met.get("5xx"), Some(&FAILURES), "{met:?}");
@@ -188,10 +189,10 @@ async fn an_api_server_that_is_gone_while_a_kubelet_joins_does_not_count_against
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_server_that_is_gone_during_an_installation_does_not_count_against_the_package() {
-    let (story, test_server) = (Arc::new(INSTALLATION), TestServer::InProcess);
-    let (expected, _) = run(&story, &test_server, Disturbance::None).await.unwrap();
+    let (scenario, test_server) = (Arc::new(INSTALLATION), TestServer::InProcess);
+    let (expected, _) = run(&scenario, &test_server, Disturbance::None).await.unwrap();
     let how = Disturbance::Faults { seed: 1, rates: FaultRates::none(), gone: None };
-    let (came, harness) = run(&story, &test_server, how).await.unwrap_or_else(|error| panic!("{error:#}"));
+    let (came, harness) = run(&scenario, &test_server, how).await.unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(came, expected);
     let met = harness.fault_injector().map(FaultInjector::counts).unwrap_or_default();
     assert!(met.contains_key("server gone"), "{met:?}");
@@ -200,13 +201,13 @@ async fn an_api_server_that_is_gone_during_an_installation_does_not_count_agains
 /// From its status an operator reads later what has to prove itself: one of these writes is that before the step.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_status_that_meets_a_conflict_before_a_step_hides_no_bad_version() {
-    let (story, test_server) = (Arc::new(BAD_VERSION), TestServer::InProcess);
-    let (expected, _) = run(&story, &test_server, Disturbance::None).await.unwrap();
+    let (scenario, test_server) = (Arc::new(BAD_VERSION), TestServer::InProcess);
+    let (expected, _) = run(&scenario, &test_server, Disturbance::None).await.unwrap();
     let mut met = 0;
     loop {
         let how = Disturbance::Faults { seed: met, rates: FaultRates::none(), gone: None };
         let (came, harness) =
-            run(&story, &test_server, how).await.unwrap_or_else(|error| panic!("write {met}: {error:#}"));
+            run(&scenario, &test_server, how).await.unwrap_or_else(|error| panic!("write {met}: {error:#}"));
         assert_eq!(came, expected, "after a conflict at write {met}");
         // There are no more writes.
         if harness.fault_injector().map(FaultInjector::counts).unwrap_or_default().is_empty() {
