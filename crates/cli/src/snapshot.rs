@@ -224,7 +224,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                     spare: args.spare.clone(),
                     cluster_keys: args.cluster_keys.clone(),
                 };
-                tell(&fleetwright_snapshots::keep(&keep).await?)
+                print_report(&fleetwright_snapshots::keep(&keep).await?)
             }
             Step::Keys(args) => {
                 let encryption = args.place.encryption();
@@ -238,7 +238,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 let encryption = args.place.encryption();
                 let (found, key_id) =
                     args.place.place()?.fetch(&encryption, &args.name, &to, args.allow_unencrypted).await?;
-                tell(&SnapshotReport {
+                print_report(&SnapshotReport {
                     name: found.name,
                     at: found.taken.at,
                     bytes: found.taken.bytes,
@@ -255,8 +255,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// Writes the result to the termination message.
-fn tell(report: &SnapshotReport) -> anyhow::Result<()> {
+/// Prints the report and writes it to the termination message.
+fn print_report(report: &SnapshotReport) -> anyhow::Result<()> {
     let report = serde_json::to_string(report)?;
     println!("{report}");
     std::fs::write(SAID, report).with_context(|| format!("cannot write {SAID}"))

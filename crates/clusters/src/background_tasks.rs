@@ -100,7 +100,7 @@ impl<K: Default + Send + 'static> BackgroundTasks<K> {
         &self,
         key: &Key,
         name: &str,
-        errand: impl FnOnce(MetaAccess, Clock) -> F + Send + 'static,
+        operation_future: impl FnOnce(MetaAccess, Clock) -> F + Send + 'static,
         heard: impl FnOnce(&mut K, T) + Send + 'static,
     ) where
         F: Future<Output = T> + Send,
@@ -122,7 +122,7 @@ impl<K: Default + Send + 'static> BackgroundTasks<K> {
                     }
                     return;
                 }
-                errand(shared.meta.clone(), shared.clock.clone()).await
+                operation_future(shared.meta.clone(), shared.clock.clone()).await
             };
             // A task that was cancelled at this moment must not store its result: another may be running.
             if let Some(entry) = this.table().get_mut(&of)

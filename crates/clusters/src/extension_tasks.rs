@@ -118,7 +118,7 @@ impl ExtensionInstaller {
             return;
         }
         let (names, servers, work, meters) = (names.clone(), servers.to_vec(), work.to_vec(), self.meters.clone());
-        let errand = async move |meta: MetaAccess, clock: Clock| {
+        let operation_future = async move |meta: MetaAccess, clock: Clock| {
             let mut done: BTreeMap<String, ExtensionResult> = BTreeMap::new();
             let outcome = tokio::time::timeout(WITHIN, all(&meta, &names, &servers, &work, &mut done)).await;
             let why = match outcome {
@@ -128,7 +128,7 @@ impl ExtensionInstaller {
             };
             (clock.now(), work, done, why)
         };
-        self.background.begin(key, "", errand, move |known, (now, work, done, why)| {
+        self.background.begin(key, "", operation_future, move |known, (now, work, done, why)| {
             known.report(now, &work, done, &why);
             for outcome in work.iter().filter_map(|one| known.reports.get(&one.extension)).map(|report| &report.outcome)
             {

@@ -54,11 +54,11 @@ impl JoinedMachines {
     /// Lists the joined objects, unless a query is running. Its end triggers a pass of the cluster.
     fn ask(&self, key: &Key, names: &Names, servers: Vec<String>, on_delete: ClusterOnDelete) {
         let names = names.clone();
-        let errand = async move |meta: MetaAccess, clock: Clock| {
+        let operation_future = async move |meta: MetaAccess, clock: Clock| {
             let found = list_joined(&meta, &names, &servers).await;
             (clock.now(), found)
         };
-        self.0.begin(key, "", errand, move |known, (at, found)| {
+        self.0.begin(key, "", operation_future, move |known, (at, found)| {
             *known = Some(JoinedAnswer::after(known.as_ref(), at, on_delete, found));
         });
     }

@@ -68,13 +68,13 @@ impl MemberQueries {
     /// Queries the members at these addresses, unless a query is running. Their answers trigger a pass of the cluster.
     fn ask(&self, key: &Key, names: &Names, addresses: Vec<String>) {
         let names = names.clone();
-        let errand = async move |meta: MetaAccess, clock: Clock| {
+        let operation_future = async move |meta: MetaAccess, clock: Clock| {
             let began = clock.now();
             let outcome = ask_of(&meta, &names, &addresses).await;
             let outcome = outcome.map_err(|why| format!("cannot query the etcd members: {why}"));
             MemberReports { began, asked: MemberQueryResult { at: clock.now(), outcome } }
         };
-        self.0.begin(key, "", errand, |known, heard| *known = Some(heard));
+        self.0.begin(key, "", operation_future, |known, heard| *known = Some(heard));
     }
 }
 
@@ -112,13 +112,13 @@ impl Clusters {
         };
         if !undecided {
             // The outcome of an act whose answer was late is recorded from the member list.
-            let told = self.last_answer(key).and_then(|asked| asked.outcome.ok());
-            let done = |one: &Operation, told: &MemberList| {
+            let member_list = self.last_answer(key).and_then(|asked| asked.outcome.ok());
+            let done = |one: &Operation, member_list: &MemberList| {
                 let claims = self.caches.claims(&names.namespace);
-                was_done(&one.spec.type_, &one.spec.fingerprint, names, told, &claims)
+                was_done(&one.spec.type_, &one.spec.fingerprint, names, member_list, &claims)
             };
-            let outcome = |one: &Operation| match &told {
-                Some(told) if done(one, told) => {
+            let outcome = |one: &Operation| match &member_list {
+                Some(member_list) if done(one, member_list) => {
                     ProbeResult::Succeeded("response lost; confirmed by the etcd members".to_owned())
                 }
                 _ => ProbeResult::Failed("outcome unknown; the etcd members were queried again since".to_owned()),
@@ -257,7 +257,9 @@ impl Journaled for MemberAct<'_> {
             };
         }
         match ask_of(&self.meta, self.names, &self.addresses).await {
-            Ok(told) if self.act.done(&told) => ProbeResult::Succeeded("confirmed by the etcd members".to_owned()),
+            Ok(member_list) if self.act.done(&member_list) => {
+                ProbeResult::Succeeded("confirmed by the etcd members".to_owned())
+            }
             Ok(_) => ProbeResult::NeverStarted,
             Err(why) => ProbeResult::NoAnswer(why),
         }
@@ -278,11 +280,11 @@ impl MemberAct<'_> {
     /// Checks again whether the act is allowed, then changes etcd.
     async fn change(&self, act: &MemberAction) -> Result<String, MemberActError> {
         let way = Way::of(&self.meta, self.names).await.map_err(MemberActError::NotStarted)?;
-        let told = ask(&way, &self.addresses).await.map_err(MemberActError::NotStarted)?;
-        if act.done(&told) {
+        let member_list = ask(&way, &self.addresses).await.map_err(MemberActError::NotStarted)?;
+        if act.done(&member_list) {
             return Ok("already done".to_owned());
         }
-        if let Some(why) = act.refused(&told) {
+        if let Some(why) = act.refused(&member_list) {
             return Err(MemberActError::NotStarted(why));
         }
         if let MemberAction::Remove { member, lost: Some(uid), .. } = act {
@@ -293,11 +295,11 @@ impl MemberAct<'_> {
             MemberAction::Remove { id, .. } => id.as_str(),
             _ => "",
         };
-        let leader = told.answered.first().map(|one| one.leader.clone()).unwrap_or_default();
-        let voter = |id: &str| told.member(id).is_some_and(|member| !member.learner);
-        let others = || told.answered.iter().filter(|one| one.id != own && voter(&one.id));
+        let leader = member_list.answered.first().map(|one| one.leader.clone()).unwrap_or_default();
+        let voter = |id: &str| member_list.member(id).is_some_and(|member| !member.learner);
+        let others = || member_list.answered.iter().filter(|one| one.id != own && voter(&one.id));
         if leader == own
-            && let Some(leads) = told.answered.iter().find(|one| one.id == own)
+            && let Some(leads) = member_list.answered.iter().find(|one| one.id == own)
             && let Some(next) = others().max_by_key(|one| one.index)
         {
             let etcd = way.at(&leads.address).await.map_err(MemberActError::NotStarted)?;
@@ -367,11 +369,12 @@ async fn ask(way: &Way<'_>, addresses: &[String]) -> Result<MemberList, String> 
         let late = |_| Err(format!("no response from {address} within {} s", ASK_WITHIN.as_secs()));
         tokio::time::timeout(ASK_WITHIN, answer).await.unwrap_or_else(late)
     });
-    let (mut told, mut listed, mut why) = (MemberList::default(), false, "no etcd member has an IP address".to_owned());
+    let (mut member_list, mut listed, mut why) =
+        (MemberList::default(), false, "no etcd member has an IP address".to_owned());
     for answer in join_all(asked).await {
         match answer {
             Ok((address, status, list)) => {
-                told.answered.push(MemberAnswer {
+                member_list.answered.push(MemberAnswer {
                     id: text(&status["header"]["member_id"]),
                     leader: text(&status["leader"]),
                     index: member_id(&status["raftIndex"]),
@@ -379,14 +382,14 @@ async fn ask(way: &Way<'_>, addresses: &[String]) -> Result<MemberList, String> 
                     address: address.clone(),
                 });
                 match list {
-                    Ok(list) => (told.members, listed) = (members(&list), true),
+                    Ok(list) => (member_list.members, listed) = (members(&list), true),
                     Err(error) => why = error,
                 }
             }
             Err(error) => why = error,
         }
     }
-    if listed { Ok(told) } else { Err(truncated(&why)) }
+    if listed { Ok(member_list) } else { Err(truncated(&why)) }
 }
 
 fn members(list: &Value) -> Vec<Member> {

@@ -64,7 +64,7 @@ impl ProofRunner {
     pub fn begin(&self, key: &Key, names: &Names, prover: &ProofTarget) {
         let (names, pod, meters) = (names.clone(), prover.clone(), self.meters.clone());
         let (uid, restarts, proving) = (pod.uid.clone(), pod.restarts, self.meters.proving());
-        let errand = async move |meta: MetaAccess, clock: Clock| {
+        let operation_future = async move |meta: MetaAccess, clock: Clock| {
             let _proving = proving;
             let (began, started) = (clock.now(), clock.monotonic());
             let place = ProofProgress::default();
@@ -75,7 +75,7 @@ impl ProofRunner {
             meters.proven(outcome.is_ok(), clock.monotonic().saturating_sub(started));
             (began, clock.now(), outcome)
         };
-        self.background.begin(key, &prover.uid, errand, move |proofs, (began, at, outcome)| {
+        self.background.begin(key, &prover.uid, operation_future, move |proofs, (began, at, outcome)| {
             let before = proofs.get(&uid).filter(|proof| proof.restarts == restarts);
             let before = before.and_then(|proof| proof.failing).unwrap_or(FailedProofs { since: at, began, times: 0 });
             let failing = outcome.is_err().then(|| FailedProofs { began, times: before.times + 1, ..before });

@@ -40,7 +40,7 @@ impl Surveys {
     /// Starts a survey, unless it is running, and cancels one with an older question. Its end triggers a pass of the cluster.
     pub fn begin(&self, key: &Key, names: &Names, ask: &SurveyQuestion) {
         let (names, asked) = (names.clone(), ask.clone());
-        let errand = async move |meta: MetaAccess, clock: Clock| {
+        let operation_future = async move |meta: MetaAccess, clock: Clock| {
             let within = |why: &str| format!("{why} within {} s", WITHIN.as_secs());
             let apis = tokio::time::timeout(WITHIN, apis(&meta, &names, &asked.servers));
             let apis = apis.await.unwrap_or_else(|_| Err(within("an API server did not return its metrics")));
@@ -51,7 +51,7 @@ impl Surveys {
             Survey { of: asked.of, at: clock.now(), apis, quotas, kubelets }
         };
         self.0.abort_others(key, |of| of == ask.of);
-        self.0.begin(key, &ask.of, errand, |known, survey| *known = Some(survey));
+        self.0.begin(key, &ask.of, operation_future, |known, survey| *known = Some(survey));
     }
 }
 

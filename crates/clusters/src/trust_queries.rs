@@ -34,14 +34,14 @@ impl TrustQueries {
     /// Starts a query, unless one is running. Its end triggers a pass of the cluster.
     pub fn begin(&self, key: &Key, names: &Names, follow: &TrustQuery) {
         let (names, asked) = (names.clone(), follow.clone());
-        let errand = async move |meta: MetaAccess, clock: Clock| {
+        let operation_future = async move |meta: MetaAccess, clock: Clock| {
             let behind = tokio::time::timeout(WITHIN, machines_without_trust(&meta, &names, &asked));
             let late = |_| Err(format!("listing machines timed out after {} s", WITHIN.as_secs()));
             let behind = behind.await.unwrap_or_else(late);
             TrustDistribution { at: clock.now(), of: asked.of, behind }
         };
         self.0.abort_others(key, |of| of == follow.of);
-        self.0.begin(key, &follow.of, errand, |known, answer| *known = Some(answer));
+        self.0.begin(key, &follow.of, operation_future, |known, answer| *known = Some(answer));
     }
 }
 

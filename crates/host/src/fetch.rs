@@ -71,14 +71,14 @@ fn fetch(work: &mut MethodContext<'_>, url: &str, part: &str, wanted: &str) -> R
     let shown = without_password(url);
     let within = work.left().map_err(|error| format!("{shown}: {error}"))?;
     work.say(format!("fetching {shown}"));
-    let tell = &mut *work.tell;
+    let on_progress = &mut *work.on_progress;
     let mut told = 0;
     let mut progress = |done: u64, all: Option<u64>| {
         // Progress for every tenth of the file, or every 16 MB if its length is unknown.
         let step = all.map_or(16 << 20, |all| (all / 10).max(1 << 20));
         if done >= told + step {
             told = done;
-            tell(match all {
+            on_progress(match all {
                 Some(all) => format!("fetching {shown}: {} %", done * 100 / all.max(1)),
                 None => format!("fetching {shown}: {} MB", done >> 20),
             });

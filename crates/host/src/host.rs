@@ -44,20 +44,22 @@ impl<S: System> Host<S> {
     }
 
     /// Answers a request; sends progress while it works on it. Never panics, whatever the request.
-    pub fn answer(&mut self, request: Request, tell: &mut dyn FnMut(Answer)) -> Answer {
-        self.try_answer(request, tell).unwrap_or_else(Answer::Failed)
+    pub fn answer(&mut self, request: Request, on_progress: &mut dyn FnMut(Answer)) -> Answer {
+        self.try_answer(request, on_progress).unwrap_or_else(Answer::Failed)
     }
 
-    fn try_answer(&mut self, request: Request, tell: &mut dyn FnMut(Answer)) -> Result<Answer, Failure> {
+    fn try_answer(&mut self, request: Request, on_progress: &mut dyn FnMut(Answer)) -> Result<Answer, Failure> {
         let saved = self.save();
         match request {
-            Request::Observe(observe) => self.observe(&observe, tell).map(|seen| Answer::Observed(Box::new(seen))),
+            Request::Observe(observe) => {
+                self.observe(&observe, on_progress).map(|seen| Answer::Observed(Box::new(seen)))
+            }
             Request::Apply(apply) => {
                 // The same id gets its result even while that cannot be written; no other step starts.
                 if let (Err(failure), None) = (saved, self.unsaved_record(&apply.id)) {
                     return Err(failure);
                 }
-                self.apply(&apply, tell).map(Answer::Ended)
+                self.apply(&apply, on_progress).map(Answer::Ended)
             }
             Request::Recall { id } => self.recall(&id).map(Answer::Recalled),
             Request::Refuse { id, claim } => match self.unsaved_record(&id) {
@@ -100,7 +102,7 @@ impl<S: System> Host<S> {
         }
     }
 
-    fn observe(&mut self, asked: &Observe, tell: &mut dyn FnMut(Answer)) -> Result<Observation, Failure> {
+    fn observe(&mut self, asked: &Observe, on_progress: &mut dyn FnMut(Answer)) -> Result<Observation, Failure> {
         let other = |error: std::io::Error| Failure {
             kind: FailureKind::Other,
             message: format!("cannot read the state of the host: {error}"),
@@ -111,7 +113,7 @@ impl<S: System> Host<S> {
             asked.installed.iter().filter_map(|component| observe::installed(&self.system, component)).collect();
         let packages = || asked.packages.iter().chain(&kept);
         self.system.foresee(observe::coming(packages(), asked.health));
-        let components = self.components(packages(), asked.health, tell);
+        let components = self.components(packages(), asked.health, on_progress);
         self.system.foresee(UpcomingQueries::default());
         let mut components = components.map_err(other)?;
         // A component that cannot be compared counts as different: it must not count as proven.
@@ -152,12 +154,12 @@ impl<S: System> Host<S> {
         &self,
         packages: impl Iterator<Item = &'p Package>,
         health: bool,
-        tell: &mut dyn FnMut(Answer),
+        on_progress: &mut dyn FnMut(Answer),
     ) -> std::io::Result<Vec<ComponentSeen>> {
         let mut components: Vec<ComponentSeen> = Vec::new();
         for package in packages {
             if health && !package.health.checks.is_empty() {
-                tell(Answer::Progress(Progress {
+                on_progress(Answer::Progress(Progress {
                     doing: format!("checking {}", truncate_bytes(&package.component, 63)),
                 }));
             }
@@ -171,7 +173,7 @@ impl<S: System> Host<S> {
         Ok(components)
     }
 
-    fn apply(&mut self, apply: &Apply, tell: &mut dyn FnMut(Answer)) -> Result<StepRecord, Failure> {
+    fn apply(&mut self, apply: &Apply, on_progress: &mut dyn FnMut(Answer)) -> Result<StepRecord, Failure> {
         if let Some(record) = self.unsaved_record(&apply.id) {
             return Ok(record);
         }
@@ -199,7 +201,7 @@ impl<S: System> Host<S> {
         let until = self.system.elapsed() + Duration::from_secs(apply.within);
         let mut doing = RunningStep {
             system: &mut self.system,
-            tell: &mut |doing| tell(Answer::Progress(Progress { doing: truncate_bytes(&doing, 500) })),
+            on_progress: &mut |doing| on_progress(Answer::Progress(Progress { doing: truncate_bytes(&doing, 500) })),
             log: &mut log,
             until,
             touched: false,

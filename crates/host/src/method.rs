@@ -57,7 +57,7 @@ pub struct MethodContext<'a> {
     /// Downloads are not allowed.
     pub offline: bool,
     /// Reports progress to people.
-    pub tell: &'a mut dyn FnMut(String),
+    pub on_progress: &'a mut dyn FnMut(String),
     /// The end of the output of all programs that ran.
     pub log: &'a mut Tail,
 }
@@ -77,7 +77,7 @@ impl MethodContext<'_> {
 
     /// Reports progress to people.
     pub fn say(&mut self, doing: impl Into<String>) {
-        (self.tell)(doing.into());
+        (self.on_progress)(doing.into());
     }
 
     /// Runs a program until the deadline and keeps its output.

@@ -29,7 +29,7 @@ pub(crate) enum InstallMode {
 
 pub(crate) struct RunningStep<'a> {
     pub system: &'a mut dyn System,
-    pub tell: &'a mut dyn FnMut(String),
+    pub on_progress: &'a mut dyn FnMut(String),
     pub log: &'a mut Tail,
     /// The deadline of the step.
     pub until: Duration,
@@ -54,13 +54,13 @@ impl RunningStep<'_> {
             folder: &folder,
             until: self.until,
             offline,
-            tell: self.tell,
+            on_progress: self.on_progress,
             log: self.log,
         })
     }
 
     fn say(&mut self, doing: String) {
-        (self.tell)(doing);
+        (self.on_progress)(doing);
     }
 
     fn hands<T>(

@@ -46,7 +46,7 @@ pub trait System: Send {
         to: &str,
         limit: u64,
         within: Duration,
-        tell: &mut dyn FnMut(u64, Option<u64>),
+        on_progress: &mut dyn FnMut(u64, Option<u64>),
     ) -> io::Result<()>;
     /// Whether `HOST:PORT` accepts connections.
     fn connects(&self, address: &str, within: Duration) -> io::Result<()>;

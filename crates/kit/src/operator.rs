@@ -182,7 +182,7 @@ impl Operator {
     /// Adds a controller.
     pub fn controller<C: Controller>(&mut self, controller: C, options: Options) -> Triggers<'_> {
         let line = ControllerQueue::new(options, self.settings.random.clone(), self.settings.clock.clone());
-        let means = PassContext {
+        let context = PassContext {
             client: self.client.clone(),
             clock: self.settings.clock.clone(),
             fence: self.fence.clone(),
@@ -193,7 +193,7 @@ impl Operator {
             controller,
             options,
             line.clone(),
-            means,
+            context,
             &self.settings,
             self.idle.clone(),
             self.health.clone(),

@@ -24,7 +24,7 @@ pub struct Pass {
     pub(crate) key: Key,
     pub(crate) now: Timestamp,
     pub(crate) deep: bool,
-    pub(crate) means: Arc<PassContext>,
+    pub(crate) context: Arc<PassContext>,
 }
 
 impl Pass {
@@ -45,32 +45,32 @@ impl Pass {
 
     /// The writer, the only way to write.
     pub fn writer(&self) -> &Writer {
-        &self.means.writer
+        &self.context.writer
     }
 
     /// The publisher of Events.
     pub fn events(&self) -> &Events {
-        &self.means.events
+        &self.context.events
     }
 
     /// Whether this process is certain to hold the lease. Acts outside the API server check it right before their first effect.
     pub fn leads(&self) -> bool {
-        self.means.fence.holds(&self.means.clock)
+        self.context.fence.holds(&self.context.clock)
     }
 
     /// A number that grows with each leader: see [`Fence::number`](crate::client::Fence::number).
     pub fn fence(&self) -> u64 {
-        self.means.fence.number()
+        self.context.fence.number()
     }
 
     /// The current time, for work that takes longer than a moment.
     pub fn clock(&self) -> &Clock {
-        &self.means.clock
+        &self.context.clock
     }
 
     /// A client whose calls count for this pass and which sends nothing when the lease could have expired.
     pub fn client(&self) -> kube::Client {
-        self.means.client.clone()
+        self.context.client.clone()
     }
 }
 

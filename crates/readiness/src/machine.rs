@@ -119,7 +119,7 @@ impl Controller for Machines {
 
     async fn dereference(&self, pass: &Pass) -> Result<Option<Observed>, DereferenceError> {
         if pass.deep() {
-            self.look_past_the_caches(pass).await?;
+            self.read_from_api_server(pass).await?;
         }
         let look = self.caches.look(pass.key());
         if look.is_none() {
@@ -176,7 +176,7 @@ impl Controller for Machines {
 }
 
 impl Machines {
-    async fn look_past_the_caches(&self, pass: &Pass) -> Result<(), DereferenceError> {
+    async fn read_from_api_server(&self, pass: &Pass) -> Result<(), DereferenceError> {
         let key = pass.key();
         let machines: Api<<MachineView as View>::Object> = Api::namespaced(pass.client(), &key.namespace);
         let live = machines.get_opt(&key.name).await;

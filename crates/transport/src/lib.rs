@@ -27,7 +27,7 @@ pub trait Link: Send + Sync {
         &'a self,
         request: &'a Request,
         within: Duration,
-        tell: &'a (dyn Fn(Progress) + Send + Sync),
+        on_progress: &'a (dyn Fn(Progress) + Send + Sync),
     ) -> BoxFuture<'a, Result<Answer, LinkError>>;
 
     /// The host key of the connection, as in a `known_hosts` file, without the host: `ssh-ed25519 AAAA…`.

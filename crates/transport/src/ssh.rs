@@ -98,7 +98,7 @@ impl Link for SshLink {
         &'a self,
         request: &'a Request,
         within: Duration,
-        tell: &'a (dyn Fn(Progress) + Send + Sync),
+        on_progress: &'a (dyn Fn(Progress) + Send + Sync),
     ) -> BoxFuture<'a, Result<Answer, LinkError>> {
         async move {
             let until = Instant::now() + within;
@@ -116,7 +116,7 @@ impl Link for SshLink {
                 }
             };
             let silence = self.route.limits.silence;
-            match session.ask(request, Bytes::from(line), (until, within), silence, tell).await {
+            match session.ask(request, Bytes::from(line), (until, within), silence, on_progress).await {
                 Ok(answer) => {
                     // The helper removed itself with its other files.
                     if !matches!(answer, Answer::Cleaned) {

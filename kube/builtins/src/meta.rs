@@ -152,8 +152,8 @@ fn no_new_finalizers(new: &Value, old: &Value) -> Option<FieldError> {
         return None;
     }
     let extra = extra.join(", ");
-    let told = "no new finalizers can be added if the object is being deleted, found new finalizers []string";
-    Some(FieldError::forbidden("metadata.finalizers", format!("{told}{{{extra}}}")))
+    let error_text = "no new finalizers can be added if the object is being deleted, found new finalizers []string";
+    Some(FieldError::forbidden("metadata.finalizers", format!("{error_text}{{{extra}}}")))
 }
 
 fn non_negative(value: &Value, key: &str, path: &str) -> Option<FieldError> {
@@ -196,8 +196,8 @@ fn validate_owners(meta: &Value, path: &str) -> Vec<FieldError> {
         if version.is_empty() {
             errors.push(FieldError::required(format!("{at}.apiVersion"), "must not be empty"));
         } else if version.matches('/').count() > 1 || version.ends_with('/') {
-            let told = "must be <group>/<version> or <version>";
-            errors.push(FieldError::invalid(format!("{at}.apiVersion"), version, told));
+            let error_text = "must be <group>/<version> or <version>";
+            errors.push(FieldError::invalid(format!("{at}.apiVersion"), version, error_text));
         }
         for key in ["kind", "name", "uid"] {
             if text(owner, key).is_empty() {
@@ -205,18 +205,18 @@ fn validate_owners(meta: &Value, path: &str) -> Vec<FieldError> {
             }
         }
         if version == "v1" && text(owner, "kind") == "Event" {
-            let told = "/v1, Kind=Event is disallowed from being an owner";
-            errors.push(FieldError::invalid(at, owner.clone(), told));
+            let error_text = "/v1, Kind=Event is disallowed from being an owner";
+            errors.push(FieldError::invalid(at, owner.clone(), error_text));
         }
         if flag(owner, "controller") {
             let this = format!("{}/{}", text(owner, "kind"), text(owner, "name"));
             match &controller {
                 Some(first) => {
-                    let told = format!(
+                    let error_text = format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
                     );
                     let all: Vec<String> = list(meta, "ownerReferences").iter().map(owner_text).collect();
-                    let detail = format!("[{}]: {told}", all.join(","));
+                    let detail = format!("[{}]: {error_text}", all.join(","));
                     errors.push(FieldError { ty: ErrorType::Invalid, field: path.clone(), value: None, detail });
                 }
                 None => controller = Some(this),
@@ -240,8 +240,8 @@ fn validate_finalizers(meta: &Value, path: &str) -> Vec<FieldError> {
         finalizers.iter().flat_map(|name| invalid_each(&path, name, names::qualified_name(name))).collect();
     if finalizers.contains(&"orphan") && finalizers.contains(&"foregroundDeletion") {
         let all = get(meta, "finalizers").cloned().unwrap_or(Value::Null);
-        let told = "finalizer orphan and foregroundDeletion cannot be both set";
-        errors.push(FieldError::invalid(path, all, told));
+        let error_text = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.push(FieldError::invalid(path, all, error_text));
     }
     errors
 }
@@ -276,8 +276,8 @@ pub fn validate_field_manager(manager: &str, path: &str) -> Vec<FieldError> {
         errors.push(too_long(path, 128));
     }
     for (position, character) in manager.char_indices().filter(|(_, c)| c.is_control()) {
-        let told = format!("invalid character U+{:04X} (at position {position})", character as u32);
-        errors.push(FieldError::invalid(path, manager, told));
+        let error_text = format!("invalid character U+{:04X} (at position {position})", character as u32);
+        errors.push(FieldError::invalid(path, manager, error_text));
     }
     errors
 }
@@ -290,12 +290,12 @@ pub fn validate_selector(selector: &Value, path: &str) -> Vec<FieldError> {
         let values = list(requirement, "values");
         match text(requirement, "operator") {
             "In" | "NotIn" if values.is_empty() => {
-                let told = "must be specified when `operator` is 'In' or 'NotIn'";
-                errors.push(FieldError::required(format!("{at}.values"), told));
+                let error_text = "must be specified when `operator` is 'In' or 'NotIn'";
+                errors.push(FieldError::required(format!("{at}.values"), error_text));
             }
             "Exists" | "DoesNotExist" if !values.is_empty() => {
-                let told = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                errors.push(FieldError::forbidden(format!("{at}.values"), told));
+                let error_text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                errors.push(FieldError::forbidden(format!("{at}.values"), error_text));
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
             other => {
@@ -335,7 +335,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(errors: &[FieldError]) -> Vec<String> {
+    fn error_texts(errors: &[FieldError]) -> Vec<String> {
         errors.iter().map(ToString::to_string).collect()
     }
 
@@ -343,7 +343,7 @@ mod tests {
     fn a_namespaced_object_needs_name_and_namespace() {
         let errors = validate_create(&json!({"metadata": {}}), true, NameRule::Subdomain);
         assert_eq!(
-            told(&errors),
+            error_texts(&errors),
             ["metadata.name: Required value: name or generateName is required", "metadata.namespace: Required value"]
         );
     }
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn a_cluster_object_has_no_namespace() {
         let errors = validate_create(&json!({"metadata": {"name": "a", "namespace": "b"}}), false, NameRule::Subdomain);
-        assert_eq!(told(&errors), ["metadata.namespace: Forbidden: not allowed on this type"]);
+        assert_eq!(error_texts(&errors), ["metadata.namespace: Forbidden: not allowed on this type"]);
     }
 
     #[test]
@@ -360,7 +360,7 @@ mod tests {
             |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": "u", "controller": true});
         let object = json!({"metadata": {"name": "a", "ownerReferences": [owner("x"), owner("y")]}});
         let errors = validate_create(&object, false, NameRule::Subdomain);
-        assert!(told(&errors).join("").ends_with("in references for Pod/x and Pod/y"), "{errors:?}");
+        assert!(error_texts(&errors).join("").ends_with("in references for Pod/x and Pod/y"), "{errors:?}");
     }
 
     #[test]
@@ -368,7 +368,7 @@ mod tests {
         let old = json!({"metadata": {"name": "a", "deletionTimestamp": "t", "finalizers": ["a.b/c"]}});
         let new = json!({"metadata": {"name": "a", "deletionTimestamp": "t", "resourceVersion": "1", "finalizers": ["a.b/c", "a.b/d"]}});
         assert_eq!(
-            told(&validate_update(&new, &old)),
+            error_texts(&validate_update(&new, &old)),
             [
                 "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{\"a.b/d\"}"
             ]
@@ -379,7 +379,10 @@ mod tests {
     fn an_uid_does_not_change() {
         let old = json!({"metadata": {"name": "a", "uid": "1"}});
         let new = json!({"metadata": {"name": "a", "uid": "2", "resourceVersion": "1"}});
-        assert_eq!(told(&validate_update(&new, &old)), ["metadata.uid: Invalid value: \"2\": field is immutable"]);
+        assert_eq!(
+            error_texts(&validate_update(&new, &old)),
+            ["metadata.uid: Invalid value: \"2\": field is immutable"]
+        );
     }
 
     #[test]

@@ -231,9 +231,9 @@ mod tests {
 
     #[test]
     fn a_name_with_capitals_is_told_the_regex() {
-        let told = dns_subdomain("Bad_Name").join("");
+        let error_text = dns_subdomain("Bad_Name").join("");
         assert_eq!(
-            told,
+            error_text,
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
         );
     }

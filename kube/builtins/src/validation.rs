@@ -215,8 +215,8 @@ fn prefix_bits(address: IpAddr, length: u8) -> (u128, bool) {
 
 fn cidr_errors(value: &str, path: &str) -> Vec<FieldError> {
     let Some((address, length)) = parse_cidr(value) else {
-        let told = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-        return vec![FieldError::invalid(path, value, told)];
+        let error_text = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+        return vec![FieldError::invalid(path, value, error_text)];
     };
     if prefix_bits(address, length).1 {
         return vec![FieldError::invalid(path, value, "must not have bits set beyond the prefix length")];

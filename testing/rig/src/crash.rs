@@ -237,21 +237,26 @@ impl CrashState {
 }
 
 impl Layer for CrashState {
-    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult> {
+    fn call(
+        self: Arc<Self>,
+        call: Call,
+        request: Request<Body>,
+        next_client: Client,
+    ) -> BoxFuture<'static, CallResult> {
         let armed = self.armed.load(Ordering::SeqCst);
         let number = if armed { self.calls.fetch_add(1, Ordering::SeqCst) } else { usize::MAX };
         Box::pin(async move {
             match self.strikes(number, &call) {
                 Some(Side::Before) => self.record_crash(call),
                 Some(Side::After) => {
-                    let answer = forward(&inner, request).await;
+                    let answer = forward(&next_client, request).await;
                     self.record_crash(call);
                     // Dropping the answer closes a watch that was opened.
                     drop(answer);
                 }
                 _ if self.has_crashed() => {}
                 _ => {
-                    let answer = forward(&inner, request).await;
+                    let answer = forward(&next_client, request).await;
                     if !self.has_crashed() {
                         return answer;
                     }

@@ -73,13 +73,18 @@ impl Latch {
 }
 
 impl Layer for Latch {
-    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult> {
+    fn call(
+        self: Arc<Self>,
+        call: Call,
+        request: Request<Body>,
+        next_client: Client,
+    ) -> BoxFuture<'static, CallResult> {
         let met = self.meet(&call);
         Box::pin(async move {
             if let Some((Side::Before, time)) = met {
                 self.clock.sleep(time).await;
             }
-            let answer = forward(&inner, request).await;
+            let answer = forward(&next_client, request).await;
             if let Some((Side::After, time)) = met {
                 self.clock.sleep(time).await;
             }

@@ -200,11 +200,11 @@ impl State {
         self: &Arc<Self>,
         call: &Call,
         request: Request<Body>,
-        inner: &Client,
+        next_client: &Client,
         mut plan: stream::Plan,
     ) -> CallResult {
         let uri = request.uri().clone();
-        let response = forward(inner, request).await?;
+        let response = forward(next_client, request).await?;
         if call.verb == "watch" && response.status() == StatusCode::OK {
             if plan.first.is_empty() && query(&uri, "sendInitialEvents") == Some("true") {
                 plan.keep_as = Some(uri.to_string());
@@ -223,22 +223,28 @@ impl State {
     }
 
     /// Answers as a server that has not seen the last changes.
-    async fn stale(self: &Arc<Self>, back: usize, call: Call, mut request: Request<Body>, inner: Client) -> CallResult {
+    async fn stale(
+        self: &Arc<Self>,
+        back: usize,
+        call: Call,
+        mut request: Request<Body>,
+        next_client: Client,
+    ) -> CallResult {
         let key = request.uri().to_string();
         if call.verb != "watch" {
             let answer = self.history().answers.get(&key).and_then(|answers| older(answers, back)).cloned();
             return match answer {
                 Some(answer) => Ok(reply(answer.status, "application/json", answer.body)),
-                None => self.forward(&call, request, &inner, stream::Plan::default()).await,
+                None => self.forward(&call, request, &next_client, stream::Plan::default()).await,
             };
         }
         let Some(initial) = self.history().initial.get(&key).and_then(|kept| older(kept, back)).cloned() else {
-            return self.forward(&call, request, &inner, stream::Plan::default()).await;
+            return self.forward(&call, request, &next_client, stream::Plan::default()).await;
         };
         // The recorded initial events, then all events since.
         *request.uri_mut() = going_on_from(request.uri(), &initial.version)?;
         let plan = stream::Plan { first: initial.lines.into(), ..stream::Plan::default() };
-        self.forward(&call, request, &inner, plan).await
+        self.forward(&call, request, &next_client, plan).await
     }
 
     async fn apply_fault(
@@ -246,15 +252,15 @@ impl State {
         fault: Option<Fault>,
         call: Call,
         request: Request<Body>,
-        inner: Client,
+        next_client: Client,
     ) -> CallResult {
         let plain = stream::Plan::default;
         match fault {
-            None => self.forward(&call, request, &inner, plain()).await,
+            None => self.forward(&call, request, &next_client, plain()).await,
             Some(Fault::RequestLost { silent: false }) => Err(broken("connection reset before the request was sent")),
             Some(Fault::RequestLost { silent: true }) => std::future::pending().await,
             Some(Fault::AnswerLost { silent }) => {
-                drop(self.forward(&call, request, &inner, plain()).await);
+                drop(self.forward(&call, request, &next_client, plain()).await);
                 if silent {
                     std::future::pending().await
                 } else {
@@ -262,7 +268,7 @@ impl State {
                 }
             }
             Some(Fault::LateAnswer(late)) => {
-                let answer = self.forward(&call, request, &inner, plain()).await;
+                let answer = self.forward(&call, request, &next_client, plain()).await;
                 self.clock.sleep(late).await;
                 answer
             }
@@ -272,7 +278,7 @@ impl State {
                 let way = tokio::spawn(async move {
                     let _on_the_way = delayed_requests;
                     self.clock.sleep(late).await;
-                    self.forward(&call, request, &inner, plain()).await
+                    self.forward(&call, request, &next_client, plain()).await
                 });
                 way.await?
             }
@@ -297,18 +303,18 @@ impl State {
             }
             Some(Fault::ServerError { code, done }) => {
                 if done {
-                    drop(self.forward(&call, request, &inner, plain()).await);
+                    drop(self.forward(&call, request, &next_client, plain()).await);
                 }
                 Ok(server_error(code))
             }
-            Some(Fault::Stale { back }) => self.stale(back, call, request, inner).await,
+            Some(Fault::Stale { back }) => self.stale(back, call, request, next_client).await,
             Some(Fault::Cut { events, inside, broken }) => {
                 let plan = stream::Plan { cut: Some((events, inside, broken)), ..plain() };
-                self.forward(&call, request, &inner, plan).await
+                self.forward(&call, request, &next_client, plan).await
             }
             Some(Fault::Slow(late)) => {
                 let plan = stream::Plan { slow: Some(late), ..plain() };
-                self.forward(&call, request, &inner, plan).await
+                self.forward(&call, request, &next_client, plan).await
             }
         }
     }
@@ -331,7 +337,12 @@ impl Drop for DelayedRequest {
 }
 
 impl Layer for State {
-    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult> {
+    fn call(
+        self: Arc<Self>,
+        call: Call,
+        request: Request<Body>,
+        next_client: Client,
+    ) -> BoxFuture<'static, CallResult> {
         if self.outage.borrow().is_some_and(|outage| outage.contains(self.clock.now())) {
             let mut history = self.history();
             history.calls += 1;
@@ -343,7 +354,7 @@ impl Layer for State {
             let state = self.clone();
             // An outage also loses the answers.
             tokio::select! {
-                answer = self.apply_fault(fault, call, request, inner) => answer,
+                answer = self.apply_fault(fault, call, request, next_client) => answer,
                 () = state.outage() => Err(broken("the API server is gone")),
             }
         })

@@ -24,50 +24,62 @@ pub type CallResult = Result<Response<Reply>, BoxError>;
 /// Intercepts every call of a client.
 pub trait Layer: Send + Sync + 'static {
     /// Handles the call, usually by [`forward`]ing it.
-    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult>;
+    fn call(self: Arc<Self>, call: Call, request: Request<Body>, next_client: Client)
+    -> BoxFuture<'static, CallResult>;
 }
 
 /// Makes each call as another user; the client needs the right to impersonate it.
 struct Impersonation(HeaderValue);
 
 impl Layer for Impersonation {
-    fn call(self: Arc<Self>, _: Call, mut request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult> {
+    fn call(
+        self: Arc<Self>,
+        _: Call,
+        mut request: Request<Body>,
+        next_client: Client,
+    ) -> BoxFuture<'static, CallResult> {
         request.headers_mut().insert("impersonate-user", self.0.clone());
-        Box::pin(async move { forward(&inner, request).await })
+        Box::pin(async move { forward(&next_client, request).await })
     }
 }
 
-/// A client that impersonates this user and has only the user's rights. `inner` needs the right to impersonate, as administrators have.
-pub fn impersonating(inner: Client, user: &'static str) -> Client {
-    wrap(inner, Arc::new(Impersonation(HeaderValue::from_static(user))))
+/// A client that impersonates this user and has only the user's rights. `next_client` needs the right to impersonate, as administrators have.
+pub fn impersonating(next_client: Client, user: &'static str) -> Client {
+    wrap(next_client, Arc::new(Impersonation(HeaderValue::from_static(user))))
 }
 
 /// Simulates a server without streaming lists, such as an older one.
 struct WithoutStreamingLists;
 
 impl Layer for WithoutStreamingLists {
-    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult> {
+    fn call(
+        self: Arc<Self>,
+        call: Call,
+        request: Request<Body>,
+        next_client: Client,
+    ) -> BoxFuture<'static, CallResult> {
         Box::pin(async move {
             if call.verb == "watch" && request.uri().query().unwrap_or_default().contains("sendInitialEvents=true") {
                 let message = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
                 return Ok(refusal(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message));
             }
-            forward(&inner, request).await
+            forward(&next_client, request).await
         })
     }
 }
 
 /// A client of a server without streaming lists: only there does it need the right to list what it watches.
-pub fn without_streaming_lists(inner: Client) -> Client {
-    wrap(inner, Arc::new(WithoutStreamingLists))
+pub fn without_streaming_lists(next_client: Client) -> Client {
+    wrap(next_client, Arc::new(WithoutStreamingLists))
 }
 
 /// Wraps a client in a layer.
 ///
 /// Assumptions: called in the runtime in which the client will be used, as for any new client.
-pub fn wrap(inner: Client, layer: Arc<impl Layer>) -> Client {
-    let namespace = inner.default_namespace().to_owned();
-    let service = tower::service_fn(move |request| layer.clone().call(Call::of(&request), request, inner.clone()));
+pub fn wrap(next_client: Client, layer: Arc<impl Layer>) -> Client {
+    let namespace = next_client.default_namespace().to_owned();
+    let service =
+        tower::service_fn(move |request| layer.clone().call(Call::of(&request), request, next_client.clone()));
     Client::new(service, namespace)
 }
 
@@ -75,8 +87,8 @@ pub fn wrap(inner: Client, layer: Arc<impl Layer>) -> Client {
 ///
 /// # Errors
 /// No answer arrived.
-pub async fn forward(inner: &Client, request: Request<Body>) -> CallResult {
-    let response = inner.send(request).await?;
+pub async fn forward(next_client: &Client, request: Request<Body>) -> CallResult {
+    let response = next_client.send(request).await?;
     Ok(response.map(|body| body.map_err(BoxError::from).boxed_unsync()))
 }
 

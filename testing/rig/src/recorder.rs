@@ -114,7 +114,12 @@ impl Drop for Open {
 }
 
 impl Layer for Log {
-    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult> {
+    fn call(
+        self: Arc<Self>,
+        call: Call,
+        request: Request<Body>,
+        next_client: Client,
+    ) -> BoxFuture<'static, CallResult> {
         let index = {
             let mut records = self.records();
             records.push(Record { call, at: Instant::now(), code: None, broken: false });
@@ -123,7 +128,7 @@ impl Layer for Log {
         self.open.fetch_add(1, Ordering::SeqCst);
         let open = Open(self.clone());
         Box::pin(async move {
-            let answer = forward(&inner, request).await;
+            let answer = forward(&next_client, request).await;
             let mut records = self.records();
             match &answer {
                 Ok(response) => records[index].code = Some(response.status().as_u16()),

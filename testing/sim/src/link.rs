@@ -44,7 +44,7 @@ impl SimLink {
         &self,
         request: &Request,
         within: Duration,
-        tell: &(dyn Fn(Progress) + Send + Sync),
+        on_progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<Answer, LinkError> {
         let fleet = &self.host.inner.fleet;
         fleet.count_request();
@@ -72,9 +72,9 @@ impl SimLink {
         let step = if matches!(request, Request::Apply(_)) { self.host.step() } else { Duration::ZERO };
         let cut = matches!(request, Request::Apply(_)) && self.host.takes_cut();
         let answer = if step.is_zero() {
-            self.at_once(request, tell)
+            self.at_once(request, on_progress)
         } else {
-            self.over_time(request, step, within, cut, tell).await?
+            self.over_time(request, step, within, cut, on_progress).await?
         };
         if cut {
             self.host.cut();
@@ -93,9 +93,9 @@ impl SimLink {
         }
     }
 
-    fn at_once(&self, request: &Request, tell: &(dyn Fn(Progress) + Send + Sync)) -> Option<Answer> {
+    fn at_once(&self, request: &Request, on_progress: &(dyn Fn(Progress) + Send + Sync)) -> Option<Answer> {
         let _busy = Busy::new(&self.host.inner.fleet);
-        ask(&self.host, &self.helper, request.clone(), &mut |progress| tell(progress))
+        ask(&self.host, &self.helper, request.clone(), &mut |progress| on_progress(progress))
     }
 
     /// Runs the step in a thread of its own, with the wait in its middle: it continues when the connection is cut or the caller is dropped.
@@ -105,7 +105,7 @@ impl SimLink {
         step: Duration,
         within: Duration,
         cut: bool,
-        tell: &(dyn Fn(Progress) + Send + Sync),
+        on_progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<Option<Answer>, LinkError> {
         let fleet = self.host.inner.fleet.clone();
         let (answered, mut answer) = oneshot::channel();
@@ -134,7 +134,7 @@ impl SimLink {
             tokio::select! {
                 biased;
                 Some(progress) = tells.recv() => {
-                    tell(progress);
+                    on_progress(progress);
                     if cut {
                         self.host.cut();
                         return Err(LinkError::Lost("reset by peer".to_owned()));
@@ -152,17 +152,17 @@ fn ask(
     host: &SimHost,
     helper: &Arc<Mutex<Host<Memory>>>,
     request: Request,
-    tell: &mut dyn FnMut(Progress),
+    on_progress: &mut dyn FnMut(Progress),
 ) -> Option<Answer> {
     host.sync_clock();
     let changes = matches!(request, Request::Apply(_) | Request::Clean { .. });
-    let mut tell = |answer: Answer| {
+    let mut on_progress = |answer: Answer| {
         if let Answer::Progress(progress) = answer {
-            tell(progress);
+            on_progress(progress);
         }
     };
     let mut work = |helper: &mut Host<Memory>| {
-        let answer = helper.answer(request.clone(), &mut tell);
+        let answer = helper.answer(request.clone(), &mut on_progress);
         let gone = helper.system().gone();
         (!gone).then_some(answer)
     };
@@ -199,9 +199,9 @@ impl Link for SimLink {
         &'a self,
         request: &'a Request,
         within: Duration,
-        tell: &'a (dyn Fn(Progress) + Send + Sync),
+        on_progress: &'a (dyn Fn(Progress) + Send + Sync),
     ) -> BoxFuture<'a, Result<Answer, LinkError>> {
-        Box::pin(self.answer(request, within, tell))
+        Box::pin(self.answer(request, within, on_progress))
     }
 
     fn host_key(&self) -> &str {

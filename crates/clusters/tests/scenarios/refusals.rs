@@ -49,13 +49,18 @@ fn scheduler_file(parallelism: u32) -> String {
 struct PinnedPod(OnceLock<String>);
 
 impl Layer for PinnedPod {
-    fn call(self: Arc<Self>, call: Call, request: Request<Body>, inner: Client) -> BoxFuture<'static, CallResult> {
+    fn call(
+        self: Arc<Self>,
+        call: Call,
+        request: Request<Body>,
+        next_client: Client,
+    ) -> BoxFuture<'static, CallResult> {
         Box::pin(async move {
             let patches = (call.verb, &*call.resource, &*call.subresource) == ("patch", "pods", "");
             if patches && *self.0.get_or_init(|| call.name.clone()) == call.name {
                 return Ok(refusal(StatusCode::FORBIDDEN, "Forbidden", "this pod is pinned"));
             }
-            forward(&inner, request).await
+            forward(&next_client, request).await
         })
     }
 }

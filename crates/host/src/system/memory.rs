@@ -150,7 +150,7 @@ impl System for Memory {
         to: &str,
         limit: u64,
         within: Duration,
-        tell: &mut dyn FnMut(u64, Option<u64>),
+        on_progress: &mut dyn FnMut(u64, Option<u64>),
     ) -> io::Result<()> {
         let half = |machine: &mut Machine| {
             let _ = machine.write(to, Content::of(to, b"half"), 0o600, "root", "root");
@@ -166,7 +166,7 @@ impl System for Memory {
         machine.write(to, content, 0o600, "root", "root")?;
         // The receiver of progress may access the host.
         drop(machine);
-        tell(size, Some(size));
+        on_progress(size, Some(size));
         Ok(())
     }
 

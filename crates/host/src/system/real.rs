@@ -182,9 +182,9 @@ impl System for Real {
         to: &str,
         limit: u64,
         within: Duration,
-        tell: &mut dyn FnMut(u64, Option<u64>),
+        on_progress: &mut dyn FnMut(u64, Option<u64>),
     ) -> io::Result<()> {
-        web::fetch(url, &self.path(to), limit, within, tell)
+        web::fetch(url, &self.path(to), limit, within, on_progress)
     }
 
     fn connects(&self, address: &str, within: Duration) -> io::Result<()> {

@@ -64,7 +64,7 @@ pub(super) struct Driver<C> {
     controller: C,
     workers: usize,
     line: ControllerQueue,
-    means: Arc<PassContext>,
+    context: Arc<PassContext>,
     metrics: Metrics,
     strict: bool,
     on_pass: Option<OnPass>,
@@ -79,7 +79,7 @@ impl<C: Controller> Driver<C> {
         controller: C,
         options: Options,
         line: ControllerQueue,
-        means: PassContext,
+        context: PassContext,
         settings: &Settings,
         idle: Idle,
         health: Health,
@@ -88,7 +88,7 @@ impl<C: Controller> Driver<C> {
             controller,
             workers: options.workers.max(1),
             line,
-            means: Arc::new(means),
+            context: Arc::new(context),
             metrics: settings.metrics.clone(),
             strict: settings.strict_budgets,
             on_pass: settings.on_pass.clone(),
@@ -100,10 +100,10 @@ impl<C: Controller> Driver<C> {
 
     /// Runs one pass, and records its result in any case.
     async fn pass(self: Arc<Self>, taken: DequeuedKey) {
-        let clock = &self.means.clock;
+        let clock = &self.context.clock;
         let begin = clock.monotonic();
         let _under_way = self.health.pass(C::NAME, &taken.key);
-        let pass = Pass { key: taken.key.clone(), now: clock.now(), deep: taken.deep, means: self.means.clone() };
+        let pass = Pass { key: taken.key.clone(), now: clock.now(), deep: taken.deep, context: self.context.clone() };
         let span = tracing::info_span!("pass", controller = C::NAME, object = %taken.key);
         let look =
             async { counted(steps::run_steps(&self.controller, &pass, taken.agains)).await }.instrument(span.clone());
@@ -160,7 +160,7 @@ impl<C: Controller> Driver<C> {
         }
         tracing::warn!(step = trouble.step.as_str(), reason = trouble.reason, remedy = ?trouble.remedy, "{}", trouble.source);
         if let Some(about) = &looked.about {
-            self.means.events.put(about, Level::Warning, trouble.reason, &trouble.source.to_string(), "");
+            self.context.events.put(about, Level::Warning, trouble.reason, &trouble.source.to_string(), "");
         }
     }
 
@@ -184,7 +184,7 @@ impl<C: Controller> Driver<C> {
 
     async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let mut passes = JoinSet::new();
-        let clock = self.means.clock.clone();
+        let clock = self.context.clock.clone();
         loop {
             let stopping = *stop.borrow_and_update();
             if stopping && passes.is_empty() {

@@ -179,11 +179,11 @@ mod scenarios {
             self: Arc<Self>,
             call: Call,
             request: http::Request<Body>,
-            inner: Client,
+            next_client: Client,
         ) -> BoxFuture<'static, CallResult> {
             async move {
                 let lost = call.writes() && self.writes.fetch_add(1, Ordering::SeqCst) == self.write;
-                let answer = forward(&inner, request).await?;
+                let answer = forward(&next_client, request).await?;
                 if lost { Err("the answer was lost".into()) } else { Ok(answer) }
             }
             .boxed()
@@ -414,13 +414,13 @@ mod scenarios {
             self: Arc<Self>,
             call: Call,
             request: http::Request<Body>,
-            inner: Client,
+            next_client: Client,
         ) -> BoxFuture<'static, CallResult> {
             async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect_bytes().await?;
                 let claim = call.writes() && String::from_utf8_lossy(&body).contains("\"Running\"");
-                let answer = forward(&inner, http::Request::from_parts(head, Body::from(body.to_vec()))).await;
+                let answer = forward(&next_client, http::Request::from_parts(head, Body::from(body.to_vec()))).await;
                 if claim && !self.claimed.send_replace(true) {
                     self.clock.advance(Duration::from_secs(60));
                 }

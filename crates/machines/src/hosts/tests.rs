@@ -197,7 +197,7 @@ impl Link for Wire {
         &'a self,
         request: &'a Request,
         within: Duration,
-        tell: &'a (dyn Fn(Progress) + Send + Sync),
+        on_progress: &'a (dyn Fn(Progress) + Send + Sync),
     ) -> BoxFuture<'a, Result<Answer, LinkError>> {
         Box::pin(async move {
             let town = &self.town;
@@ -213,7 +213,7 @@ impl Link for Wire {
                 }
                 HostBehavior::Slow(time) if matches!(request, Request::Apply(_)) => {
                     for part in 1..=60 {
-                        tell(Progress { doing: format!("part {part} of 60") });
+                        on_progress(Progress { doing: format!("part {part} of 60") });
                         town.clock().sleep(time / 60).await;
                     }
                 }

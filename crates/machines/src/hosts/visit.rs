@@ -135,12 +135,12 @@ impl Visit {
         let Some(link) = self.link.take() else {
             return VisitResult::Unreachable(UnreachableCause::Lost("no connection to the host".into()));
         };
-        let tell = {
+        let on_progress = {
             let (pool, key, number) = (pool.clone(), self.key.clone(), self.number);
             move |progress: Progress| pool.progress(&key, number, progress)
         };
         let answer = {
-            let mut answer = std::pin::pin!(link.ask(request, within, &tell));
+            let mut answer = std::pin::pin!(link.ask(request, within, &on_progress));
             let mut late = std::pin::pin!(pool.clock.sleep(within.saturating_add(SLACK)));
             let mut long = std::pin::pin!(pool.clock.sleep(pool.limits.patience));
             loop {

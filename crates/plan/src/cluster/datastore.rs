@@ -204,8 +204,8 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
         seen.members.as_ref().filter(|asked| asked.at.checked_add(MEMBER_ANSWER_TTL).is_ok_and(|until| until > now));
     let wanted = if starts { record.members } else { etcd.members };
     let busy = if starts { Some("waiting for the restore".to_owned()) } else { busy(seen, package, components) };
-    let told = asked.and_then(|asked| asked.outcome.as_ref().ok());
-    let facts = MemberInputs { told, busy, ..inputs(seen, etcd, record, wanted) };
+    let member_list = asked.and_then(|asked| asked.outcome.as_ref().ok());
+    let facts = MemberInputs { member_list, busy, ..inputs(seen, etcd, record, wanted) };
     members.step = match (members::next(&facts, now), asked.map(|asked| &asked.outcome)) {
         (NextMemberStep::QueryMembers, Some(Err(why))) => NextMemberStep::Wait(why.clone()),
         (next, _) => next,
@@ -228,7 +228,7 @@ fn inputs<'a>(seen: &'a Observed, etcd: &'a EtcdDatastore, record: EtcdStatus, w
         claims: &seen.claims,
         lost: suspected_data_loss(seen),
         size: &etcd.storage.size.0,
-        told: None,
+        member_list: None,
         busy: None,
     }
 }

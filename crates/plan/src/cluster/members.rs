@@ -155,21 +155,21 @@ impl MemberAction {
     }
 
     /// Why the act must not be carried out now; `None` if it may. Checked right before the act, with the member list of that time.
-    pub fn refused(&self, told: &MemberList) -> Option<String> {
+    pub fn refused(&self, member_list: &MemberList) -> Option<String> {
         match self {
-            Self::Remove { id, needed, .. } => told.agreed_leader(Some(id), *needed).err(),
-            Self::Add { .. } => told.agreed_leader(None, told.voters()).err(),
-            Self::Promote { id, .. } => told.promotion_blocker(id),
+            Self::Remove { id, needed, .. } => member_list.agreed_leader(Some(id), *needed).err(),
+            Self::Add { .. } => member_list.agreed_leader(None, member_list.voters()).err(),
+            Self::Promote { id, .. } => member_list.promotion_blocker(id),
             Self::DeleteVolume { .. } => None,
         }
     }
 
     /// Whether the act is complete, as far as the member list shows.
-    pub fn done(&self, told: &MemberList) -> bool {
+    pub fn done(&self, member_list: &MemberList) -> bool {
         match self {
-            Self::Remove { id, .. } => told.member(id).is_none(),
-            Self::Add { peer_url, .. } => told.at(peer_url).is_some(),
-            Self::Promote { id, .. } => told.member(id).is_some_and(|member| !member.learner),
+            Self::Remove { id, .. } => member_list.member(id).is_none(),
+            Self::Add { peer_url, .. } => member_list.at(peer_url).is_some(),
+            Self::Promote { id, .. } => member_list.member(id).is_some_and(|member| !member.learner),
             Self::DeleteVolume { .. } => false,
         }
     }
@@ -177,14 +177,20 @@ impl MemberAction {
 
 /// Whether an act is complete, as far as the member list and the volumes show, if only the type and the fingerprint of its Operation are known. The
 /// fingerprint is that of the act, with the number of the attempt.
-pub fn was_done(type_: &str, fingerprint: &str, names: &Names, told: &MemberList, claims: &[VolumeClaim]) -> bool {
+pub fn was_done(
+    type_: &str,
+    fingerprint: &str,
+    names: &Names,
+    member_list: &MemberList,
+    claims: &[VolumeClaim],
+) -> bool {
     let mut parts = fingerprint.splitn(3, '-');
     let (Some(set), Some(number), Some(rest)) = (parts.next(), parts.next(), parts.next()) else { return false };
     let Some((subject, _)) = rest.rsplit_once('-') else { return false };
     match type_ {
-        "EtcdMemberRemove" => told.member(subject).is_none(),
-        "EtcdMemberAdd" => told.at(&peer_url(names, &format!("{set}-{number}"))).is_some(),
-        "EtcdMemberPromote" => told.member(subject).is_some_and(|member| !member.learner),
+        "EtcdMemberRemove" => member_list.member(subject).is_none(),
+        "EtcdMemberAdd" => member_list.at(&peer_url(names, &format!("{set}-{number}"))).is_some(),
+        "EtcdMemberPromote" => member_list.member(subject).is_some_and(|member| !member.learner),
         "EtcdVolumeDelete" => claims.iter().all(|claim| claim.uid != subject || claim.ending),
         _ => false,
     }
@@ -259,7 +265,7 @@ pub(super) struct MemberInputs<'a> {
     /// Declared size of volumes.
     pub size: &'a str,
     /// The member list, if it is recent.
-    pub told: Option<&'a MemberList>,
+    pub member_list: Option<&'a MemberList>,
     /// Why no change starts now, whatever the member list shows.
     pub busy: Option<String>,
 }
@@ -362,12 +368,14 @@ impl MemberInputs<'_> {
     /// Whether a change that has not reached etcd yet is withdrawn: it would wait for a member that lost its data, and that member for the end of the
     /// change.
     fn is_withdrawn(&self, change: &MemberChange) -> bool {
-        let (Some(told), Some(lost)) = (self.told, self.lost) else { return false };
-        let own = told.at(&peer_url(self.names, &change.member));
+        let (Some(member_list), Some(lost)) = (self.member_list, self.lost) else { return false };
+        let own = member_list.at(&peer_url(self.names, &change.member));
         let waits = match change.type_ {
             MemberChangeType::Add => own.is_none() && self.running() <= ordinal(&change.member),
             MemberChangeType::Remove => own.is_some_and(|own| !own.learner),
-            MemberChangeType::RecreateVolume => change.member_id.as_ref().is_some_and(|id| told.member(id).is_some()),
+            MemberChangeType::RecreateVolume => {
+                change.member_id.as_ref().is_some_and(|id| member_list.member(id).is_some())
+            }
             // A replacement does not need all other members to be healthy.
             MemberChangeType::Replace => false,
         };
@@ -404,8 +412,8 @@ impl MemberInputs<'_> {
         let running = self.running();
         let Some((type_, member)) = self.candidate() else {
             if self.may_have_learner() {
-                let Some(told) = self.told else { return NextMemberStep::QueryMembers };
-                let learner = |member: &String| told.at(&peer_url(self.names, member)).filter(|own| own.learner);
+                let Some(member_list) = self.member_list else { return NextMemberStep::QueryMembers };
+                let learner = |member: &String| member_list.at(&peer_url(self.names, member)).filter(|own| own.learner);
                 if let Some(member) = (0..running).map(name).find(|member| learner(member).is_some()) {
                     return self.change(MemberChangeType::Add, &member, learner(&member), now);
                 }
@@ -413,16 +421,16 @@ impl MemberInputs<'_> {
             return if self.record.serving == running { NextMemberStep::Nothing } else { self.change_finished() };
         };
         if let Some(lost) = self.lost {
-            let Some(told) = self.told else { return NextMemberStep::QueryMembers };
+            let Some(member_list) = self.member_list else { return NextMemberStep::QueryMembers };
             let url = peer_url(self.names, &lost.name);
-            let own = told.at(&url);
-            let others = told.members.iter().filter(|member| own.is_none_or(|own| own.id != member.id)).count();
+            let own = member_list.at(&url);
+            let others = member_list.members.iter().filter(|member| own.is_none_or(|own| own.id != member.id)).count();
             // The status of the pod may be outdated: a member that lost its data does not answer.
-            if own.is_some_and(|own| told.answers(&own.id)) {
+            if own.is_some_and(|own| member_list.answers(&own.id)) {
                 return NextMemberStep::Wait(format!("{} responds, but its pod is not ready yet", lost.name));
             }
             let needed = quorum(running);
-            if let Err(why) = told.agreed_leader(own.map(|own| own.id.as_str()), needed) {
+            if let Err(why) = member_list.agreed_leader(own.map(|own| own.id.as_str()), needed) {
                 return NextMemberStep::Refuse(why);
             }
             // With another number of members, adding or removing one might lose the quorum.
@@ -467,19 +475,19 @@ impl MemberInputs<'_> {
                 "{healthy} of {expected} other etcd members are ready; all must be ready"
             ));
         }
-        let Some(told) = self.told else { return NextMemberStep::QueryMembers };
-        let own = told.at(&peer_url(self.names, &member));
-        if let Some((left, learner)) = self.left_learner(told).filter(|(left, _)| *left != member) {
+        let Some(member_list) = self.member_list else { return NextMemberStep::QueryMembers };
+        let own = member_list.at(&peer_url(self.names, &member));
+        if let Some((left, learner)) = self.left_learner(member_list).filter(|(left, _)| *left != member) {
             return self.change(MemberChangeType::Remove, &left, Some(learner), now);
         }
-        let listed = told.members.iter().filter(|one| own.is_none_or(|own| own.id != one.id)).count();
+        let listed = member_list.members.iter().filter(|one| own.is_none_or(|own| own.id != one.id)).count();
         if listed != expected {
             return NextMemberStep::Refuse(format!(
                 "etcd has {}; expected {expected}",
                 counted(listed, "other member")
             ));
         }
-        if let Err(why) = told.agreed_leader(own.map(|own| own.id.as_str()), expected) {
+        if let Err(why) = member_list.agreed_leader(own.map(|own| own.id.as_str()), expected) {
             return NextMemberStep::Refuse(why);
         }
         self.change(type_, &member, own, now)
@@ -493,8 +501,8 @@ impl MemberInputs<'_> {
     }
 
     /// A learner without a replica in the StatefulSet, whose change ended before it was removed.
-    fn left_learner<'t>(&self, told: &'t MemberList) -> Option<(String, &'t Member)> {
-        told.members.iter().filter(|one| one.learner).find_map(|one| {
+    fn left_learner<'t>(&self, member_list: &'t MemberList) -> Option<(String, &'t Member)> {
+        member_list.members.iter().filter(|one| one.learner).find_map(|one| {
             let left = one.peer_urls.iter().find_map(|url| {
                 let number = ordinal(url.strip_prefix("https://")?.split('.').next()?);
                 let left = name(number);
@@ -519,10 +527,10 @@ impl MemberInputs<'_> {
     }
 
     fn add(&self, change: &MemberChange, now: Timestamp) -> NextMemberStep {
-        let Some(told) = self.told else { return NextMemberStep::QueryMembers };
+        let Some(member_list) = self.member_list else { return NextMemberStep::QueryMembers };
         let (member, number) = (&change.member, ordinal(&change.member));
         let url = peer_url(self.names, member);
-        let own = told.at(&url);
+        let own = member_list.at(&url);
         if self.wanted <= number && own.is_none_or(|own| own.learner) {
             // Scaling down was declared before the member had a vote.
             return match own {
@@ -531,7 +539,7 @@ impl MemberInputs<'_> {
             };
         }
         if self.running() > number {
-            return self.joins(member, told, now);
+            return self.joins(member, member_list, now);
         }
         match (own, self.claim(member)) {
             (Some(_), _) => self.scaled(number + 1),
@@ -542,7 +550,7 @@ impl MemberInputs<'_> {
             (None, Some(left)) => {
                 NextMemberStep::Act(MemberAction::DeleteVolume { member: member.clone(), claim: left.clone() })
             }
-            (None, None) => match told.agreed_leader(None, told.voters()) {
+            (None, None) => match member_list.agreed_leader(None, member_list.voters()) {
                 Err(why) => NextMemberStep::Wait(why),
                 Ok(_) => {
                     let volume = change.since.as_second().to_string();
@@ -553,8 +561,8 @@ impl MemberInputs<'_> {
     }
 
     /// Steps for a member that was added, and whose pod may run: it catches up and is promoted.
-    fn joins(&self, member: &str, told: &MemberList, now: Timestamp) -> NextMemberStep {
-        let Some(own) = told.at(&peer_url(self.names, member)) else {
+    fn joins(&self, member: &str, member_list: &MemberList, now: Timestamp) -> NextMemberStep {
+        let Some(own) = member_list.at(&peer_url(self.names, member)) else {
             // Somebody else removed the member from etcd.
             return self.change(MemberChangeType::Replace, member, None, now);
         };
@@ -562,7 +570,7 @@ impl MemberInputs<'_> {
         if !own.learner {
             // The change ends only when the pod is ready: a termination message from before the member was added must not count against it. While the
             // member answers, a pod status that shows otherwise is outdated.
-            let runs = |pod: &Replica| !pod.lost || told.answers(&own.id);
+            let runs = |pod: &Replica| !pod.lost || member_list.answers(&own.id);
             let waits = pod.is_some_and(|pod| !pod.ready && !pod.ending && runs(pod));
             return match waits && self.wanted > ordinal(member) {
                 true => NextMemberStep::Wait(format!("{member} is a voting member, but its pod is not ready yet")),
@@ -570,10 +578,10 @@ impl MemberInputs<'_> {
             };
         }
         // A member that started and lost its data again does not catch up.
-        if !own.name.is_empty() && !told.answers(&own.id) && pod.is_some_and(|pod| pod.lost && !pod.ending) {
+        if !own.name.is_empty() && !member_list.answers(&own.id) && pod.is_some_and(|pod| pod.lost && !pod.ending) {
             return self.change(MemberChangeType::Replace, member, Some(own), now);
         }
-        match told.promotion_blocker(&own.id) {
+        match member_list.promotion_blocker(&own.id) {
             None => NextMemberStep::Act(MemberAction::Promote { member: member.to_owned(), id: own.id.clone() }),
             Some(why) => {
                 let more = pod.filter(|pod| !pod.message.is_empty()).map(|pod| format!(" ({})", pod.message));
@@ -584,14 +592,14 @@ impl MemberInputs<'_> {
 
     fn remove(&self, change: &MemberChange) -> NextMemberStep {
         let (member, number) = (&change.member, ordinal(&change.member));
-        let Some(told) = self.told else { return NextMemberStep::QueryMembers };
+        let Some(member_list) = self.member_list else { return NextMemberStep::QueryMembers };
         // A learner is in etcd before the StatefulSet has a replica for it: only etcd tells whether the learner is removed.
-        match told.at(&peer_url(self.names, member)) {
+        match member_list.at(&peer_url(self.names, member)) {
             // Scaling up was declared before the member was removed.
             Some(own) if self.wanted > number && !own.learner => self.change_finished(),
             Some(own) => {
-                let needed = told.voters() - usize::from(!own.learner);
-                match told.agreed_leader(Some(&own.id), needed) {
+                let needed = member_list.voters() - usize::from(!own.learner);
+                match member_list.agreed_leader(Some(&own.id), needed) {
                     Err(why) => NextMemberStep::Wait(why),
                     Ok(_) if needed == 0 => NextMemberStep::Wait(format!("{member} is the last voting member")),
                     Ok(_) => {
@@ -616,14 +624,14 @@ impl MemberInputs<'_> {
     }
 
     fn replace(&self, change: &MemberChange, now: Timestamp) -> NextMemberStep {
-        let Some(told) = self.told else { return NextMemberStep::QueryMembers };
+        let Some(member_list) = self.member_list else { return NextMemberStep::QueryMembers };
         let (member, number) = (&change.member, ordinal(&change.member));
         let url = peer_url(self.names, member);
-        let own = told.at(&url);
+        let own = member_list.at(&url);
         if self.wanted <= number && number + 1 == self.running() {
             return self.change(MemberChangeType::Remove, member, own, now);
         }
-        if let Some(old) = change.member_id.as_ref().and_then(|id| told.member(id)) {
+        if let Some(old) = change.member_id.as_ref().and_then(|id| member_list.member(id)) {
             let renews = change.type_ == MemberChangeType::RecreateVolume;
             match self.pod(member) {
                 None => return NextMemberStep::Wait(format!("waiting for pod {member} to be recreated")),
@@ -634,11 +642,11 @@ impl MemberInputs<'_> {
                 Some(_) => {}
             }
             let needed = match old.learner {
-                true => told.voters(),
-                false if renews => told.voters() - 1,
+                true => member_list.voters(),
+                false if renews => member_list.voters() - 1,
                 false => quorum(self.running()),
             };
-            return match told.agreed_leader(Some(&old.id), needed) {
+            return match member_list.agreed_leader(Some(&old.id), needed) {
                 Err(why) => NextMemberStep::Wait(why),
                 Ok(_) => {
                     let (member, id) = (member.clone(), old.id.clone());
@@ -668,8 +676,8 @@ impl MemberInputs<'_> {
             },
             _ if old_pod => recreate("the old pod is terminating"),
             Some(new) if !new.ending && pod.is_some() => match own {
-                Some(_) => self.joins(member, told, now),
-                None => match told.agreed_leader(None, told.voters()) {
+                Some(_) => self.joins(member, member_list, now),
+                None => match member_list.agreed_leader(None, member_list.voters()) {
                     Err(why) => NextMemberStep::Wait(why),
                     Ok(_) => {
                         let (member, volume) = (member.clone(), new.uid.clone());

@@ -208,7 +208,7 @@ impl Session {
         line: Bytes,
         (until, within): (Instant, Duration),
         silence: Duration,
-        tell: &(dyn Fn(Progress) + Send + Sync),
+        on_progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<Answer, RequestError> {
         self.noise = 0;
         self.errors.clear();
@@ -256,7 +256,7 @@ impl Session {
                     Answer::Progress(progress) => {
                         // Each line costs time, however short it is: a helper sends one in five seconds.
                         self.noise = self.noise.saturating_add(line.len().max(LEAST_NOISE));
-                        tell(progress);
+                        on_progress(progress);
                     }
                     answer => {
                         if self.out.capacity() > KEPT_BUFFER {

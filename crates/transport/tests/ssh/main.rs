@@ -47,8 +47,8 @@ const LONG: Duration = Duration::from_secs(60);
 /// The reported progress, and the answer.
 async fn ask(link: &dyn Link, id: &str, within: Duration) -> (Vec<String>, Result<Answer, LinkError>) {
     let told = std::sync::Mutex::new(Vec::new());
-    let tell = |progress: fleetwright_wire::Progress| told.lock().unwrap().push(progress.doing);
-    let answer = link.ask(&recall(id), within, &tell).await;
+    let on_progress = |progress: fleetwright_wire::Progress| told.lock().unwrap().push(progress.doing);
+    let answer = link.ask(&recall(id), within, &on_progress).await;
     (told.into_inner().unwrap(), answer)
 }
 

@@ -141,8 +141,8 @@ async fn a_large_request_arrives_whole() {
     let request = Request::Apply(Box::new(apply));
     let size = serde_json::to_string(&request).unwrap().len();
     let told = std::sync::Mutex::new(Vec::new());
-    let tell = |progress: fleetwright_wire::Progress| told.lock().unwrap().push(progress.doing);
-    let answer = link.ask(&request, LONG, &tell).await;
+    let on_progress = |progress: fleetwright_wire::Progress| told.lock().unwrap().push(progress.doing);
+    let answer = link.ask(&request, LONG, &on_progress).await;
     assert!(matches!(answer, Ok(Answer::Failed(_))), "{answer:?}");
     assert_eq!(*told.lock().unwrap(), [size.to_string()]);
 }

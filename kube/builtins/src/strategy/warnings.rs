@@ -48,22 +48,22 @@ pub fn warnings(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<String> {
     let bumped = old.is_none_or(|old| int(old, "metadata.generation") != int(new, "metadata.generation"));
     match (kind.group, kind.kind) {
         ("", "Pod") if old.is_none() => {
-            let mut told = pod_name(new, "this is used in the Pod's hostname");
-            told.extend(pod(new, ""));
-            told
+            let mut warnings_found = pod_name(new, "this is used in the Pod's hostname");
+            warnings_found.extend(pod(new, ""));
+            warnings_found
         }
         ("apps", "Deployment" | "ReplicaSet") | ("", "ReplicationController") | ("batch", "Job") => {
-            let mut told =
+            let mut warnings_found =
                 if old.is_none() { pod_name(new, "this is used in Pod names and hostnames") } else { Vec::new() };
-            told.extend(template(new, "spec.template", bumped));
-            told
+            warnings_found.extend(template(new, "spec.template", bumped));
+            warnings_found
         }
         ("apps", "StatefulSet") => {
-            let mut told = template(new, "spec.template", bumped);
+            let mut warnings_found = template(new, "spec.template", bumped);
             if int(new, "spec.revisionHistoryLimit").is_some_and(|limit| limit < 0) {
-                told.push("spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended".to_owned());
+                warnings_found.push("spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended".to_owned());
             }
-            told
+            warnings_found
         }
         ("apps", "DaemonSet") => template(new, "spec.template", bumped),
         ("batch", "CronJob") => cron_job(new, old, bumped),
@@ -96,27 +96,28 @@ fn template(object: &Value, path: &str, bumped: bool) -> Vec<String> {
 }
 
 fn cron_job(new: &Value, old: Option<&Value>, bumped: bool) -> Vec<String> {
-    let mut told = if old.is_none() { pod_name(new, "this is used in Pod names and hostnames") } else { Vec::new() };
-    told.extend(template(new, "spec.jobTemplate.spec.template", bumped));
+    let mut warnings_found =
+        if old.is_none() { pod_name(new, "this is used in Pod names and hostnames") } else { Vec::new() };
+    warnings_found.extend(template(new, "spec.jobTemplate.spec.template", bumped));
     if old.is_some() && text(new, "spec.schedule").contains("TZ") {
-        told.push("cannot use TZ or CRON_TZ in spec.schedule, use timeZone instead, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details".to_owned());
+        warnings_found.push("cannot use TZ or CRON_TZ in spec.schedule, use timeZone instead, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details".to_owned());
     }
-    told
+    warnings_found
 }
 
 fn node(node: &Value) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut warnings_found = Vec::new();
     if get(node, "spec.configSource").is_some() {
-        told.push("spec.configSource: the feature is removed".to_owned());
+        warnings_found.push("spec.configSource: the feature is removed".to_owned());
     }
     if !text(node, "spec.externalID").is_empty() {
-        told.push("spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned());
+        warnings_found.push("spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned());
     }
-    told
+    warnings_found
 }
 
 fn service(service: &Value) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut warnings_found = Vec::new();
     let external = !list(service, "spec.externalIPs").is_empty();
     let kind = text(service, "spec.type");
     let headless = text(service, "spec.clusterIP") == "None" && kind != "ExternalName";
@@ -124,29 +125,30 @@ fn service(service: &Value) -> Vec<String> {
         .and_then(|all| all.get("service.kubernetes.io/topology-aware-hints"))
         .is_some()
     {
-        told.push("annotation service.kubernetes.io/topology-aware-hints is deprecated, please use service.kubernetes.io/topology-mode instead".to_owned());
+        warnings_found.push("annotation service.kubernetes.io/topology-aware-hints is deprecated, please use service.kubernetes.io/topology-mode instead".to_owned());
     }
     if headless {
         if !text(service, "spec.loadBalancerIP").is_empty() {
-            told.push("spec.loadBalancerIP is ignored for headless services".to_owned());
+            warnings_found.push("spec.loadBalancerIP is ignored for headless services".to_owned());
         }
         if external {
-            told.push("spec.externalIPs is ignored for headless services".to_owned());
+            warnings_found.push("spec.externalIPs is ignored for headless services".to_owned());
         }
         if text(service, "spec.sessionAffinity") != "None" {
-            told.push("spec.SessionAffinity is ignored for headless services".to_owned());
+            warnings_found.push("spec.SessionAffinity is ignored for headless services".to_owned());
         }
     }
     if external && !headless && kind != "ExternalName" {
-        told.push("spec.externalIPs is deprecated and may no longer be implemented in some clusters".to_owned());
+        warnings_found
+            .push("spec.externalIPs is deprecated and may no longer be implemented in some clusters".to_owned());
     }
     if external && kind == "ExternalName" {
-        told.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
+        warnings_found.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
     }
     if kind != "ExternalName" && !text(service, "spec.externalName").is_empty() {
-        told.push("spec.externalName is ignored when spec.type is not \"ExternalName\"".to_owned());
+        warnings_found.push("spec.externalName is ignored when spec.type is not \"ExternalName\"".to_owned());
     }
-    told
+    warnings_found
 }
 
 fn ingress(ingress: &Value) -> Vec<String> {
@@ -159,48 +161,48 @@ fn ingress(ingress: &Value) -> Vec<String> {
 }
 
 fn deprecated_label(key: &str) -> Option<&'static str> {
-    NODE_LABELS.iter().find(|(label, _)| *label == key).map(|(_, told)| *told)
+    NODE_LABELS.iter().find(|(label, _)| *label == key).map(|(_, warnings_found)| *warnings_found)
 }
 
 /// The warnings about a pod or a pod template; `prefix` ends with a dot when it is not empty.
 fn pod(pod: &Value, prefix: &str) -> Vec<String> {
     let Some(spec) = pod.get("spec") else { return Vec::new() };
-    let mut told = Vec::new();
-    node_labels(spec, prefix, &mut told);
+    let mut warnings_found = Vec::new();
+    node_labels(spec, prefix, &mut warnings_found);
     for (key, message) in ANNOTATIONS {
         if get(pod, "metadata.annotations").and_then(|all| all.get(key)).is_some() {
-            told.push(format!("{prefix}metadata.annotations[{key}]: {message}"));
+            warnings_found.push(format!("{prefix}metadata.annotations[{key}]: {message}"));
         }
     }
     for (index, volume) in list(spec, "volumes").iter().enumerate() {
         for (source, message) in VOLUMES {
             if get(volume, source).is_some() {
-                told.push(format!("{prefix}spec.volumes[{index}].{source}: {message}"));
+                warnings_found.push(format!("{prefix}spec.volumes[{index}].{source}: {message}"));
             }
         }
     }
-    duplicates(spec, "hostAliases", "ip", prefix, &mut told);
-    duplicates(spec, "imagePullSecrets", "name", prefix, &mut told);
+    duplicates(spec, "hostAliases", "ip", prefix, &mut warnings_found);
+    duplicates(spec, "imagePullSecrets", "name", prefix, &mut warnings_found);
     for (index, secret) in list(spec, "imagePullSecrets").iter().enumerate() {
         if text(secret, "name").is_empty() {
-            told.push(format!("{prefix}spec.imagePullSecrets[{index}].name: invalid empty name \"\""));
+            warnings_found.push(format!("{prefix}spec.imagePullSecrets[{index}].name: invalid empty name \"\""));
         }
     }
-    fractions(spec, "overhead", &format!("{prefix}spec.overhead"), &mut told);
+    fractions(spec, "overhead", &format!("{prefix}spec.overhead"), &mut warnings_found);
     for (path, container) in containers(spec, prefix) {
         for list in ["limits", "requests"] {
             let field = format!("{path}.resources.{list}");
-            fractions(container, &format!("resources.{list}"), &field, &mut told);
+            fractions(container, &format!("resources.{list}"), &field, &mut warnings_found);
         }
-        hidden_variables(container, &path, &mut told);
+        hidden_variables(container, &path, &mut warnings_found);
     }
-    ports(spec, prefix, &mut told);
+    ports(spec, prefix, &mut warnings_found);
     if int(spec, "terminationGracePeriodSeconds").is_some_and(|seconds| seconds < 0) {
-        told.push(format!(
+        warnings_found.push(format!(
             "{prefix}spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1"
         ));
     }
-    told
+    warnings_found
 }
 
 fn containers<'a>(spec: &'a Value, prefix: &str) -> Vec<(String, &'a Value)> {
@@ -212,10 +214,10 @@ fn containers<'a>(spec: &'a Value, prefix: &str) -> Vec<(String, &'a Value)> {
     each.collect()
 }
 
-fn node_labels(spec: &Value, prefix: &str, told: &mut Vec<String>) {
+fn node_labels(spec: &Value, prefix: &str, warnings_found: &mut Vec<String>) {
     for (key, _) in entries(spec, "nodeSelector") {
         if let Some(message) = deprecated_label(key) {
-            told.push(format!("{prefix}spec.nodeSelector[{key}]: {message}"));
+            warnings_found.push(format!("{prefix}spec.nodeSelector[{key}]: {message}"));
         }
     }
     let base = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
@@ -223,7 +225,8 @@ fn node_labels(spec: &Value, prefix: &str, told: &mut Vec<String>) {
         for (expression, index) in list(term, "matchExpressions").iter().zip(0..) {
             let key = text(expression, "key");
             if let Some(message) = deprecated_label(key) {
-                told.push(format!("{prefix}spec.{base}[{at}].matchExpressions[{index}].key: {key} is {message}"));
+                warnings_found
+                    .push(format!("{prefix}spec.{base}[{at}].matchExpressions[{index}].key: {key} is {message}"));
             }
         }
     }
@@ -231,37 +234,38 @@ fn node_labels(spec: &Value, prefix: &str, told: &mut Vec<String>) {
         let at = format!("{prefix}spec.topologySpreadConstraints[{index}]");
         let key = text(constraint, "topologyKey");
         if let Some(message) = deprecated_label(key) {
-            told.push(format!("{at}.topologyKey: {key} is {message}"));
+            warnings_found.push(format!("{at}.topologyKey: {key} is {message}"));
         }
         if get(constraint, "labelSelector").is_none() {
-            told.push(format!("{at}.labelSelector: a null labelSelector results in matching no pod"));
+            warnings_found.push(format!("{at}.labelSelector: a null labelSelector results in matching no pod"));
         }
     }
 }
 
-fn duplicates(spec: &Value, name: &str, key: &str, prefix: &str, told: &mut Vec<String>) {
+fn duplicates(spec: &Value, name: &str, key: &str, prefix: &str, warnings_found: &mut Vec<String>) {
     let mut seen = Vec::new();
     for (index, item) in list(spec, name).iter().enumerate() {
         let value = text(item, key);
         if seen.contains(&value) {
-            told.push(format!("{prefix}spec.{name}[{index}].{key}: duplicate {key} {value:?}"));
+            warnings_found.push(format!("{prefix}spec.{name}[{index}].{key}: duplicate {key} {value:?}"));
         }
         seen.push(value);
     }
 }
 
-fn fractions(holder: &Value, path: &str, field: &str, told: &mut Vec<String>) {
+fn fractions(holder: &Value, path: &str, field: &str, warnings_found: &mut Vec<String>) {
     for name in ["memory", "ephemeral-storage"] {
         let Some(amount) = get(holder, path).and_then(|amounts| amounts.get(name)).and_then(Value::as_str) else {
             continue;
         };
         if Quantity::parse(amount).is_ok_and(|quantity| !quantity.is_integer()) {
-            told.push(format!("{field}[{name}]: fractional byte value {amount:?} is invalid, must be an integer"));
+            warnings_found
+                .push(format!("{field}[{name}]: fractional byte value {amount:?} is invalid, must be an integer"));
         }
     }
 }
 
-fn hidden_variables(container: &Value, path: &str, told: &mut Vec<String>) {
+fn hidden_variables(container: &Value, path: &str, warnings_found: &mut Vec<String>) {
     let mut seen = Vec::new();
     for (index, variable) in list(container, "env").iter().enumerate() {
         let (name, value) = (text(variable, "name"), text(variable, "value"));
@@ -272,14 +276,14 @@ fn hidden_variables(container: &Value, path: &str, told: &mut Vec<String>) {
         let reference = format!("$({name})");
         let extends = value.contains(&reference) && value != reference && get(variable, "valueFrom").is_none();
         if !extends {
-            told.push(format!(
+            warnings_found.push(format!(
                 "{path}.env[{index}]: hides previous definition of {name:?}, which may be dropped when using apply"
             ));
         }
     }
 }
 
-fn ports(spec: &Value, prefix: &str, told: &mut Vec<String>) {
+fn ports(spec: &Value, prefix: &str, warnings_found: &mut Vec<String>) {
     let mut by_number: BTreeMap<String, Vec<(String, String, i64)>> = BTreeMap::new();
     let mut by_name: BTreeMap<&str, String> = BTreeMap::new();
     let mut names = Vec::new();
@@ -291,11 +295,11 @@ fn ports(spec: &Value, prefix: &str, told: &mut Vec<String>) {
             let others = by_number.entry(key).or_default();
             for (other, other_ip, other_host) in others.iter() {
                 if ip == *other_ip && host == *other_host {
-                    told.push(format!("{at}: duplicate port definition with {other}"));
+                    warnings_found.push(format!("{at}: duplicate port definition with {other}"));
                 } else if host == 0 || *other_host == 0 {
-                    told.push(format!("{at}: overlapping port definition with {other}"));
+                    warnings_found.push(format!("{at}: overlapping port definition with {other}"));
                 } else if host == *other_host && ip.is_empty() != other_ip.is_empty() {
-                    told.push(format!("{at}: dangerously ambiguous port definition with {other}"));
+                    warnings_found.push(format!("{at}: dangerously ambiguous port definition with {other}"));
                 }
             }
             others.push((at.clone(), ip, host));
@@ -308,5 +312,5 @@ fn ports(spec: &Value, prefix: &str, told: &mut Vec<String>) {
             }
         }
     }
-    told.extend(names);
+    warnings_found.extend(names);
 }

@@ -162,17 +162,17 @@ fn finalizer(name: &str, path: &str) -> Vec<FieldError> {
 /// A finalizer without a domain must be one of Kubernetes' own.
 pub(super) fn unknown_finalizer(name: &str, path: &str) -> Option<FieldError> {
     if !name.contains('/') && !matches!(name, "kubernetes" | "orphan" | "foregroundDeletion") {
-        let told = "name is neither a standard finalizer name nor is it fully qualified";
-        return Some(FieldError::invalid(path, name, told));
+        let error_text = "name is neither a standard finalizer name nor is it fully qualified";
+        return Some(FieldError::invalid(path, name, error_text));
     }
     None
 }
 
 pub(super) fn namespace_status(namespace: &Value) -> Vec<FieldError> {
     let phase = text(namespace, "status.phase");
-    let (wanted, told) = match get(namespace, "metadata.deletionTimestamp") {
+    let (wanted, error_text) = match get(namespace, "metadata.deletionTimestamp") {
         None => ("Active", "may only be 'Active' if `deletionTimestamp` is empty"),
         Some(_) => ("Terminating", "may only be 'Terminating' if `deletionTimestamp` is not empty"),
     };
-    if phase == wanted { Vec::new() } else { vec![FieldError::invalid("status.Phase", phase, told)] }
+    if phase == wanted { Vec::new() } else { vec![FieldError::invalid("status.Phase", phase, error_text)] }
 }

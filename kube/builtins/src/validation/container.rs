@@ -62,8 +62,8 @@ pub(super) fn validate_all(spec: &Value, volumes: &BTreeSet<String>, path: &str)
         } else {
             for key in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
                 if get(container, key).is_some() {
-                    let told = "may not be set for init containers without restartPolicy=Always";
-                    errors.push(FieldError::forbidden(format!("{at}.{key}"), told));
+                    let error_text = "may not be set for init containers without restartPolicy=Always";
+                    errors.push(FieldError::forbidden(format!("{at}.{key}"), error_text));
                 }
             }
         }
@@ -79,8 +79,8 @@ pub(super) fn validate_all(spec: &Value, volumes: &BTreeSet<String>, path: &str)
         }
         for key in ["ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"] {
             if !crate::access::is_empty(get(container, key)) {
-                let told = "cannot be set for an Ephemeral Container";
-                errors.push(FieldError::forbidden(format!("{at}.{key}"), told));
+                let error_text = "cannot be set for an Ephemeral Container";
+                errors.push(FieldError::forbidden(format!("{at}.{key}"), error_text));
             }
         }
     }
@@ -99,9 +99,9 @@ fn restart_policy(container: &Value, path: &str) -> Option<FieldError> {
     let policy = text(container, "restartPolicy");
     let allowed = ["Always", "Never", "OnFailure"];
     if policy.is_empty() {
-        let told = "must specify restartPolicy when restart rules are used";
+        let error_text = "must specify restartPolicy when restart rules are used";
         let rules = !list(container, "restartPolicyRules").is_empty();
-        return rules.then(|| FieldError::required(format!("{path}.restartPolicy"), told));
+        return rules.then(|| FieldError::required(format!("{path}.restartPolicy"), error_text));
     }
     (!allowed.contains(&policy)).then(|| FieldError::not_supported(format!("{path}.restartPolicy"), policy, &allowed))
 }
@@ -143,18 +143,18 @@ fn security(container: &Value, path: &str) -> Vec<FieldError> {
     let at = format!("{path}.securityContext");
     for key in ["runAsUser", "runAsGroup"] {
         if let Some(id) = int(context, key).filter(|id| !(0..=i64::from(i32::MAX)).contains(id)) {
-            let told = names::range_error(0, i64::from(i32::MAX));
-            errors.push(FieldError::invalid(format!("{at}.{key}"), id, told));
+            let error_text = names::range_error(0, i64::from(i32::MAX));
+            errors.push(FieldError::invalid(format!("{at}.{key}"), id, error_text));
         }
     }
     if get(context, "allowPrivilegeEscalation") == Some(&Value::Bool(false)) {
         if flag(context, "privileged") {
-            let told = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-            errors.push(about_struct(ErrorType::Invalid, at.clone(), &as_go(context), told));
+            let error_text = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
+            errors.push(about_struct(ErrorType::Invalid, at.clone(), &as_go(context), error_text));
         }
         if list(context, "capabilities.add").iter().any(|name| name == "CAP_SYS_ADMIN") {
-            let told = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
-            errors.push(about_struct(ErrorType::Invalid, at, &as_go(context), told));
+            let error_text = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
+            errors.push(about_struct(ErrorType::Invalid, at, &as_go(context), error_text));
         }
     }
     errors
@@ -202,7 +202,7 @@ fn ports(container: &Value, path: &str) -> Vec<FieldError> {
                 errors.push(FieldError::required(field, ""));
             } else if number != 0 {
                 let wrong = names::port_number(number).into_iter();
-                errors.extend(wrong.map(|told| FieldError::invalid(field.clone(), number, told)));
+                errors.extend(wrong.map(|error_text| FieldError::invalid(field.clone(), number, error_text)));
             }
         }
         let protocol = text(port, "protocol");
@@ -267,13 +267,13 @@ fn environment(container: &Value, path: &str) -> Vec<FieldError> {
         let at = format!("{path}.envFrom");
         match found.len() {
             0 => {
-                let told = "must specify one of: `configMapRef` or `secretRef`";
-                errors.push(FieldError::invalid(at, "", told));
+                let error_text = "must specify one of: `configMapRef` or `secretRef`";
+                errors.push(FieldError::invalid(at, "", error_text));
             }
             1 => {}
             _ => {
-                let told = "may not have more than one field specified at a time";
-                errors.push(FieldError::invalid(at, "", told));
+                let error_text = "may not have more than one field specified at a time";
+                errors.push(FieldError::invalid(at, "", error_text));
             }
         }
     }
@@ -313,13 +313,13 @@ fn value_from(from: &Value, has_value: bool, path: &str) -> Vec<FieldError> {
     if get(from, "fileKeyRef").is_some() {
         sources += 1;
     }
-    let told = match sources {
+    let error_text = match sources {
         0 => "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
         _ if has_value => "may not be specified when `value` is not empty",
         1 => return errors,
         _ => "may not have more than one field specified at a time",
     };
-    errors.push(FieldError::invalid(path, "", told));
+    errors.push(FieldError::invalid(path, "", error_text));
     errors
 }
 
@@ -344,8 +344,8 @@ pub(super) fn field_ref(reference: &Value, allowed: &[&str], path: &str) -> Vec<
     if known.contains(&field) || ENV_FIELDS.contains(&field) {
         return vec![FieldError::not_supported(at, field, allowed)];
     }
-    let told = format!("error converting fieldPath: field label not supported: {field}");
-    vec![FieldError::invalid(at, field, told)]
+    let error_text = format!("error converting fieldPath: field label not supported: {field}");
+    vec![FieldError::invalid(at, field, error_text)]
 }
 
 fn mounts(container: &Value, volumes: &BTreeSet<String>, path: &str) -> Vec<FieldError> {
@@ -378,8 +378,8 @@ fn mounts(container: &Value, volumes: &BTreeSet<String>, path: &str) -> Vec<Fiel
             }
         }
         if !text(mount, "subPath").is_empty() && !text(mount, "subPathExpr").is_empty() {
-            let told = "subPathExpr and subPath are mutually exclusive";
-            errors.push(FieldError::invalid(format!("{at}.subPathExpr"), text(mount, "subPathExpr"), told));
+            let error_text = "subPathExpr and subPath are mutually exclusive";
+            errors.push(FieldError::invalid(format!("{at}.subPathExpr"), text(mount, "subPathExpr"), error_text));
         }
     }
     for (index, device) in list(container, "volumeDevices").iter().enumerate() {
@@ -469,8 +469,9 @@ fn handler(handler: &Value, grace: Option<i64>, path: &str) -> Vec<FieldError> {
             "sleep" => {
                 let seconds = int(action, "seconds").unwrap_or(0);
                 if let Some(grace) = grace.filter(|grace| seconds < 0 || seconds > *grace) {
-                    let told = format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
-                    errors.push(FieldError::invalid(at, seconds, told));
+                    let error_text =
+                        format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+                    errors.push(FieldError::invalid(at, seconds, error_text));
                 }
             }
             _ => {}

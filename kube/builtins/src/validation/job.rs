@@ -47,11 +47,11 @@ fn generated_selector(job: &Value) -> Vec<FieldError> {
         let found = get(job, path).and_then(|labels| labels.get(key)).and_then(Value::as_str);
         if found != Some(value) {
             let labels = get(job, path).cloned().unwrap_or(Value::Null);
-            let told = format!("must be '{value}'");
+            let error_text = format!("must be '{value}'");
             let field = format!("{path}[{key}]");
             errors.push(match found {
-                None => FieldError::required(field, told),
-                Some(_) => FieldError::invalid(field, labels, told),
+                None => FieldError::required(field, error_text),
+                Some(_) => FieldError::invalid(field, labels, error_text),
             });
         }
     }
@@ -82,26 +82,26 @@ fn job_spec(spec: &Value, path: &str) -> Vec<FieldError> {
         errors.extend(non_negative(spec, key, &format!("{path}.")));
     }
     if get(spec, "maxFailedIndexes").is_some() && get(spec, "backoffLimitPerIndex").is_none() {
-        let told = "when maxFailedIndexes is specified";
-        errors.push(FieldError::required(format!("{path}.backoffLimitPerIndex"), told));
+        let error_text = "when maxFailedIndexes is specified";
+        errors.push(FieldError::required(format!("{path}.backoffLimitPerIndex"), error_text));
     }
     match text(spec, "completionMode") {
         "" | "NonIndexed" => {
             for key in ["backoffLimitPerIndex", "maxFailedIndexes"] {
                 if let Some(number) = int(spec, key) {
-                    let told = "requires indexed completion mode";
-                    errors.push(FieldError::invalid(format!("{path}.{key}"), number, told));
+                    let error_text = "requires indexed completion mode";
+                    errors.push(FieldError::invalid(format!("{path}.{key}"), number, error_text));
                 }
             }
         }
         "Indexed" => {
             if get(spec, "completions").is_none() {
-                let told = "when completion mode is Indexed";
-                errors.push(FieldError::required(format!("{path}.completions"), told));
+                let error_text = "when completion mode is Indexed";
+                errors.push(FieldError::required(format!("{path}.completions"), error_text));
             }
             if let Some(number) = int(spec, "parallelism").filter(|number| *number > 100_000) {
-                let told = "must be less than or equal to 100000 when completion mode is Indexed";
-                errors.push(FieldError::invalid(format!("{path}.parallelism"), number, told));
+                let error_text = "must be less than or equal to 100000 when completion mode is Indexed";
+                errors.push(FieldError::invalid(format!("{path}.parallelism"), number, error_text));
             }
         }
         other => {
@@ -126,8 +126,8 @@ fn job_spec(spec: &Value, path: &str) -> Vec<FieldError> {
             errors.push(FieldError::required(field, "valid values: \"OnFailure\", \"Never\""));
         }
         policy @ "OnFailure" if get(spec, "podFailurePolicy").is_some() => {
-            let told = "only \"Never\" is supported when podFailurePolicy is specified";
-            errors.push(FieldError::invalid(field, policy, told));
+            let error_text = "only \"Never\" is supported when podFailurePolicy is specified";
+            errors.push(FieldError::invalid(field, policy, error_text));
         }
         "OnFailure" | "Never" => {}
         other => errors.push(FieldError::not_supported(field, other, &["OnFailure", "Never"])),
@@ -147,8 +147,8 @@ fn failure_policy(spec: &Value, path: &str) -> Vec<FieldError> {
         let action = text(rule, "action");
         let field = format!("{at}[{index}].action");
         if action.is_empty() {
-            let told = format!("valid values: {:?}", actions).replace(", ", " ");
-            errors.push(FieldError::required(field, told));
+            let error_text = format!("valid values: {:?}", actions).replace(", ", " ");
+            errors.push(FieldError::required(field, error_text));
         } else if action == "FailIndex" && get(spec, "backoffLimitPerIndex").is_none() {
             errors.push(FieldError::invalid(field, action, "requires the backoffLimitPerIndex to be set"));
         } else if !actions.contains(&action) {
@@ -164,17 +164,17 @@ pub(super) fn cron_job(object: &Value, spec: &Value, old: Option<&Value>) -> Vec
     if schedule.is_empty() {
         errors.push(FieldError::required("spec.schedule", ""));
     } else {
-        if let Err(told) = cron::parse(schedule) {
-            errors.push(FieldError::invalid("spec.schedule", schedule, told));
+        if let Err(error_text) = cron::parse(schedule) {
+            errors.push(FieldError::invalid("spec.schedule", schedule, error_text));
         }
         let had_zone = old.is_some_and(|old| text(old, "spec.schedule").contains("TZ"));
         if schedule.contains("TZ") {
             if !had_zone {
-                let told = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
-                errors.push(FieldError::invalid("spec.schedule", schedule, told));
+                let error_text = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+                errors.push(FieldError::invalid("spec.schedule", schedule, error_text));
             } else if get(spec, "timeZone").is_some() {
-                let told = "cannot use both timeZone field and TZ or CRON_TZ in schedule";
-                errors.push(FieldError::invalid("spec.schedule", schedule, told));
+                let error_text = "cannot use both timeZone field and TZ or CRON_TZ in schedule";
+                errors.push(FieldError::invalid("spec.schedule", schedule, error_text));
             }
         }
     }
@@ -188,8 +188,8 @@ pub(super) fn cron_job(object: &Value, spec: &Value, old: Option<&Value>) -> Vec
     let empty = json!({});
     errors.extend(job_spec(get(spec, "jobTemplate.spec").unwrap_or(&empty), "spec.jobTemplate.spec"));
     if let Some(selector) = get(spec, "jobTemplate.spec.selector") {
-        let told = "`selector` will be auto-generated";
-        errors.push(FieldError::invalid("spec.jobTemplate.spec.selector", selector.clone(), told));
+        let error_text = "`selector` will be auto-generated";
+        errors.push(FieldError::invalid("spec.jobTemplate.spec.selector", selector.clone(), error_text));
     }
     if flag(spec, "jobTemplate.spec.manualSelector") {
         let field = "spec.jobTemplate.spec.manualSelector";
@@ -209,7 +209,7 @@ const TIME_ZONES: &str = include_str!("time_zones.txt");
 
 fn time_zone(spec: &Value) -> Option<FieldError> {
     let zone = get(spec, "timeZone")?.as_str()?;
-    let told = if zone.is_empty() {
+    let error_text = if zone.is_empty() {
         "timeZone must be nil or non-empty string".to_owned()
     } else if zone.eq_ignore_ascii_case("local") {
         "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones".to_owned()
@@ -219,7 +219,7 @@ fn time_zone(spec: &Value) -> Option<FieldError> {
         }
         format!("unknown time zone {zone}")
     };
-    Some(FieldError::invalid("spec.timeZone", zone, told))
+    Some(FieldError::invalid("spec.timeZone", zone, error_text))
 }
 
 pub(super) fn job_update(new: &Value, old: &Value) -> Vec<FieldError> {
@@ -230,8 +230,8 @@ pub(super) fn job_update(new: &Value, old: &Value) -> Vec<FieldError> {
         && int(new, "spec.completions") != int(new, "spec.parallelism")
     {
         let value = get(new, "spec.completions").cloned().unwrap_or(Value::Null);
-        let told = "can only be modified in tandem with spec.parallelism";
-        errors.push(FieldError::invalid("spec.completions", value, told));
+        let error_text = "can only be modified in tandem with spec.parallelism";
+        errors.push(FieldError::invalid("spec.completions", value, error_text));
     }
     errors.extend(immutable(new, old, "spec.selector"));
     errors.extend(job_template_update(new, old));

@@ -40,7 +40,7 @@ pub(super) fn disruption_budget(budget: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let spec = budget.get("spec").unwrap_or(&Value::Null);
     if get(spec, "minAvailable").is_some() && get(spec, "maxUnavailable").is_some() {
-        let told = "minAvailable and maxUnavailable cannot be both set";
+        let error_text = "minAvailable and maxUnavailable cannot be both set";
         let keys = [
             ("MinAvailable", "minAvailable"),
             ("Selector", "selector"),
@@ -48,7 +48,7 @@ pub(super) fn disruption_budget(budget: &Value) -> Vec<FieldError> {
             ("UnhealthyPodEvictionPolicy", "unhealthyPodEvictionPolicy"),
         ];
         let shown = keys.map(|(go, key)| (go, get(spec, key).cloned().unwrap_or(Value::Null)));
-        errors.push(about_struct(ErrorType::Invalid, "spec", &shown, told));
+        errors.push(about_struct(ErrorType::Invalid, "spec", &shown, error_text));
     }
     for key in ["minAvailable", "maxUnavailable"] {
         errors.extend(share(spec, key, "spec"));
@@ -71,16 +71,16 @@ pub(super) fn lease(lease: &Value) -> Vec<FieldError> {
         errors.push(FieldError::invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0"));
     }
     if let Some(count) = int(lease, "spec.leaseTransitions").filter(|count| *count < 0) {
-        let told = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid("spec.leaseTransitions", count, told));
+        let error_text = "must be greater than or equal to 0";
+        errors.push(FieldError::invalid("spec.leaseTransitions", count, error_text));
     }
     let strategy = text(lease, "spec.strategy");
     if !strategy.is_empty() && !strategy.contains('/') && strategy != "OldestEmulationVersion" {
         errors.push(FieldError::not_supported("spec.strategy", strategy, &["OldestEmulationVersion"]));
     }
     if !text(lease, "spec.preferredHolder").is_empty() && strategy.is_empty() {
-        let told = "may only be specified if `strategy` is defined";
-        errors.push(FieldError::forbidden("spec.preferredHolder", told));
+        let error_text = "may only be specified if `strategy` is defined";
+        errors.push(FieldError::forbidden("spec.preferredHolder", error_text));
     }
     errors
 }
@@ -103,12 +103,12 @@ pub(super) fn priority_class(class: &Value) -> Vec<FieldError> {
             Some(_) => None,
         };
         errors.extend(wrong.map(|wrong| {
-            let told = "priority class names with 'system-' prefix are reserved for system use only. error: ";
-            FieldError::forbidden("metadata.name", format!("{told}{wrong}"))
+            let error_text = "priority class names with 'system-' prefix are reserved for system use only. error: ";
+            FieldError::forbidden("metadata.name", format!("{error_text}{wrong}"))
         }));
     } else if value > 1_000_000_000 {
-        let told = "maximum allowed value of a user defined priority is 1000000000";
-        errors.push(FieldError::forbidden("value", told));
+        let error_text = "maximum allowed value of a user defined priority is 1000000000";
+        errors.push(FieldError::forbidden("value", error_text));
     }
     let policy = text(class, "preemptionPolicy");
     let allowed = ["PreemptLowerPriority", "Never"];
@@ -241,9 +241,9 @@ pub(super) fn event_update(new: &Value, old: &Value) -> Vec<FieldError> {
 pub(super) fn csr(request: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let encoded = text(request, "spec.request");
-    if let Some(told) = request_error(encoded) {
+    if let Some(error_text) = request_error(encoded) {
         let shown = get(request, "spec.request").cloned().unwrap_or(Value::Null);
-        errors.push(FieldError::invalid("spec.request", shown, told));
+        errors.push(FieldError::invalid("spec.request", shown, error_text));
     }
     let usages: Vec<&str> = list(request, "spec.usages").iter().filter_map(Value::as_str).collect();
     if usages.is_empty() {
@@ -260,14 +260,14 @@ pub(super) fn csr(request: &Value) -> Vec<FieldError> {
     }
     let signer = text(request, "spec.signerName");
     if signer == "kubernetes.io/legacy-unknown" {
-        let told = "the legacy signerName is not allowed via this API version";
-        errors.push(FieldError::invalid("spec.signerName", signer, told));
+        let error_text = "the legacy signerName is not allowed via this API version";
+        errors.push(FieldError::invalid("spec.signerName", signer, error_text));
     } else {
         errors.extend(signer_name(signer));
     }
     if let Some(seconds) = int(request, "spec.expirationSeconds").filter(|seconds| *seconds < 600) {
-        let told = "may not specify a duration less than 600 seconds (10 minutes)";
-        errors.push(FieldError::invalid("spec.expirationSeconds", seconds, told));
+        let error_text = "may not specify a duration less than 600 seconds (10 minutes)";
+        errors.push(FieldError::invalid("spec.expirationSeconds", seconds, error_text));
     }
     errors.extend(csr_conditions(request));
     errors
@@ -278,14 +278,14 @@ fn request_error(encoded: &str) -> Option<&'static str> {
     let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap_or_default();
     let pem = String::from_utf8_lossy(&bytes);
     let begin = "-----BEGIN CERTIFICATE REQUEST-----";
-    let told = "PEM block type must be CERTIFICATE REQUEST";
+    let error_text = "PEM block type must be CERTIFICATE REQUEST";
     let Some(body) = pem.split_once(begin).and_then(|(_, rest)| rest.split_once("-----END CERTIFICATE REQUEST-----"))
     else {
-        return Some(told);
+        return Some(error_text);
     };
     let der: String = body.0.split_whitespace().collect();
     match base64::engine::general_purpose::STANDARD.decode(der) {
-        Err(_) => Some(told),
+        Err(_) => Some(error_text),
         // A request is an ASN.1 sequence.
         Ok(der) if der.first() != Some(&0x30) => Some("asn1: structure error: tags don't match"),
         Ok(_) => None,
@@ -299,8 +299,8 @@ fn signer_name(signer: &str) -> Vec<FieldError> {
     }
     let segments: Vec<&str> = signer.split('/').collect();
     let [domain, name] = segments.as_slice() else {
-        let told = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
-        return vec![FieldError::invalid(path, signer, told)];
+        let error_text = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        return vec![FieldError::invalid(path, signer, error_text)];
     };
     let mut errors = Vec::new();
     if domain.len() > 253 {
@@ -310,14 +310,14 @@ fn signer_name(signer: &str) -> Vec<FieldError> {
     for label in &labels {
         let wrong = names::dns_label(label);
         if !wrong.is_empty() {
-            let each = wrong.into_iter().map(|told| format!("validating label {label:?}: {told}"));
-            errors.extend(each.map(|told| FieldError::invalid(path, *domain, told)));
+            let each = wrong.into_iter().map(|error_text| format!("validating label {label:?}: {error_text}"));
+            errors.extend(each.map(|error_text| FieldError::invalid(path, *domain, error_text)));
             break;
         }
     }
     if labels.len() < 2 {
-        let told = "should be a domain with at least two segments separated by dots";
-        errors.push(FieldError::invalid(path, *domain, told));
+        let error_text = "should be a domain with at least two segments separated by dots";
+        errors.push(FieldError::invalid(path, *domain, error_text));
     }
     if name.len() > 316 {
         errors.push(too_long(path, 316));
@@ -354,8 +354,8 @@ fn csr_conditions(request: &Value) -> Vec<FieldError> {
     }
     if has("Approved") && has("Denied") {
         let [approved, denied] = ["Approved", "Denied"].map(|ty| format!("conditions[{{\"type\": \"{ty}\"}}]"));
-        let told = format!("must specify at most one of: `{approved}`, `{denied}`");
-        errors.push(FieldError::invalid(path, format!("{{{approved}, {denied}}}"), told));
+        let error_text = format!("must specify at most one of: `{approved}`, `{denied}`");
+        errors.push(FieldError::invalid(path, format!("{{{approved}, {denied}}}"), error_text));
     }
     errors
 }
@@ -370,34 +370,34 @@ pub(super) fn csr_update(new: &Value, old: &Value, subresource: Option<&str>) ->
     };
     for ty in ["Approved", "Denied", "Failed"] {
         if of(new, ty).len() < of(old, ty).len() {
-            let told = format!("updates may not remove a condition of type {ty:?}");
-            errors.push(FieldError::forbidden(path, told));
+            let error_text = format!("updates may not remove a condition of type {ty:?}");
+            errors.push(FieldError::forbidden(path, error_text));
         }
     }
     if subresource != Some("approval") {
         for ty in ["Approved", "Denied"] {
             let (now, was) = (of(new, ty), of(old, ty));
             if now.len() > was.len() {
-                let told = format!("updates may not add a condition of type {ty:?}");
-                errors.push(FieldError::forbidden(path, told));
+                let error_text = format!("updates may not add a condition of type {ty:?}");
+                errors.push(FieldError::forbidden(path, error_text));
             } else if now.len() == was.len() && now != was {
-                let told = format!("updates may not modify a condition of type {ty:?}\n");
-                errors.push(FieldError::forbidden(path, told));
+                let error_text = format!("updates may not modify a condition of type {ty:?}\n");
+                errors.push(FieldError::forbidden(path, error_text));
             }
         }
     }
     let (now, was) = (text(new, "status.certificate"), text(old, "status.certificate"));
     if now != was {
         if subresource != Some("status") {
-            let told = "updates may not set certificate content";
-            errors.push(FieldError::forbidden("status.certificate", told));
+            let error_text = "updates may not set certificate content";
+            errors.push(FieldError::forbidden("status.certificate", error_text));
         } else if !was.is_empty() {
-            let told = "updates may not modify existing certificate content";
-            errors.push(FieldError::forbidden("status.certificate", told));
+            let error_text = "updates may not modify existing certificate content";
+            errors.push(FieldError::forbidden("status.certificate", error_text));
         } else {
             errors.extend(
                 certificate_error(now)
-                    .map(|told| FieldError::invalid("status.certificate", "<certificate data>", told)),
+                    .map(|error_text| FieldError::invalid("status.certificate", "<certificate data>", error_text)),
             );
         }
     }

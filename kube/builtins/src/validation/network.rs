@@ -58,7 +58,7 @@ fn reachable(ip: &str, path: &str) -> Option<FieldError> {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
     };
-    let told = if address.is_unspecified() {
+    let error_text = if address.is_unspecified() {
         format!("may not be unspecified ({ip})")
     } else if address.is_loopback() {
         "may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned()
@@ -67,7 +67,7 @@ fn reachable(ip: &str, path: &str) -> Option<FieldError> {
     } else {
         return None;
     };
-    Some(FieldError::invalid(path, ip, told))
+    Some(FieldError::invalid(path, ip, error_text))
 }
 
 fn endpoint_port(port: &Value, named: bool, path: &str) -> Vec<FieldError> {
@@ -80,7 +80,9 @@ fn endpoint_port(port: &Value, named: bool, path: &str) -> Vec<FieldError> {
     }
     let number = int(port, "port").unwrap_or(0);
     let field = format!("{path}.port");
-    errors.extend(names::port_number(number).into_iter().map(|told| FieldError::invalid(&field, number, told)));
+    errors.extend(
+        names::port_number(number).into_iter().map(|error_text| FieldError::invalid(&field, number, error_text)),
+    );
     errors.extend(protocol(port, path));
     errors
 }
@@ -153,8 +155,8 @@ fn slice_endpoints(slice: &Value, ty: &str) -> Vec<FieldError> {
                     } else {
                         if parsed.is_some_and(|ip| ip.is_ipv4() != (ty == "IPv4")) {
                             // The real server points at the list here, not at the item.
-                            let told = format!("must be an {ty} address");
-                            errors.push(FieldError::invalid(path.clone(), address, told));
+                            let error_text = format!("must be an {ty} address");
+                            errors.push(FieldError::invalid(path.clone(), address, error_text));
                         }
                         errors.extend(reachable(address, &at));
                     }
@@ -181,8 +183,12 @@ pub(super) fn ingress(ingress: &Value, is_new: bool) -> Vec<FieldError> {
     let rules = list(ingress, "spec.rules");
     let default = get(ingress, "spec.defaultBackend");
     if rules.is_empty() && default.is_none() {
-        let told = "either `defaultBackend` or `rules` must be specified";
-        errors.push(FieldError::invalid("spec", get(ingress, "spec.rules").cloned().unwrap_or(Value::Null), told));
+        let error_text = "either `defaultBackend` or `rules` must be specified";
+        errors.push(FieldError::invalid(
+            "spec",
+            get(ingress, "spec.rules").cloned().unwrap_or(Value::Null),
+            error_text,
+        ));
     }
     if let Some(backend) = default {
         errors.extend(backend_errors(backend, "spec.defaultBackend"));
@@ -208,8 +214,8 @@ pub(super) fn ingress(ingress: &Value, is_new: bool) -> Vec<FieldError> {
     let key = "kubernetes.io/ingress.class";
     let annotation = get(ingress, "metadata.annotations").and_then(|all| all.get(key)).and_then(Value::as_str);
     if let Some(annotation) = annotation.filter(|name| is_new && !class.is_empty() && *name != class) {
-        let told = "must match `ingressClassName` when both are specified";
-        errors.push(FieldError::invalid(format!("annotations.{key}"), annotation, told));
+        let error_text = "must match `ingressClassName` when both are specified";
+        errors.push(FieldError::invalid(format!("annotations.{key}"), annotation, error_text));
     }
     errors
 }
@@ -301,7 +307,7 @@ fn backend_errors(backend: &Value, path: &str) -> Vec<FieldError> {
             } else if number != 0 {
                 let field = format!("{path}.service.port.number");
                 let wrong = names::port_number(number).into_iter();
-                errors.extend(wrong.map(|told| FieldError::invalid(&field, number, told)));
+                errors.extend(wrong.map(|error_text| FieldError::invalid(&field, number, error_text)));
             } else {
                 errors.push(FieldError::required(path, "port name or number is required"));
             }
@@ -323,8 +329,8 @@ pub(super) fn ingress_class(class: &Value) -> Vec<FieldError> {
             errors.extend(invalid_each(path, domain, names::dns_subdomain(domain)));
         }
         _ => {
-            let told = "must be a domain-prefixed path (such as \"acme.io/foo\")";
-            errors.push(FieldError::invalid(path, controller, told));
+            let error_text = "must be a domain-prefixed path (such as \"acme.io/foo\")";
+            errors.push(FieldError::invalid(path, controller, error_text));
         }
     }
     errors
@@ -348,8 +354,8 @@ pub(super) fn network_policy(policy: &Value) -> Vec<FieldError> {
     }
     let types: Vec<&str> = list(policy, "spec.policyTypes").iter().filter_map(Value::as_str).collect();
     if types.len() > 2 {
-        let told = "may not specify more than two policyTypes";
-        errors.push(FieldError::invalid("spec.policyTypes", Value::from(types), told));
+        let error_text = "may not specify more than two policyTypes";
+        errors.push(FieldError::invalid("spec.policyTypes", Value::from(types), error_text));
         return errors;
     }
     for (index, ty) in types.iter().enumerate() {
@@ -380,7 +386,9 @@ fn policy_port(port: &Value, path: &str) -> Vec<FieldError> {
             if end < start.as_i64().unwrap_or(0) {
                 errors.push(FieldError::invalid(field.clone(), end, "must be greater than or equal to `port`"));
             }
-            errors.extend(names::port_number(end).into_iter().map(|told| FieldError::invalid(&field, end, told)));
+            errors.extend(
+                names::port_number(end).into_iter().map(|error_text| FieldError::invalid(&field, end, error_text)),
+            );
         }
         _ => {}
     }

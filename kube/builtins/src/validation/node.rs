@@ -17,15 +17,15 @@ pub(super) fn validate(node: &Value) -> Vec<FieldError> {
     }
     if ranges.len() > 1 {
         if let Some((index, range)) = ranges.iter().enumerate().find(|(_, range)| parse_cidr(range).is_none()) {
-            let told = "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR";
-            let detail = format!("{told}[{index}]: <nil> (invalid CIDR address: {range})");
+            let error_text = "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR";
+            let detail = format!("{error_text}[{index}]: <nil> (invalid CIDR address: {range})");
             errors.push(FieldError { ty: ErrorType::Internal, field: "spec.podCIDRs".into(), value: None, detail });
         }
         let four = ranges.iter().filter(|range| parse_cidr(range).is_some_and(|(ip, _)| ip.is_ipv4())).count();
         let whole = ranges.iter().all(|range| parse_cidr(range).is_some());
         if ranges.len() > 2 || four != 1 || !whole {
-            let told = "may specify no more than one CIDR for each IP family";
-            errors.push(FieldError::invalid("spec.podCIDRs", Value::from(ranges), told));
+            let error_text = "may specify no more than one CIDR for each IP family";
+            errors.push(FieldError::invalid("spec.podCIDRs", Value::from(ranges), error_text));
         }
     }
     errors
@@ -47,8 +47,8 @@ fn taints(node: &Value) -> Vec<FieldError> {
         if seen.contains(&(key, effect)) {
             let added = get(taint, "timeAdded").cloned().unwrap_or(Value::Null);
             let shown = [("Key", key.into()), ("Value", value.into()), ("Effect", effect.into()), ("TimeAdded", added)];
-            let told = "taints must be unique by key and effect pair";
-            errors.push(about_struct(ErrorType::Duplicate, path, &shown, told));
+            let error_text = "taints must be unique by key and effect pair";
+            errors.push(about_struct(ErrorType::Duplicate, path, &shown, error_text));
             continue;
         }
         seen.push((key, effect));
@@ -77,17 +77,17 @@ pub(super) fn update(new: &Value, old: &Value) -> Vec<FieldError> {
         seen.push(address);
     }
     let (had, has) = (list(old, "spec.podCIDRs"), list(new, "spec.podCIDRs"));
-    let told = "node updates may not change podCIDR except from \"\" to valid";
+    let error_text = "node updates may not change podCIDR except from \"\" to valid";
     if !had.is_empty() {
         let changed =
             if had.len() == has.len() { had.iter().zip(has).filter(|(was, now)| was != now).count() } else { 1 };
-        errors.extend((0..changed).map(|_| FieldError::forbidden("spec.podCIDRs", told)));
+        errors.extend((0..changed).map(|_| FieldError::forbidden("spec.podCIDRs", error_text)));
     }
     let (was, now) = (text(old, "spec.providerID"), text(new, "spec.providerID"));
     if !was.is_empty() && was != now {
-        let told =
+        let error_text =
             if now.is_empty() { "field cannot be cleared once set" } else { "field cannot be modified once set" };
-        errors.push(FieldError::invalid("spec.providerID", Value::Null, told));
+        errors.push(FieldError::invalid("spec.providerID", Value::Null, error_text));
     }
     if get(old, "spec.externalID") != get(new, "spec.externalID") {
         errors.push(FieldError::forbidden("spec.externalID", "may not be updated"));

@@ -23,8 +23,8 @@ pub(super) fn validate(pod: &Value, old: Option<&Value>) -> Vec<FieldError> {
         for (index, container) in list(spec, key).iter().enumerate() {
             let image = text(container, "image");
             if image.trim() != image {
-                let told = "must not have leading or trailing whitespace";
-                errors.push(FieldError::invalid(format!("spec.{key}[{index}].image"), image, told));
+                let error_text = "must not have leading or trailing whitespace";
+                errors.push(FieldError::invalid(format!("spec.{key}[{index}].image"), image, error_text));
             }
         }
     }
@@ -33,8 +33,8 @@ pub(super) fn validate(pod: &Value, old: Option<&Value>) -> Vec<FieldError> {
             errors.push(FieldError::forbidden("spec.ephemeralContainers", "cannot be set on create"));
         }
         if !text(spec, "nodeName").is_empty() && !list(spec, "schedulingGates").is_empty() {
-            let told = "cannot be set until all schedulingGates have been cleared";
-            errors.push(FieldError::forbidden("spec.nodeName", told));
+            let error_text = "cannot be set until all schedulingGates have been cleared";
+            errors.push(FieldError::forbidden("spec.nodeName", error_text));
         }
     }
     errors
@@ -47,14 +47,14 @@ pub(super) fn template(template: Option<&Value>, path: &str) -> Vec<FieldError> 
     };
     let mut errors = meta::validate_labels(get(template, "metadata.labels"), &format!("{path}.labels"));
     for (key, _) in entries(template, "metadata.annotations") {
-        let told = names::qualified_name(&key.to_lowercase());
-        errors.extend(invalid_each(&format!("{path}.annotations"), key, told));
+        let error_text = names::qualified_name(&key.to_lowercase());
+        errors.extend(invalid_each(&format!("{path}.annotations"), key, error_text));
     }
     let empty = Value::Object(Default::default());
     errors.extend(pod_spec(template.get("spec").unwrap_or(&empty), &format!("{path}.spec"), false));
     if !list(template, "spec.ephemeralContainers").is_empty() {
-        let told = "ephemeral containers not allowed in pod template";
-        errors.push(FieldError::forbidden(format!("{path}.spec.ephemeralContainers"), told));
+        let error_text = "ephemeral containers not allowed in pod template";
+        errors.push(FieldError::forbidden(format!("{path}.spec.ephemeralContainers"), error_text));
     }
     errors
 }
@@ -98,8 +98,8 @@ fn pod_spec(spec: &Value, path: &str, is_pod: bool) -> Vec<FieldError> {
     if let Some(seconds) = int(spec, "activeDeadlineSeconds")
         && !(1..=i64::from(i32::MAX)).contains(&seconds)
     {
-        let told = names::range_error(1, i64::from(i32::MAX));
-        errors.push(FieldError::invalid(format!("{path}.activeDeadlineSeconds"), seconds, told));
+        let error_text = names::range_error(1, i64::from(i32::MAX));
+        errors.push(FieldError::invalid(format!("{path}.activeDeadlineSeconds"), seconds, error_text));
     }
     errors.extend(scheduling::tolerations(spec, path));
     for (index, alias) in list(spec, "hostAliases").iter().enumerate() {
@@ -137,9 +137,9 @@ fn host_ports(spec: &Value, path: &str, is_pod: bool) -> Vec<FieldError> {
         for (index, port) in list(container, "ports").iter().enumerate() {
             let host = int(port, "hostPort").unwrap_or(0);
             if (is_pod || host != 0) && host != int(port, "containerPort").unwrap_or(0) {
-                let told = "must match `containerPort` when `hostNetwork` is true";
+                let error_text = "must match `containerPort` when `hostNetwork` is true";
                 let field = format!("{path}.containers[{at}].ports[{index}].hostPort");
-                errors.push(FieldError::invalid(field, host, told));
+                errors.push(FieldError::invalid(field, host, error_text));
             }
         }
     }
@@ -150,22 +150,22 @@ fn host_ports(spec: &Value, path: &str, is_pod: bool) -> Vec<FieldError> {
 fn identities(spec: &Value, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let Some(context) = get(spec, "securityContext") else { return errors };
-    let told = names::range_error(0, i64::from(i32::MAX));
+    let error_text = names::range_error(0, i64::from(i32::MAX));
     let fits = |id: i64| (0..=i64::from(i32::MAX)).contains(&id);
     for key in ["fsGroup", "runAsUser", "runAsGroup"] {
         if let Some(id) = int(context, key).filter(|id| !fits(*id)) {
-            errors.push(FieldError::invalid(format!("{path}.securityContext.{key}"), id, told.clone()));
+            errors.push(FieldError::invalid(format!("{path}.securityContext.{key}"), id, error_text.clone()));
         }
     }
     for (index, id) in list(context, "supplementalGroups").iter().filter_map(Value::as_i64).enumerate() {
         if !fits(id) {
             let field = format!("{path}.securityContext.supplementalGroups[{index}]");
-            errors.push(FieldError::invalid(field, id, told.clone()));
+            errors.push(FieldError::invalid(field, id, error_text.clone()));
         }
     }
     if flag(spec, "hostPID") && flag(spec, "shareProcessNamespace") {
-        let told = "ShareProcessNamespace and HostPID cannot both be enabled";
-        errors.push(FieldError::invalid(format!("{path}.shareProcessNamespace"), true, told));
+        let error_text = "ShareProcessNamespace and HostPID cannot both be enabled";
+        errors.push(FieldError::invalid(format!("{path}.shareProcessNamespace"), true, error_text));
     }
     errors
 }
@@ -176,13 +176,13 @@ fn dns_config(spec: &Value, path: &str) -> Vec<FieldError> {
     let config = get(spec, "dnsConfig");
     let servers = config.map(|config| list(config, "nameservers")).unwrap_or_default();
     if text(spec, "dnsPolicy") == "None" {
-        let told = "must provide at least one DNS nameserver when `dnsPolicy` is None";
+        let error_text = "must provide at least one DNS nameserver when `dnsPolicy` is None";
         if config.is_none() {
             errors.push(FieldError::required(at, "must provide `dnsConfig` when `dnsPolicy` is None"));
             return errors;
         }
         if servers.is_empty() {
-            errors.push(FieldError::required(format!("{at}.nameservers"), told));
+            errors.push(FieldError::required(format!("{at}.nameservers"), error_text));
             return errors;
         }
     }
@@ -214,13 +214,13 @@ pub(super) fn update(new: &Value, old: &Value) -> Vec<FieldError> {
     }
     match (int(new, "spec.activeDeadlineSeconds"), int(old, "spec.activeDeadlineSeconds")) {
         (Some(now), Some(was)) if now > was => {
-            let told = "must be less than or equal to previous value";
-            errors.push(FieldError::invalid("spec.activeDeadlineSeconds", now, told));
+            let error_text = "must be less than or equal to previous value";
+            errors.push(FieldError::invalid("spec.activeDeadlineSeconds", now, error_text));
             return errors;
         }
         (None, Some(_)) => {
-            let told = "must not update from a positive integer to nil value";
-            errors.push(FieldError::invalid("spec.activeDeadlineSeconds", Value::Null, told));
+            let error_text = "must not update from a positive integer to nil value";
+            errors.push(FieldError::invalid("spec.activeDeadlineSeconds", Value::Null, error_text));
         }
         _ => {}
     }
@@ -232,9 +232,9 @@ pub(super) fn update(new: &Value, old: &Value) -> Vec<FieldError> {
     let allowed = with_allowed_changes_undone(new, old);
     let before = old.get("spec").unwrap_or(&Value::Null);
     if allowed != *before {
-        let told =
+        let error_text =
             format!("pod updates may not change fields other than {UPDATABLE}\n{}", difference(before, &allowed));
-        errors.push(FieldError::forbidden("spec", told));
+        errors.push(FieldError::forbidden("spec", error_text));
     }
     errors
 }
@@ -275,12 +275,12 @@ pub(super) fn ephemeral_update(new: &Value, old: &Value) -> Vec<FieldError> {
         let name = text(was, "name");
         match list(new, path).iter().position(|now| text(now, "name") == name) {
             None => {
-                let told = format!("existing ephemeral containers {name:?} may not be removed\n");
-                errors.push(FieldError::forbidden(path, told));
+                let error_text = format!("existing ephemeral containers {name:?} may not be removed\n");
+                errors.push(FieldError::forbidden(path, error_text));
             }
             Some(index) if list(new, path).get(index) != Some(was) => {
-                let told = format!("existing ephemeral containers {name:?} may not be changed\n");
-                errors.push(FieldError::forbidden(path, told));
+                let error_text = format!("existing ephemeral containers {name:?} may not be changed\n");
+                errors.push(FieldError::forbidden(path, error_text));
             }
             Some(_) => {}
         }

@@ -33,22 +33,22 @@ fn rules(role: &Value, namespaced: bool) -> Vec<FieldError> {
             let field = format!("{path}.nonResourceURLs");
             let urls = rule.get("nonResourceURLs").cloned().unwrap_or(Value::Null);
             if namespaced {
-                let told = "namespaced rules cannot apply to non-resource URLs";
-                errors.push(FieldError::invalid(field.clone(), urls.clone(), told));
+                let error_text = "namespaced rules cannot apply to non-resource URLs";
+                errors.push(FieldError::invalid(field.clone(), urls.clone(), error_text));
             }
             if !(empty("apiGroups") && empty("resources") && empty("resourceNames")) {
-                let told = "rules cannot apply to both regular resources and non-resource URLs";
-                errors.push(FieldError::invalid(field, urls, told));
+                let error_text = "rules cannot apply to both regular resources and non-resource URLs";
+                errors.push(FieldError::invalid(field, urls, error_text));
             }
             continue;
         }
         if empty("apiGroups") {
-            let told = "resource rules must supply at least one api group";
-            errors.push(FieldError::required(format!("{path}.apiGroups"), told));
+            let error_text = "resource rules must supply at least one api group";
+            errors.push(FieldError::required(format!("{path}.apiGroups"), error_text));
         }
         if empty("resources") {
-            let told = "resource rules must supply at least one resource";
-            errors.push(FieldError::required(format!("{path}.resources"), told));
+            let error_text = "resource rules must supply at least one resource";
+            errors.push(FieldError::required(format!("{path}.resources"), error_text));
         }
     }
     errors
@@ -65,8 +65,8 @@ fn aggregation(role: &Value) -> Vec<FieldError> {
     let path = "aggregationRule.clusterRoleSelectors";
     let selectors = list(rule, "clusterRoleSelectors");
     if selectors.is_empty() {
-        let told = "at least one clusterRoleSelector required if aggregationRule is non-nil";
-        return vec![FieldError::required(path, told)];
+        let error_text = "at least one clusterRoleSelector required if aggregationRule is non-nil";
+        return vec![FieldError::required(path, error_text)];
     }
     let each = selectors.iter().enumerate();
     each.flat_map(|(index, selector)| meta::validate_selector(selector, &format!("{path}[{index}]"))).collect()

@@ -151,16 +151,16 @@ fn within_limit(resources: &Value, name: &str, request: &Value, path: &str) -> O
     let requests = format!("{path}.requests");
     let request = amount(Some(request))?;
     let Some(limit) = amount(get(resources, "limits").and_then(|limits| limits.get(name))) else {
-        let told = "Limit must be set for non overcommitable resources";
-        return (!may_overcommit(name)).then(|| FieldError::required(format!("{path}.limits"), told));
+        let error_text = "Limit must be set for non overcommitable resources";
+        return (!may_overcommit(name)).then(|| FieldError::required(format!("{path}.limits"), error_text));
     };
     if request != limit && !may_overcommit(name) {
-        let told = format!("must be equal to {name} limit of {limit}");
-        return Some(FieldError::invalid(requests, request.to_string(), told));
+        let error_text = format!("must be equal to {name} limit of {limit}");
+        return Some(FieldError::invalid(requests, request.to_string(), error_text));
     }
     if request > limit {
-        let told = format!("must be less than or equal to {name} limit of {limit}");
-        return Some(FieldError::invalid(requests, request.to_string(), told));
+        let error_text = format!("must be less than or equal to {name} limit of {limit}");
+        return Some(FieldError::invalid(requests, request.to_string(), error_text));
     }
     None
 }
@@ -181,9 +181,12 @@ pub(super) fn port_or_name(value: Option<&Value>, path: &str) -> Vec<FieldError>
         Some(Value::String(name)) => invalid_each(path, name, names::port_name(name)).collect(),
         Some(Value::Number(number)) => {
             let number = number.as_i64().unwrap_or(-1);
-            names::port_number(number).into_iter().map(|told| FieldError::invalid(path, number, told)).collect()
+            names::port_number(number)
+                .into_iter()
+                .map(|error_text| FieldError::invalid(path, number, error_text))
+                .collect()
         }
-        _ => names::port_number(0).into_iter().map(|told| FieldError::invalid(path, 0, told)).collect(),
+        _ => names::port_number(0).into_iter().map(|error_text| FieldError::invalid(path, 0, error_text)).collect(),
     }
 }
 

@@ -61,12 +61,12 @@ fn node_term(term: &Value, path: &str) -> Vec<FieldError> {
     for (index, requirement) in list(term, "matchExpressions").iter().enumerate() {
         let at = format!("{path}.matchExpressions[{index}]");
         let values = list(requirement, "values");
-        let told = match text(requirement, "operator") {
+        let error_text = match text(requirement, "operator") {
             "In" | "NotIn" if values.is_empty() => Some("must be specified when `operator` is 'In' or 'NotIn'"),
             "Gt" | "Lt" if values.len() != 1 => Some("must be specified single value when `operator` is 'Lt' or 'Gt'"),
             "Exists" | "DoesNotExist" if !values.is_empty() => {
-                let told = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                errors.push(FieldError::forbidden(format!("{at}.values"), told));
+                let error_text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                errors.push(FieldError::forbidden(format!("{at}.values"), error_text));
                 None
             }
             "In" | "NotIn" | "Gt" | "Lt" | "Exists" | "DoesNotExist" => None,
@@ -75,7 +75,7 @@ fn node_term(term: &Value, path: &str) -> Vec<FieldError> {
                 None
             }
         };
-        errors.extend(told.map(|told| FieldError::required(format!("{at}.values"), told)));
+        errors.extend(error_text.map(|error_text| FieldError::required(format!("{at}.values"), error_text)));
         let key = text(requirement, "key");
         errors.extend(invalid_each(&format!("{at}.key"), key, names::qualified_name(key)));
         for (number, value) in values.iter().filter_map(Value::as_str).enumerate() {
@@ -86,8 +86,8 @@ fn node_term(term: &Value, path: &str) -> Vec<FieldError> {
         let at = format!("{path}.matchFields[{index}]");
         match text(requirement, "operator") {
             "In" | "NotIn" if list(requirement, "values").len() != 1 => {
-                let told = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
-                errors.push(FieldError::required(format!("{at}.values"), told));
+                let error_text = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+                errors.push(FieldError::required(format!("{at}.values"), error_text));
             }
             "In" | "NotIn" => {}
             other => {
@@ -134,12 +134,13 @@ pub(super) fn tolerations(spec: &Value, path: &str) -> Vec<FieldError> {
         if !key.is_empty() {
             errors.extend(invalid_each(&format!("{at}.key"), key, names::qualified_name(key)));
         } else if operator != "Exists" {
-            let told = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-            errors.push(FieldError::invalid(format!("{at}.operator"), operator, told));
+            let error_text =
+                "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+            errors.push(FieldError::invalid(format!("{at}.operator"), operator, error_text));
         }
         if get(toleration, "tolerationSeconds").is_some() && effect != "NoExecute" {
-            let told = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-            errors.push(FieldError::invalid(format!("{at}.effect"), effect, told));
+            let error_text = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+            errors.push(FieldError::invalid(format!("{at}.effect"), effect, error_text));
         }
         match operator {
             "" | "Equal" => {
@@ -150,8 +151,8 @@ pub(super) fn tolerations(spec: &Value, path: &str) -> Vec<FieldError> {
             }
             "Exists" => {
                 if !value.is_empty() {
-                    let told = "value must be empty when `operator` is 'Exists'";
-                    errors.push(FieldError::invalid(format!("{at}.operator"), value, told));
+                    let error_text = "value must be empty when `operator` is 'Exists'";
+                    errors.push(FieldError::invalid(format!("{at}.operator"), value, error_text));
                 }
             }
             "Lt" | "Gt" => {}
@@ -173,8 +174,8 @@ pub(super) fn only_added_tolerations(new: &Value, old: &Value) -> Option<FieldEr
     };
     let has: Vec<Value> = list(new, "spec.tolerations").iter().map(bare).collect();
     let lost = list(old, "spec.tolerations").iter().any(|toleration| !has.contains(&bare(toleration)));
-    let told = "existing toleration can not be modified except its tolerationSeconds";
-    lost.then(|| FieldError::forbidden("spec.tolerations", told))
+    let error_text = "existing toleration can not be modified except its tolerationSeconds";
+    lost.then(|| FieldError::forbidden("spec.tolerations", error_text))
 }
 
 pub(super) fn gates(spec: &Value, path: &str) -> Vec<FieldError> {
@@ -199,8 +200,8 @@ pub(super) fn only_deleted_gates(new: &Value, old: &Value) -> Vec<FieldError> {
     added
         .map(|(index, gate)| {
             let name = text(gate, "name");
-            let told = format!("only deletion is allowed, but found new scheduling gate '{name}'");
-            FieldError::forbidden(format!("{path}[{index}].name"), told)
+            let error_text = format!("only deletion is allowed, but found new scheduling gate '{name}'");
+            FieldError::forbidden(format!("{path}[{index}].name"), error_text)
         })
         .collect()
 }
@@ -251,8 +252,8 @@ pub(super) fn spread(spec: &Value, path: &str) -> Vec<FieldError> {
                 errors.push(FieldError::invalid(format!("{at}.minDomains"), domains, "must be greater than zero"));
             }
             if when != "DoNotSchedule" {
-                let told = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}");
-                errors.push(FieldError::invalid(format!("{at}.minDomains"), domains, told));
+                let error_text = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}");
+                errors.push(FieldError::invalid(format!("{at}.minDomains"), domains, error_text));
             }
         }
         if let Some(selector) = get(constraint, "labelSelector") {

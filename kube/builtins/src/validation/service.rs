@@ -45,14 +45,14 @@ fn by_type(service: &Value) -> Vec<FieldError> {
     }
     match kind {
         "LoadBalancer" | "NodePort" if is_headless(service) => {
-            let told = format!("may not be set to 'None' for {kind} services");
-            errors.push(FieldError::invalid("spec.clusterIPs[0]", "None", told));
+            let error_text = format!("may not be set to 'None' for {kind} services");
+            errors.push(FieldError::invalid("spec.clusterIPs[0]", "None", error_text));
         }
         "ExternalName" => {
             for key in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
                 if !crate::access::is_empty(get(service, &format!("spec.{key}"))) {
-                    let told = "may not be set for ExternalName services";
-                    errors.push(FieldError::forbidden(format!("spec.{key}"), told));
+                    let error_text = "may not be set for ExternalName services";
+                    errors.push(FieldError::forbidden(format!("spec.{key}"), error_text));
                 }
             }
             let name = text(service, "spec.externalName");
@@ -88,7 +88,9 @@ fn ports(service: &Value) -> Vec<FieldError> {
         }
         let number = int(port, "port").unwrap_or(0);
         let field = format!("{path}.port");
-        errors.extend(names::port_number(number).into_iter().map(|told| FieldError::invalid(&field, number, told)));
+        errors.extend(
+            names::port_number(number).into_iter().map(|error_text| FieldError::invalid(&field, number, error_text)),
+        );
         let protocol = text(port, "protocol");
         if !PROTOCOLS.contains(&protocol) {
             errors.push(FieldError::not_supported(format!("{path}.protocol"), protocol, &PROTOCOLS));
@@ -96,8 +98,8 @@ fn ports(service: &Value) -> Vec<FieldError> {
         errors.extend(port_or_name(port.get("targetPort"), &format!("{path}.targetPort")));
         let application = text(port, "appProtocol");
         if get(port, "appProtocol").is_some() {
-            let told = names::qualified_name(application);
-            errors.extend(invalid_each(&format!("{path}.appProtocol"), application, told));
+            let error_text = names::qualified_name(application);
+            errors.extend(invalid_each(&format!("{path}.appProtocol"), application, error_text));
         }
     }
     errors
@@ -133,12 +135,12 @@ fn addresses(service: &Value) -> Vec<FieldError> {
     match all.first() {
         None if !first.is_empty() => errors.push(FieldError::required(path, "")),
         Some(_) if first.is_empty() => {
-            let told = "must be empty when `clusterIP` is not specified";
-            errors.push(FieldError::invalid(path, Value::from(all.clone()), told));
+            let error_text = "must be empty when `clusterIP` is not specified";
+            errors.push(FieldError::invalid(path, Value::from(all.clone()), error_text));
         }
         Some(ip) if *ip != first => {
-            let told = "first value must match `clusterIP`";
-            errors.push(FieldError::invalid(path, Value::from(all.clone()), told));
+            let error_text = "first value must match `clusterIP`";
+            errors.push(FieldError::invalid(path, Value::from(all.clone()), error_text));
         }
         _ => {}
     }
@@ -155,8 +157,8 @@ fn addresses(service: &Value) -> Vec<FieldError> {
     for (index, ip) in all.iter().enumerate() {
         if index == 0 && *ip == "None" {
             if all.len() > 1 {
-                let told = "'None' must be the first and only value";
-                errors.push(FieldError::invalid(path, Value::from(all.clone()), told));
+                let error_text = "'None' must be the first and only value";
+                errors.push(FieldError::invalid(path, Value::from(all.clone()), error_text));
             }
             continue;
         }
@@ -246,8 +248,8 @@ fn traffic(service: &Value) -> Vec<FieldError> {
     }
     let check = int(service, "spec.healthCheckNodePort").unwrap_or(0);
     if check != 0 && !needs_health_check(service) {
-        let told = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
-        errors.push(FieldError::invalid("spec.healthCheckNodePort", check, told));
+        let error_text = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        errors.push(FieldError::invalid("spec.healthCheckNodePort", check, error_text));
     }
     let inside = text(service, "spec.internalTrafficPolicy");
     if !inside.is_empty() && !matches!(inside, "Cluster" | "Local") {
@@ -297,8 +299,8 @@ pub(super) fn update(new: &Value, old: &Value) -> Vec<FieldError> {
     if addressed && !both_headless {
         let (was, now) = (list(old, "spec.clusterIPs"), list(new, "spec.clusterIPs"));
         if was.len() > now.len() && now.is_empty() {
-            let told = "primary clusterIP can not be unset";
-            errors.push(FieldError::invalid("spec.clusterIPs[0]", value("spec.clusterIPs"), told));
+            let error_text = "primary clusterIP can not be unset";
+            errors.push(FieldError::invalid("spec.clusterIPs[0]", value("spec.clusterIPs"), error_text));
         }
         let compared = if was.len() == now.len() { was.len() } else { 1 };
         for (index, (was, now)) in was.iter().zip(now).take(compared).enumerate() {
@@ -311,14 +313,14 @@ pub(super) fn update(new: &Value, old: &Value) -> Vec<FieldError> {
     if addressed && !is_headless(new) && !is_headless(old) {
         let (was, now) = (list(old, "spec.ipFamilies"), list(new, "spec.ipFamilies"));
         if was.iter().zip(now).any(|(was, now)| was != now) {
-            let told = "may not change once set";
-            errors.push(FieldError::invalid("spec.ipFamilies[0]", value("spec.ipFamilies"), told));
+            let error_text = "may not change once set";
+            errors.push(FieldError::invalid("spec.ipFamilies[0]", value("spec.ipFamilies"), error_text));
         }
     }
     let balanced = |service: &Value| text(service, "spec.type") == "LoadBalancer";
     if balanced(new) && balanced(old) && get(new, "spec.loadBalancerClass") != get(old, "spec.loadBalancerClass") {
-        let told = "may not change once set";
-        errors.push(FieldError::invalid("spec.loadBalancerClass", value("spec.loadBalancerClass"), told));
+        let error_text = "may not change once set";
+        errors.push(FieldError::invalid("spec.loadBalancerClass", value("spec.loadBalancerClass"), error_text));
     }
     if needs_health_check(new)
         && needs_health_check(old)

@@ -32,8 +32,8 @@ fn access_modes(spec: &Value, path: &str) -> Vec<FieldError> {
     }
     let others = modes.iter().any(|mode| *mode != "ReadWriteOncePod" && MODES.contains(mode));
     if modes.contains(&"ReadWriteOncePod") && others {
-        let told = "may not use ReadWriteOncePod with other access modes";
-        errors.push(FieldError::forbidden(format!("{path}.accessModes"), told));
+        let error_text = "may not use ReadWriteOncePod with other access modes";
+        errors.push(FieldError::forbidden(format!("{path}.accessModes"), error_text));
     }
     errors
 }
@@ -51,8 +51,8 @@ pub(super) fn claim(claim: &Value) -> Vec<FieldError> {
 pub(super) fn claim_spec(spec: &Value, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if list(spec, "accessModes").is_empty() {
-        let told = "at least 1 access mode is required";
-        errors.push(FieldError::required(format!("{path}.accessModes"), told));
+        let error_text = "at least 1 access mode is required";
+        errors.push(FieldError::required(format!("{path}.accessModes"), error_text));
     }
     if let Some(selector) = get(spec, "selector") {
         errors.extend(meta::validate_selector(selector, &format!("{path}.selector")));
@@ -83,8 +83,8 @@ pub(super) fn claim_spec(spec: &Value, path: &str) -> Vec<FieldError> {
         }
         let (group, kind) = (text(source, "apiGroup"), text(source, "kind"));
         if group.is_empty() && kind != "PersistentVolumeClaim" {
-            let told = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
-            errors.push(FieldError::invalid(at, kind, told));
+            let error_text = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
+            errors.push(FieldError::invalid(at, kind, error_text));
         }
     }
     errors
@@ -115,9 +115,9 @@ pub(super) fn claim_update(new: &Value, old: &Value) -> Vec<FieldError> {
     }
     let after = allowed.get("spec").cloned().unwrap_or(Value::Null);
     if after != before {
-        let told =
+        let error_text =
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-        errors.push(FieldError::forbidden("spec", format!("{told}\n{}", difference(&before, &after))));
+        errors.push(FieldError::forbidden("spec", format!("{error_text}\n{}", difference(&before, &after))));
     }
     let size = |value: &Value, path: &str| amount(get(value, path));
     let (now, was) = (size(new, "spec.resources.requests.storage"), size(old, "spec.resources.requests.storage"));
@@ -125,8 +125,8 @@ pub(super) fn claim_update(new: &Value, old: &Value) -> Vec<FieldError> {
         && now < was
         && size(old, "status.capacity.storage").is_some_and(|actual| now <= actual)
     {
-        let told = "field can not be less than status.capacity";
-        errors.push(FieldError::forbidden("spec.resources.requests.storage", told));
+        let error_text = "field can not be less than status.capacity";
+        errors.push(FieldError::forbidden("spec.resources.requests.storage", error_text));
     }
     errors.extend(immutable_at(new, old, "spec.volumeMode", "volumeMode"));
     errors
@@ -165,8 +165,8 @@ pub(super) fn volume(volume: &Value) -> Vec<FieldError> {
     if let Some(affinity) = get(spec, "nodeAffinity") {
         match get(affinity, "required") {
             None => {
-                let told = "must specify required node constraints";
-                errors.push(FieldError::required("spec.nodeAffinity.required", told));
+                let error_text = "must specify required node constraints";
+                errors.push(FieldError::required("spec.nodeAffinity.required", error_text));
             }
             Some(selector) => {
                 errors.extend(scheduling::node_selector(selector, "spec.nodeAffinity.required"));
@@ -228,9 +228,9 @@ pub(super) fn volume_update(new: &Value, old: &Value) -> Vec<FieldError> {
     };
     let (now, was) = (source(new), source(old));
     if now != was {
-        let told = "spec.persistentvolumesource is immutable after creation";
-        let told = format!("{told}\n{}", difference(&was, &now));
-        errors.push(FieldError::forbidden("spec.persistentvolumesource", told));
+        let error_text = "spec.persistentvolumesource is immutable after creation";
+        let error_text = format!("{error_text}\n{}", difference(&was, &now));
+        errors.push(FieldError::forbidden("spec.persistentvolumesource", error_text));
     }
     errors.extend(immutable_at(new, old, "spec.volumeMode", "volumeMode"));
     errors
@@ -251,16 +251,16 @@ fn storage_class(class: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let provisioner = text(class, "provisioner");
     if !provisioner.is_empty() {
-        let told = names::qualified_name(&provisioner.to_lowercase());
-        errors.extend(invalid_each("provisioner", provisioner, told));
+        let error_text = names::qualified_name(&provisioner.to_lowercase());
+        errors.extend(invalid_each("provisioner", provisioner, error_text));
     }
     let parameters: Vec<(&String, &Value)> = entries(class, "parameters").collect();
     if parameters.len() > 512 {
         errors.push(too_long("parameters", 512));
     }
     if parameters.iter().any(|(key, _)| key.is_empty()) {
-        let told = "field can not be empty.";
-        errors.push(FieldError::invalid("parameters", "", told));
+        let error_text = "field can not be empty.";
+        errors.push(FieldError::invalid("parameters", "", error_text));
     }
     let size: usize = parameters.iter().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
     if size > 256 * 1024 {
@@ -307,8 +307,8 @@ fn csi_driver(driver: &Value) -> Vec<FieldError> {
         }
         seen.push(audience);
         if let Some(seconds) = int(request, "expirationSeconds").filter(|seconds| *seconds < 600) {
-            let told = "may not specify a duration less than 10 minutes";
-            errors.push(FieldError::invalid(format!("{path}.expirationSeconds"), seconds, told));
+            let error_text = "may not specify a duration less than 10 minutes";
+            errors.push(FieldError::invalid(format!("{path}.expirationSeconds"), seconds, error_text));
         }
     }
     errors
@@ -327,8 +327,8 @@ fn csi_node(node: &Value) -> Vec<FieldError> {
             errors.push(FieldError::required(format!("{path}.nodeID"), ""));
         }
         if id.len() > 192 {
-            let told = "must be 192 characters or less";
-            errors.push(FieldError::invalid(format!("{path}.nodeID"), id, told));
+            let error_text = "must be 192 characters or less";
+            errors.push(FieldError::invalid(format!("{path}.nodeID"), id, error_text));
         }
         if seen.contains(&name) {
             errors.push(FieldError::duplicate(format!("{path}.name"), name));
@@ -349,12 +349,12 @@ fn volume_attachment(attachment: &Value) -> Vec<FieldError> {
     let inline = get(attachment, "spec.source.inlineVolumeSpec");
     match (named, inline) {
         (None, None) => {
-            let told = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
-            errors.push(FieldError::required("spec.source", told));
+            let error_text = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
+            errors.push(FieldError::required("spec.source", error_text));
         }
         (Some(_), Some(_)) => {
-            let told = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
-            errors.push(FieldError::forbidden("spec.source", told));
+            let error_text = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
+            errors.push(FieldError::forbidden("spec.source", error_text));
         }
         _ => {}
     }

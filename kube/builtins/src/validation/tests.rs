@@ -8,7 +8,7 @@ fn kind(group: &str, name: &str) -> &'static Kind {
     }
 }
 
-fn told(errors: Vec<FieldError>) -> Vec<String> {
+fn error_texts(errors: Vec<FieldError>) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
 
@@ -23,7 +23,7 @@ fn created(group: &str, name: &str, mut object: Value) -> Vec<String> {
     }
     crate::defaults::apply(kind, &mut object);
     crate::strategy::prepare_create(kind, &mut object);
-    told(validate_create(kind, &object))
+    error_texts(validate_create(kind, &object))
 }
 
 fn updated(group: &str, name: &str, old: Value, new: Value) -> Vec<String> {
@@ -42,7 +42,7 @@ fn updated(group: &str, name: &str, old: Value, new: Value) -> Vec<String> {
     let old = ready(old);
     let mut new = ready(new);
     crate::strategy::prepare_update(kind, None, &old, &mut new);
-    told(validate_update(kind, None, &new, &old))
+    error_texts(validate_update(kind, None, &new, &old))
 }
 
 fn pod(extra: Value) -> Value {
@@ -254,7 +254,7 @@ fn an_approved_request_is_not_denied_as_well() {
     let approved = json!([{"type": "Approved", "status": "True"}]);
     let both = json!([{"type": "Approved", "status": "True"}, {"type": "Denied", "status": "True"}]);
     let kind = kind("certificates.k8s.io", "CertificateSigningRequest");
-    let errors = told(validate_update(kind, Some("approval"), &request(both), &request(approved)));
+    let errors = error_texts(validate_update(kind, Some("approval"), &request(both), &request(approved)));
     let exclusive =
         "must specify at most one of: `conditions[{\"type\": \"Approved\"}]`, `conditions[{\"type\": \"Denied\"}]`";
     assert!(errors.iter().any(|error| error.ends_with(exclusive)), "{errors:?}");
@@ -276,7 +276,7 @@ fn a_terminating_namespace_says_so() {
     let mut new = old.clone();
     crate::access::set(&mut new, "status", json!({"phase": "Active"}));
     assert_eq!(
-        told(validate_update(kind, Some("status"), &new, &old)),
+        error_texts(validate_update(kind, Some("status"), &new, &old)),
         ["status.Phase: Invalid value: \"Active\": may only be 'Terminating' if `deletionTimestamp` is not empty"]
     );
 }

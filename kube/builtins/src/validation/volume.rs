@@ -84,8 +84,8 @@ fn source_errors(key: &str, source: &Value, path: &str) -> Vec<FieldError> {
             if driver.is_empty() {
                 errors.push(FieldError::required(format!("{path}.driver"), ""));
             } else {
-                let told = names::dns_subdomain(&driver.to_lowercase());
-                errors.extend(invalid_each(&format!("{path}.driver"), driver, told));
+                let error_text = names::dns_subdomain(&driver.to_lowercase());
+                errors.extend(invalid_each(&format!("{path}.driver"), driver, error_text));
             }
         }
         "downwardAPI" => {
@@ -170,8 +170,8 @@ fn downward_items(source: &Value, path: &str) -> Vec<FieldError> {
         errors.extend(relative(text(item, "path"), &format!("{at}.path")));
         match (get(item, "fieldRef"), get(item, "resourceFieldRef")) {
             (Some(_), Some(_)) => {
-                let told = "fieldRef and resourceFieldRef can not be specified simultaneously";
-                errors.push(FieldError::invalid(at.clone(), "resource", told));
+                let error_text = "fieldRef and resourceFieldRef can not be specified simultaneously";
+                errors.push(FieldError::invalid(at.clone(), "resource", error_text));
             }
             (Some(reference), None) => {
                 errors.extend(field_ref(reference, &DOWNWARD_FIELDS, &format!("{at}.fieldRef")));
@@ -182,8 +182,8 @@ fn downward_items(source: &Value, path: &str) -> Vec<FieldError> {
                 }
             }
             (None, None) => {
-                let told = "one of fieldRef and resourceFieldRef is required";
-                errors.push(FieldError::required(format!("{at}.fieldRef"), told));
+                let error_text = "one of fieldRef and resourceFieldRef is required";
+                errors.push(FieldError::required(format!("{at}.fieldRef"), error_text));
             }
         }
         errors.extend(mode(item, "mode", &at));
@@ -215,11 +215,11 @@ fn projection_errors(projection: &Value, volume: &str, index: usize) -> Vec<Fiel
                 let seconds = int(source, "expirationSeconds").unwrap_or(3600);
                 let field = format!("{at}.expirationSeconds");
                 if seconds < 600 {
-                    let told = "may not specify a duration less than 10 minutes";
-                    errors.push(FieldError::invalid(field, seconds, told));
+                    let error_text = "may not specify a duration less than 10 minutes";
+                    errors.push(FieldError::invalid(field, seconds, error_text));
                 } else if seconds > 1 << 32 {
-                    let told = "may not specify a duration larger than 2^32 seconds";
-                    errors.push(FieldError::invalid(field, seconds, told));
+                    let error_text = "may not specify a duration larger than 2^32 seconds";
+                    errors.push(FieldError::invalid(field, seconds, error_text));
                 }
                 if text(source, "path").is_empty() {
                     errors.push(FieldError::required(format!("{volume}.path"), ""));

@@ -47,8 +47,8 @@ fn selector(spec: &Value, kind: &str, required: bool) -> Vec<FieldError> {
     let mut errors = meta::validate_selector(selector, "spec.selector");
     let broken = !errors.is_empty();
     if is_empty(selector.get("matchLabels")) && is_empty(selector.get("matchExpressions")) {
-        let told = format!("empty selector is invalid for {kind}");
-        errors.push(FieldError::invalid("spec.selector", selector.clone(), told));
+        let error_text = format!("empty selector is invalid for {kind}");
+        errors.push(FieldError::invalid("spec.selector", selector.clone(), error_text));
     } else if !broken {
         errors.extend(matches_template(spec, selector));
     } else if kind == "deployment" {
@@ -60,7 +60,7 @@ fn selector(spec: &Value, kind: &str, required: bool) -> Vec<FieldError> {
 }
 
 /// An error about a strategy, which is shown as the real server prints it.
-fn strategy_error(ty: ErrorType, field: &str, strategy: Option<&Value>, told: &str) -> FieldError {
+fn strategy_error(ty: ErrorType, field: &str, strategy: Option<&Value>, error_text: &str) -> FieldError {
     let strategy = strategy.unwrap_or(&Value::Null);
     let rolling =
         strategy.get("rollingUpdate").filter(|rolling| rolling.is_object()).map_or("null".into(), |rolling| {
@@ -71,7 +71,8 @@ fn strategy_error(ty: ErrorType, field: &str, strategy: Option<&Value>, told: &s
             let shown = shown.map(|(name, key)| (*name, rolling.get(*key).cloned().unwrap_or(Value::Null)));
             go_struct(&shown.collect::<Vec<_>>())
         });
-    let detail = format!("{{\"Type\":{},\"RollingUpdate\":{rolling}}}: {told}", Value::from(text(strategy, "type")));
+    let detail =
+        format!("{{\"Type\":{},\"RollingUpdate\":{rolling}}}: {error_text}", Value::from(text(strategy, "type")));
     FieldError { ty, field: field.into(), value: None, detail }
 }
 
@@ -81,8 +82,8 @@ pub(super) fn matches_template(spec: &Value, selector: &Value) -> Option<FieldEr
         return None;
     }
     let labels = labels.cloned().unwrap_or(Value::Null);
-    let told = "`selector` does not match template `labels`";
-    Some(FieldError::invalid("spec.template.metadata.labels", labels, told))
+    let error_text = "`selector` does not match template `labels`";
+    Some(FieldError::invalid("spec.template.metadata.labels", labels, error_text))
 }
 
 /// Pods of a set that is kept at its size run for ever.
@@ -93,8 +94,8 @@ fn for_ever(spec: &Value, kind: &str) -> Vec<FieldError> {
         errors.push(FieldError::not_supported("spec.template.spec.restartPolicy", policy, &["Always"]));
     }
     if get(spec, "template.spec.activeDeadlineSeconds").is_some() {
-        let told = format!("activeDeadlineSeconds in {kind} is not Supported");
-        errors.push(FieldError::forbidden("spec.template.spec.activeDeadlineSeconds", told));
+        let error_text = format!("activeDeadlineSeconds in {kind} is not Supported");
+        errors.push(FieldError::forbidden("spec.template.spec.activeDeadlineSeconds", error_text));
     }
     errors
 }
@@ -111,8 +112,8 @@ fn deployment(spec: &Value) -> Vec<FieldError> {
     if let Some(deadline) = int(spec, "progressDeadlineSeconds")
         && deadline <= int(spec, "minReadySeconds").unwrap_or(0)
     {
-        let told = "must be greater than minReadySeconds";
-        errors.push(FieldError::invalid("spec.progressDeadlineSeconds", deadline, told));
+        let error_text = "must be greater than minReadySeconds";
+        errors.push(FieldError::invalid("spec.progressDeadlineSeconds", deadline, error_text));
     }
     errors
 }
@@ -123,14 +124,14 @@ fn deployment_strategy(spec: &Value) -> Vec<FieldError> {
     match text(spec, "strategy.type") {
         "Recreate" => {
             if get(spec, "strategy.rollingUpdate").is_some() {
-                let told = "may not be specified when strategy `type` is 'Recreate'";
-                errors.push(FieldError::forbidden(format!("{path}.rollingUpdate"), told));
+                let error_text = "may not be specified when strategy `type` is 'Recreate'";
+                errors.push(FieldError::forbidden(format!("{path}.rollingUpdate"), error_text));
             }
         }
         "RollingUpdate" => {
             let Some(rolling) = get(spec, "strategy.rollingUpdate") else {
-                let told = "this should be defaulted and never be nil";
-                errors.push(FieldError::required(format!("{path}.rollingUpdate"), told));
+                let error_text = "this should be defaulted and never be nil";
+                errors.push(FieldError::required(format!("{path}.rollingUpdate"), error_text));
                 return errors;
             };
             let at = format!("{path}.rollingUpdate");
@@ -138,14 +139,14 @@ fn deployment_strategy(spec: &Value) -> Vec<FieldError> {
             errors.extend(share(rolling, "maxSurge", &at));
             if share_value(rolling, "maxUnavailable") == 0 && share_value(rolling, "maxSurge") == 0 {
                 let value = get(rolling, "maxUnavailable").cloned().unwrap_or(json!(0));
-                let told = "may not be 0 when `maxSurge` is 0";
-                errors.push(FieldError::invalid(format!("{at}.maxUnavailable"), value, told));
+                let error_text = "may not be 0 when `maxSurge` is 0";
+                errors.push(FieldError::invalid(format!("{at}.maxUnavailable"), value, error_text));
             }
             errors.extend(at_most_all(rolling, "maxUnavailable", &at));
         }
         _ => {
-            let told = "supported values: \"Recreate\", \"RollingUpdate\"";
-            errors.push(strategy_error(ErrorType::NotSupported, path, spec.get("strategy"), told));
+            let error_text = "supported values: \"Recreate\", \"RollingUpdate\"";
+            errors.push(strategy_error(ErrorType::NotSupported, path, spec.get("strategy"), error_text));
         }
     }
     errors
@@ -155,9 +156,10 @@ fn deployment_strategy(spec: &Value) -> Vec<FieldError> {
 pub(super) fn share(holder: &Value, key: &str, path: &str) -> Vec<FieldError> {
     let field = format!("{path}.{key}");
     match get(holder, key) {
-        Some(Value::String(text)) => {
-            names::percent(text).into_iter().map(|told| FieldError::invalid(&field, text.as_str(), told)).collect()
-        }
+        Some(Value::String(text)) => names::percent(text)
+            .into_iter()
+            .map(|error_text| FieldError::invalid(&field, text.as_str(), error_text))
+            .collect(),
         Some(Value::Number(_)) => non_negative(holder, key, &format!("{path}.")).into_iter().collect(),
         _ => Vec::new(),
     }
@@ -175,8 +177,8 @@ fn share_value(holder: &Value, key: &str) -> i64 {
 pub(super) fn at_most_all(holder: &Value, key: &str, path: &str) -> Option<FieldError> {
     let value = get(holder, key);
     percent_of(value).filter(|percent| *percent > 100)?;
-    let told = "must not be greater than 100%";
-    Some(FieldError::invalid(format!("{path}.{key}"), value.cloned().unwrap_or(Value::Null), told))
+    let error_text = "must not be greater than 100%";
+    Some(FieldError::invalid(format!("{path}.{key}"), value.cloned().unwrap_or(Value::Null), error_text))
 }
 
 fn replica_set(spec: &Value) -> Vec<FieldError> {
@@ -206,16 +208,16 @@ fn stateful_set(spec: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let management = text(spec, "podManagementPolicy");
     if !matches!(management, "OrderedReady" | "Parallel") {
-        let told = "must be 'OrderedReady' or 'Parallel'";
-        errors.push(FieldError::invalid("spec.podManagementPolicy", management, told));
+        let error_text = "must be 'OrderedReady' or 'Parallel'";
+        errors.push(FieldError::invalid("spec.podManagementPolicy", management, error_text));
     }
     let path = "spec.updateStrategy";
     let rolling = get(spec, "updateStrategy.rollingUpdate");
     match text(spec, "updateStrategy.type") {
         "" => errors.push(FieldError::required(path, "")),
         "OnDelete" => errors.extend(rolling.map(|rolling| {
-            let told = "only allowed for updateStrategy 'RollingUpdate'";
-            FieldError::invalid(format!("{path}.rollingUpdate"), rolling.clone(), told)
+            let error_text = "only allowed for updateStrategy 'RollingUpdate'";
+            FieldError::invalid(format!("{path}.rollingUpdate"), rolling.clone(), error_text)
         })),
         "RollingUpdate" => {
             if let Some(rolling) = rolling {
@@ -232,8 +234,8 @@ fn stateful_set(spec: &Value) -> Vec<FieldError> {
             }
         }
         _ => {
-            let told = "must be 'RollingUpdate' or 'OnDelete'";
-            errors.push(strategy_error(ErrorType::Invalid, path, spec.get("updateStrategy"), told));
+            let error_text = "must be 'RollingUpdate' or 'OnDelete'";
+            errors.push(strategy_error(ErrorType::Invalid, path, spec.get("updateStrategy"), error_text));
         }
     }
     for key in ["whenDeleted", "whenScaled"] {
@@ -290,8 +292,8 @@ fn daemon_set(spec: &Value) -> Vec<FieldError> {
             Some(rolling) => errors.extend(daemon_rolling(rolling, &format!("{path}.rollingUpdate"))),
         },
         _ => {
-            let told = "supported values: \"RollingUpdate\", \"OnDelete\"";
-            errors.push(strategy_error(ErrorType::NotSupported, path, spec.get("updateStrategy"), told));
+            let error_text = "supported values: \"RollingUpdate\", \"OnDelete\"";
+            errors.push(strategy_error(ErrorType::NotSupported, path, spec.get("updateStrategy"), error_text));
         }
     }
     errors.extend(non_negative(spec, "revisionHistoryLimit", "spec."));
@@ -306,12 +308,12 @@ fn daemon_rolling(rolling: &Value, path: &str) -> Vec<FieldError> {
     match (share_value(rolling, "maxUnavailable") != 0, share_value(rolling, "maxSurge") != 0) {
         (true, true) => {
             let surge = get(rolling, "maxSurge").cloned().unwrap_or(Value::Null);
-            let told = "may not be set when maxUnavailable is non-zero";
-            errors.push(FieldError::invalid(format!("{path}.maxSurge"), surge, told));
+            let error_text = "may not be set when maxUnavailable is non-zero";
+            errors.push(FieldError::invalid(format!("{path}.maxSurge"), surge, error_text));
         }
         (false, false) => {
-            let told = "cannot be 0 when maxSurge is 0";
-            errors.push(FieldError::required(format!("{path}.maxUnavailable"), told));
+            let error_text = "cannot be 0 when maxSurge is 0";
+            errors.push(FieldError::required(format!("{path}.maxUnavailable"), error_text));
         }
         _ => {}
     }
@@ -364,17 +366,17 @@ pub(super) fn status(kind: &str, new: &Value, old: &Value) -> Vec<FieldError> {
         };
         for key in parts {
             if number(key) > number("replicas") {
-                let told = "cannot be greater than status.replicas";
-                errors.push(FieldError::invalid(format!("status.{key}"), number(key), told));
+                let error_text = "cannot be greater than status.replicas";
+                errors.push(FieldError::invalid(format!("status.{key}"), number(key), error_text));
             }
         }
         if number("availableReplicas") > number("readyReplicas") {
-            let told = if kind == "StatefulSet" {
+            let error_text = if kind == "StatefulSet" {
                 "cannot be greater than status.readyReplicas"
             } else {
                 "cannot be greater than readyReplicas"
             };
-            errors.push(FieldError::invalid("status.availableReplicas", number("availableReplicas"), told));
+            errors.push(FieldError::invalid("status.availableReplicas", number("availableReplicas"), error_text));
         }
         if number("collisionCount") < int(old, "status.collisionCount").unwrap_or(0) {
             errors.push(FieldError::invalid(

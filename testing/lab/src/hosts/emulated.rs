@@ -256,7 +256,7 @@ impl EmulatedMachine {
 
     /// Takes its power away.
     pub async fn cut_power(&self) -> Result<()> {
-        self.with(|inner| inner.tell("off")).await
+        self.with(|inner| inner.send_command("off")).await
     }
 
     /// Boots it after it was shut down or [`EmulatedMachine::cut_power`], and waits for its sshd.
@@ -314,12 +314,12 @@ impl Inner {
         self.supervisor.insert(Supervisor::start(&self.name, command)?).answer("link")
     }
 
-    fn tell(&mut self, command: &str) -> Result<()> {
-        self.supervisor.as_mut().with_context(|| format!("{} does not run", self.name))?.tell(command)
+    fn send_command(&mut self, command: &str) -> Result<()> {
+        self.supervisor.as_mut().with_context(|| format!("{} does not run", self.name))?.send_command(command)
     }
 
     fn boot(&mut self) -> Result<()> {
-        self.tell("on")?;
+        self.send_command("on")?;
         wait_for_sshd(self.address, BOOT)
             .map_err(|error| with_console_tail(&self.folder.join("serial.log"), error.context(self.name.clone())))
     }

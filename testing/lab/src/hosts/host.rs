@@ -177,7 +177,7 @@ impl Host {
 
     /// Takes its power away.
     pub async fn cut_power(&self) -> Result<()> {
-        self.with(|inner| inner.tell("off")).await
+        self.with(|inner| inner.send_command("off")).await
     }
 
     /// Boots it after [`Host::poweroff`] or [`Host::cut_power`], and waits for its sshd.
@@ -209,7 +209,7 @@ impl Host {
     pub async fn wipe(&self) -> Result<()> {
         self.with(|inner| {
             inner.seed()?;
-            inner.tell("wipe")?;
+            inner.send_command("wipe")?;
             inner.boot()
         })
         .await
@@ -229,14 +229,14 @@ impl Host {
     pub async fn fill_disk(&self, free: u64) -> Result<()> {
         self.with(move |inner| {
             let used = inner.used()?;
-            inner.tell(&format!("limit {}", used + free))
+            inner.send_command(&format!("limit {}", used + free))
         })
         .await
     }
 
     /// Frees the disk space again.
     pub async fn empty_disk(&self) -> Result<()> {
-        self.with(|inner| inner.tell(&format!("limit {}", inner.wanted.disk.clone()))).await
+        self.with(|inner| inner.send_command(&format!("limit {}", inner.wanted.disk.clone()))).await
     }
 
     /// Makes its file systems read-only, as a kernel does after disk errors. Fails if files are open for writing.
@@ -255,7 +255,7 @@ impl Host {
     /// Adds a route for a subnet, such as another host's pods. The route lasts until the host is dropped.
     pub async fn route(&self, subnet: &str, via: Ipv4Addr) -> Result<()> {
         let route = format!("route {subnet} via {via}");
-        self.with(move |inner| inner.tell(&route)).await
+        self.with(move |inner| inner.send_command(&route)).await
     }
 
     /// The current tree of all its files.
@@ -330,7 +330,7 @@ impl Inner {
         let bridge = self.wanted.network.bridge().to_owned();
         call("ip", ["link", "add", &self.link, "type", "veth", "peer", "name", "eth0", "netns", &process])?;
         call("ip", ["link", "set", &self.link, "master", &bridge, "up"])?;
-        self.tell(&format!("network {}/24 {}", self.address, self.wanted.network.address()))
+        self.send_command(&format!("network {}/24 {}", self.address, self.wanted.network.address()))
     }
 
     fn seed(&mut self) -> Result<()> {
@@ -339,12 +339,12 @@ impl Inner {
         Ok(())
     }
 
-    fn tell(&mut self, command: &str) -> Result<()> {
-        self.supervisor.as_mut().with_context(|| format!("{} does not run", self.wanted.name))?.tell(command)
+    fn send_command(&mut self, command: &str) -> Result<()> {
+        self.supervisor.as_mut().with_context(|| format!("{} does not run", self.wanted.name))?.send_command(command)
     }
 
     fn boot(&mut self) -> Result<()> {
-        self.tell("on")?;
+        self.send_command("on")?;
         let deadline = Instant::now() + BOOT;
         while self.leader().is_none() {
             if Instant::now() > deadline {

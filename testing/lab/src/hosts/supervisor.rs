@@ -37,7 +37,7 @@ impl Supervisor {
     }
 
     /// Sends a command and waits until it is done.
-    pub(crate) fn tell(&mut self, command: &str) -> Result<()> {
+    pub(crate) fn send_command(&mut self, command: &str) -> Result<()> {
         let input = self.process.stdin.as_mut().context("the supervisor has no input")?;
         input.write_all(format!("{command}\n").as_bytes()).with_context(|| format!("{} does not run", self.name))?;
         self.answer(command)

@@ -92,7 +92,7 @@ impl MetaEnv {
                 return found;
             }
             if Instant::now() > deadline {
-                let pods: Vec<String> = self.pods().await.iter().map(tell).collect();
+                let pods: Vec<String> = self.pods().await.iter().map(describe).collect();
                 panic!("{what}: not within {WAIT_TIMEOUT:?}; {:?}; pods:\n{}", self.meta, pods.join("\n"));
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -109,7 +109,7 @@ pub fn is_ready(pod: &Pod) -> bool {
     conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True")
 }
 
-pub fn tell(pod: &Pod) -> String {
+pub fn describe(pod: &Pod) -> String {
     let status = serde_json::to_value(&pod.status).unwrap_or_default();
     format!("{} {} {}", pod.name_any(), status["phase"], status["containerStatuses"])
 }

@@ -13,7 +13,7 @@ use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::{MetaEnv, NAMESPACE, container, is_ready, tell};
+use crate::support::{MetaEnv, NAMESPACE, container, describe, is_ready};
 
 fn template(image: &str, more: Value) -> Value {
     let mut spec = json!({ "containers": [{ "name": "web", "image": image }] });
@@ -169,7 +169,7 @@ async fn a_stateful_set_comes_in_order_and_changes_from_the_last() {
     pods.sort_by_key(|pod| pod.metadata.resource_version.as_ref().unwrap().parse::<u64>().unwrap());
     seen.extend(pods.iter().map(ResourceExt::name_any));
     assert_eq!(seen, ["db-2", "db-1", "db-0"]);
-    assert!(pods.iter().all(|pod| container(pod)["image"] == "web:2"), "{}", tell(&pods[0]));
+    assert!(pods.iter().all(|pod| container(pod)["image"] == "web:2"), "{}", describe(&pods[0]));
     let after: Vec<PersistentVolumeClaim> = world.api().list(&Default::default()).await.unwrap().items;
     let uids = |claims: &[PersistentVolumeClaim]| claims.iter().map(|claim| claim.uid().unwrap()).collect::<Vec<_>>();
     assert_eq!(uids(&after), uids(&claims), "claims survive their pods");

@@ -91,7 +91,7 @@ pub(super) fn fetch(
     to: &Path,
     limit: u64,
     within: Duration,
-    tell: &mut dyn FnMut(u64, Option<u64>),
+    on_progress: &mut dyn FnMut(u64, Option<u64>),
 ) -> io::Result<()> {
     let response = agent(url, within, 5).get(url).call().map_err(plain)?;
     let status = response.status().as_u16();
@@ -121,7 +121,7 @@ pub(super) fn fetch(
             return Err(too_large(done));
         }
         file.write_all(&buffer[..read])?;
-        tell(done, all);
+        on_progress(done, all);
     }
     if let Some(all) = all.filter(|all| *all != done) {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("received {done} of {all} bytes")));

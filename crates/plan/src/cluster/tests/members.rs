@@ -88,7 +88,7 @@ impl Etcd {
         self.world.spec.datastore.etcd.as_mut().unwrap().members = members;
     }
 
-    fn told(&self) -> MemberList {
+    fn member_list(&self) -> MemberList {
         let voters: Vec<_> = self.members.iter().filter(|member| !member.learner).collect();
         let alive = voters.iter().filter(|member| self.alive.contains(&member.id)).count();
         let leader = voters.iter().find(|member| self.alive.contains(&member.id)).filter(|_| alive > voters.len() / 2);
@@ -149,14 +149,14 @@ impl Etcd {
 
     /// One pass: what is decided is done and written down.
     fn pass(&mut self) -> NextMemberStep {
-        self.world.members = Some(MemberQueryResult { at: self.world.now, outcome: Ok(self.told()) });
+        self.world.members = Some(MemberQueryResult { at: self.world.now, outcome: Ok(self.member_list()) });
         let (decision, status) = (self.world.decide(), self.world.status());
         self.world.status = status;
         match &decision.members {
             NextMemberStep::Act(act) => {
-                let told = self.told();
-                assert_eq!(act.refused(&told), None, "it is refused when it is done: {act:?}");
-                assert!(!act.done(&told), "{act:?}");
+                let member_list = self.member_list();
+                assert_eq!(act.refused(&member_list), None, "it is refused when it is done: {act:?}");
+                assert!(!act.done(&member_list), "{act:?}");
                 self.act(act);
             }
             NextMemberStep::Recreate(pod) => {
@@ -495,14 +495,15 @@ fn an_act_whose_answer_was_not_heard_counts_as_done_when_the_members_and_volumes
     etcd.world.wipe(2);
     let mut acts = Vec::new();
     for _ in 0..20 {
-        let (told, claims) = (etcd.told(), etcd.world.claims.clone());
+        let (member_list, claims) = (etcd.member_list(), etcd.world.claims.clone());
         let names = etcd.world.names.clone();
         let NextMemberStep::Act(act) = etcd.pass() else { continue };
         let fingerprint = format!("{}-1", act.fingerprint());
-        let done =
-            |told: &MemberList, claims: &[VolumeClaim]| was_done(act.type_(), &fingerprint, &names, told, claims);
-        assert!(!done(&told, &claims), "{act:?} is not done yet");
-        assert!(done(&etcd.told(), &etcd.world.claims), "{act:?} is done");
+        let done = |member_list: &MemberList, claims: &[VolumeClaim]| {
+            was_done(act.type_(), &fingerprint, &names, member_list, claims)
+        };
+        assert!(!done(&member_list, &claims), "{act:?} is not done yet");
+        assert!(done(&etcd.member_list(), &etcd.world.claims), "{act:?} is done");
         acts.push(act.type_());
     }
     assert_eq!(acts, ["EtcdMemberRemove", "EtcdVolumeDelete", "EtcdMemberAdd", "EtcdMemberPromote"]);
@@ -517,7 +518,7 @@ fn a_member_is_removed_only_while_the_others_agree_without_it() {
         learner: false,
     };
     let all = || (0..3).map(member).collect::<Vec<_>>();
-    let told = |members: Vec<Member>, answered: &[(&str, &str)]| MemberList {
+    let member_list = |members: Vec<Member>, answered: &[(&str, &str)]| MemberList {
         members,
         answered: answered
             .iter()
@@ -529,15 +530,18 @@ fn a_member_is_removed_only_while_the_others_agree_without_it() {
             .collect(),
     };
     let act = MemberAction::Remove { member: "etcd-2".to_owned(), id: "102".to_owned(), needed: 2, lost: None };
-    let refused = |told: &MemberList| act.refused(told).is_some();
-    assert!(!refused(&told(all(), &[("100", "100"), ("101", "100")])));
-    assert!(!refused(&told(all(), &[("100", "102"), ("101", "102"), ("102", "102")])), "it leads, and can hand over");
-    assert!(refused(&told(all(), &[("100", "100")])), "one alone");
-    assert!(refused(&told(all(), &[("100", "100"), ("101", "101")])), "they do not agree");
-    assert!(refused(&told(all(), &[("100", "0"), ("101", "0")])), "there is no leader");
-    assert!(refused(&told(all(), &[("100", "102"), ("101", "102")])), "it leads and does not answer");
-    assert!(refused(&told(all(), &[("100", "100"), ("102", "100")])), "its own answer does not count");
-    assert!(refused(&told(Vec::new(), &[])));
+    let refused = |member_list: &MemberList| act.refused(member_list).is_some();
+    assert!(!refused(&member_list(all(), &[("100", "100"), ("101", "100")])));
+    assert!(
+        !refused(&member_list(all(), &[("100", "102"), ("101", "102"), ("102", "102")])),
+        "it leads, and can hand over"
+    );
+    assert!(refused(&member_list(all(), &[("100", "100")])), "one alone");
+    assert!(refused(&member_list(all(), &[("100", "100"), ("101", "101")])), "they do not agree");
+    assert!(refused(&member_list(all(), &[("100", "0"), ("101", "0")])), "there is no leader");
+    assert!(refused(&member_list(all(), &[("100", "102"), ("101", "102")])), "it leads and does not answer");
+    assert!(refused(&member_list(all(), &[("100", "100"), ("102", "100")])), "its own answer does not count");
+    assert!(refused(&member_list(Vec::new(), &[])));
 }
 
 #[test]
