@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_operator_sets_is_told_with_what_to_use_instead() {
+    fn what_the_operator_sets_is_refused_with_what_to_use_instead() {
         assert!(reserved(Apiserver, "etcd-servers").is_some_and(|instead| instead.contains("spec.datastore")));
         assert_eq!(reserved(Apiserver, "max-requests-inflight"), None);
         assert_eq!(reserved(Scheduler, "etcd-servers"), None);

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tag_of_an_image_tells_its_version_if_it_is_one() {
+    fn the_version_is_read_from_the_tag_of_an_image_if_it_is_one() {
         for (image, version) in [
             ("registry.example/kube-apiserver:v1.36.4", Some("1.36.4")),
             ("registry.example:5000/a/kube-apiserver:1.36.4", Some("1.36.4")),

@@ -15,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_shared_with_those_that_it_names_and_with_nobody_else() {
+    fn a_secret_is_shared_only_with_those_that_it_names() {
         for (value, name) in [("*", "blue"), ("blue", "blue"), ("green, blue", "blue"), ("rack-1-*", "rack-1-a")] {
             assert!(is_shared(Some(value), name), "{value} {name}");
         }

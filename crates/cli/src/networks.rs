@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_with_addresses_that_no_node_tells_of_are_noted() {
+    fn pods_with_addresses_of_no_known_network_are_noted() {
         let pod = |ip: &str, host: bool| -> Pod {
             serde_json::from_value(json!({
                 "metadata": { "name": "p", "namespace": "n" },

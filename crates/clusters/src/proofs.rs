@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_api_server_tells_what_it_emulates_only_if_that_is_another_minor() {
+    fn an_api_server_reports_what_it_emulates_only_if_that_is_another_minor() {
         let emulated = |minor: &str, emulated: Option<&str>| {
             ServerVersion::from(Info {
                 major: "1".to_owned(),

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_timestamps_that_do_not_parse_tells_its_kubelet() {
+    fn the_kubelet_version_of_a_node_with_invalid_timestamps_is_read() {
         let read = |node: Value| serde_json::from_value::<ThinNode>(node).unwrap().kubelet();
         let info = json!({ "kubeletVersion": "v1.37.1", "machineID": "" });
         let conditions = json!([{ "type": "Ready", "lastHeartbeatTime": LATE, "lastTransitionTime": LATE }]);

@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_container_that_crashes_its_own_words_are_told() {
+    fn a_container_that_crashes_is_reported_with_its_own_message() {
         let back_off = "back-off 10s restarting failed container=kube-scheduler pod=kube-scheduler-6c8d9b7f5d-x2v7q_fleet-pay(0b0e6f0e-4c0e-4e55-9d6a-0c6c1f6f2b7a)";
         let container: ContainerStatus = serde_json::from_value(json!({
             "name": "kube-scheduler", "image": "", "imageID": "", "ready": false, "restartCount": 1,

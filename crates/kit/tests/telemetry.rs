@@ -230,7 +230,7 @@ async fn a_share_of_nothing_sends_nothing() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_not_there_hurts_nobody() {
+async fn a_missing_collector_does_no_harm() {
     let (exporter, metrics, _guard) = traced("http://127.0.0.1:1", 1.0);
     for _ in 0..10 {
         tracing::info_span!(target: "fleetwright_kit", "one").in_scope(|| {});
@@ -240,7 +240,7 @@ async fn a_collector_that_is_not_there_hurts_nobody() {
 }
 
 #[tokio::test]
-async fn what_nobody_takes_is_dropped_and_counted() {
+async fn what_no_collector_takes_is_dropped_and_counted() {
     let (exporter, metrics, _guard) = traced("http://127.0.0.1:1", 1.0);
     for _ in 0..5000 {
         tracing::info_span!(target: "fleetwright_kit", "one").in_scope(|| {});

@@ -106,7 +106,7 @@ pub struct Pod {
     /// The pod tolerates the maintenance taint by name.
     tolerates: bool,
     /// The annotation allows eviction although the pod has no controller.
-    let_go: bool,
+    may_evict: bool,
     /// The pod has a deletion timestamp.
     leaving: bool,
     /// The grace period in seconds.
@@ -174,7 +174,7 @@ impl From<Raw> for Pod {
             controlled: controller.is_some(),
             daemon: controller.is_some_and(|owner| owner.kind == "DaemonSet"),
             tolerates: tolerations.iter().any(|one| one.key.as_deref() == Some(names::MAINTENANCE_TAINT)),
-            let_go: annotations.get(names::EVICT).is_some_and(|value| value == "true"),
+            may_evict: annotations.get(names::EVICT).is_some_and(|value| value == "true"),
             leaving: metadata.deletion_timestamp.is_some(),
             grace: metadata.deletion_grace_period_seconds.unwrap_or(0).max(0),
             finalizers: finalizers[..finalizers.len().min(FINALIZERS)].join(", "),
@@ -252,7 +252,7 @@ pub fn judge(pod: &Pod, options: &DrainOptions) -> EvictionDecision {
     if pod.leaving {
         return EvictionDecision::Leaving;
     }
-    if !pod.controlled && !options.force && !pod.let_go {
+    if !pod.controlled && !options.force && !pod.may_evict {
         return EvictionDecision::Holds(format!(
             "no controller recreates it elsewhere: delete the pod, annotate it with {}=true, or set spec.drain.force of the Machine",
             names::EVICT
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_cannot_end_is_told_with_its_finalizers_and_then_not_waited_for() {
+    fn a_pod_that_cannot_end_is_reported_with_its_finalizers_and_then_not_waited_for() {
         let mut stuck = owned("ReplicaSet");
         stuck["deletionTimestamp"] = json!("2030-01-01T00:00:00Z");
         stuck["deletionGracePeriodSeconds"] = json!(100);
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_nobody_can_read_hides_no_pod_and_one_that_cannot_be_read_is_named() {
+    fn an_invalid_time_hides_no_pod_and_an_unreadable_pod_is_named() {
         let page = json!({ "metadata": { "continue": "more" }, "items": [
             { "metadata": { "name": "late", "namespace": "n", "creationTimestamp": null, "deletionTimestamp": "99999-01-01T00:00:00Z" },
               "spec": { "containers": [] }, "status": { "phase": "Running", "startTime": "9999-12-31T23:59:59Z" } },

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_times_that_nobody_can_read_is_read() {
+    fn a_node_with_invalid_times_is_read() {
         let late = "9999-12-31T23:59:59Z";
         let node: NodeView = view(json!({
             "metadata": { "name": "n", "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [

@@ -105,7 +105,7 @@ struct Installation {
     namespace: String,
     recorder: Recorder,
     deep: Arc<AtomicBool>,
-    feats: Mutex<BTreeSet<UserOutcome>>,
+    outcomes: Mutex<BTreeSet<UserOutcome>>,
     /// The right that is not given.
     missing: Option<Right>,
 }
@@ -136,7 +136,7 @@ impl Installation {
             namespace: namespace.clone(),
             recorder: Recorder::default(),
             deep: Arc::default(),
-            feats: Mutex::default(),
+            outcomes: Mutex::default(),
             missing: missing.cloned(),
         };
         create::<Namespace>(place.all(), json!({ "metadata": { "name": namespace } })).await?;
@@ -228,12 +228,12 @@ impl Installation {
         Ok((spec.holder_identity.unwrap_or_default(), renewed))
     }
 
-    fn reached(&self, feat: UserOutcome) {
-        self.feats.lock().unwrap().insert(feat);
+    fn reached(&self, outcome: UserOutcome) {
+        self.outcomes.lock().unwrap().insert(outcome);
     }
 
-    fn feats(&self) -> BTreeSet<UserOutcome> {
-        self.feats.lock().unwrap().clone()
+    fn outcomes(&self) -> BTreeSet<UserOutcome> {
+        self.outcomes.lock().unwrap().clone()
     }
 
     /// Waits for every outcome that can happen, each within its time, and records those that did.
@@ -274,7 +274,7 @@ impl Installation {
             done?;
         }
         me.wait(UserOutcome::Checks, || async { Ok(me.deep.load(Ordering::SeqCst)) }).await?;
-        if self.feats().contains(&UserOutcome::Opens) {
+        if self.outcomes().contains(&UserOutcome::Opens) {
             self.ready("False").await?;
             me.wait(UserOutcome::Closes, || async { me.closed().await }).await?;
         }
@@ -284,11 +284,15 @@ impl Installation {
         Ok(())
     }
 
-    async fn wait<F: Future<Output = Result<bool>>>(&self, feat: UserOutcome, happened: impl Fn() -> F) -> Result<()> {
+    async fn wait<F: Future<Output = Result<bool>>>(
+        &self,
+        outcome: UserOutcome,
+        happened: impl Fn() -> F,
+    ) -> Result<()> {
         let started = Instant::now();
         loop {
             if happened().await? {
-                self.reached(feat);
+                self.reached(outcome);
                 return Ok(());
             }
             let patience = if self.is_missed() { WAIT_TIMEOUT } else { MAX_TIME };
@@ -349,10 +353,10 @@ async fn allowed(client: &Client, namespace: &str, rules: &[PolicyRule]) -> Resu
 async fn one(target: &Target, number: usize, missing: Option<Right>, older: bool) -> Result<()> {
     let (place, clients) = Installation::new(target, number, missing.as_ref(), older).await?;
     place.clone().play(clients).await?;
-    let (feats, refused) = (place.feats(), place.refused());
+    let (outcomes, refused) = (place.outcomes(), place.refused());
     let Some(missing) = missing else {
         ensure!(refused.is_empty(), "with all rights these were refused: {refused:?}");
-        let not: Vec<_> = ALL.iter().filter(|feat| !feats.contains(feat)).collect();
+        let not: Vec<_> = ALL.iter().filter(|outcome| !outcomes.contains(outcome)).collect();
         ensure!(
             not.is_empty(),
             "with all rights these did not happen: {not:?}; last calls:\n{}",
@@ -364,8 +368,8 @@ async fn one(target: &Target, number: usize, missing: Option<Right>, older: bool
         refused.iter().any(|call| missing.allows(call, missing.place)),
         "nobody was refused for want of {missing:?}: it is not needed"
     );
-    if let Some(feat) = missed(&missing) {
-        ensure!(!feats.contains(&feat), "{feat:?} happened without {missing:?}");
+    if let Some(outcome) = missed(&missing) {
+        ensure!(!outcomes.contains(&outcome), "{outcome:?} happened without {missing:?}");
     }
     Ok(())
 }

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_told_of_many_snapshots_is_not_cut_off() {
+    async fn the_report_about_many_snapshots_is_not_cut_off() {
         let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
         let keep = keeping(&folders, 1000);
         for number in 0..300 {

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_capitals_is_told_the_regex() {
+    fn a_name_with_capitals_is_refused_with_the_regex() {
         let error_text = dns_subdomain("Bad_Name").join("");
         assert_eq!(
             error_text,
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_with_dots_is_told_so() {
+    fn a_label_with_dots_is_refused() {
         assert_eq!(dns_label("a.b"), vec!["must not contain dots"]);
     }
 

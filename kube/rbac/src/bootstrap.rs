@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_nobody_changed_are_shared() {
+    fn unchanged_rules_are_shared() {
         let first = shared_rules("", "view").zip(shared_rules("", "view"));
         assert!(first.is_some_and(|(a, b)| Arc::ptr_eq(&a, &b)));
     }

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_does_not_fit_is_told_as_go_tells_it() {
+    fn a_wrong_type_is_reported_as_go_reports_it() {
         let table = [
             (
                 json!({"replicas": "3"}),

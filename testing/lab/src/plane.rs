@@ -371,16 +371,19 @@ impl ControlPlane {
             format!("--cluster-signing-key-file={authority_key}"),
             format!("--service-account-private-key-file={}", self.folder().join("accounts.key").display()),
         ];
-        let mut manner = leader_election_arguments(wanted, &config)?;
+        let mut other_arguments = leader_election_arguments(wanted, &config)?;
         match wanted.production_arguments {
-            true => manner.extend(
+            true => other_arguments.extend(
                 ["--use-service-account-credentials=true", "--kube-api-qps=100", "--kube-api-burst=200"]
                     .map(str::to_owned),
             ),
             // Tests make bursts of calls: the default limit of 20 requests a second would only slow them down.
-            false => manner.extend(["--kube-api-qps=500", "--kube-api-burst=1000"].map(str::to_owned)),
+            false => other_arguments.extend(["--kube-api-qps=500", "--kube-api-burst=1000"].map(str::to_owned)),
         }
-        self.start("kube-controller-manager", arguments.into_iter().chain(manner).chain(gates(&wanted.features)))
+        self.start(
+            "kube-controller-manager",
+            arguments.into_iter().chain(other_arguments).chain(gates(&wanted.features)),
+        )
     }
 
     fn start_scheduler(&mut self, wanted: &Builder) -> Result<()> {

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ends_by_itself_tells_its_status_and_leaves_nothing() {
+    fn a_process_that_ends_by_itself_reports_its_status_and_leaves_nothing() {
         let logs = tempfile::tempdir().unwrap();
         let marker = format!("marker-of-{}", std::process::id());
         let mut process = shell(&format!("echo {marker}; exit 7"), logs.path());

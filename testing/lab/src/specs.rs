@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_tells_which_specs_were_run_and_what_failed() {
+    fn a_report_names_the_specs_that_were_run_and_what_failed() {
         let spec = |leaf: &str, state: &str, message: &str| {
             json!({
                 "ContainerHierarchyTexts": ["[sig-node] Pods"],

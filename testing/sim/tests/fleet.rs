@@ -184,7 +184,7 @@ async fn a_step_whose_host_loses_power_is_interrupted_and_the_host_half_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_is_told_to_boot_answers_goes_down_and_comes_back() {
+async fn a_host_that_is_asked_to_boot_answers_goes_down_and_comes_back() {
     let fleet = fleet();
     let host = fleet.host("a");
     let link = connect(&fleet, "a").await;

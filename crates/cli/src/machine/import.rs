@@ -442,7 +442,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_told_apart_by_name_and_content() {
+    fn lists_are_distinguished_by_name_and_content() {
         for (file, text, wanted) in [
             ("a.csv", "", InputFormat::Csv),
             ("hosts", "[web]\nweb1\n", InputFormat::AnsibleIni),

@@ -87,7 +87,7 @@ fn broken() -> Value {
     })
 }
 
-async fn clusters_are_told(target: Target) {
+async fn lists_clusters(target: Target) {
     let place = place(target).await;
     let ran = place.run(&["cluster", "list"]).await;
     assert!(ran.err.contains("namespace fleet") && ran.ok().is_empty());
@@ -207,13 +207,13 @@ async fn clusters_are_told(target: Target) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clusters_are_told_problems_first() {
-    clusters_are_told(Target::embedded().await.expect("the server starts")).await;
+async fn clusters_are_listed_problems_first() {
+    lists_clusters(Target::embedded().await.expect("the server starts")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clusters_are_told_problems_first_on_real() {
-    clusters_are_told(Target::real().await.expect("the real server starts")).await;
+async fn clusters_are_listed_problems_first_on_real() {
+    lists_clusters(Target::real().await.expect("the real server starts")).await;
 }
 
 #[test]
@@ -419,7 +419,7 @@ async fn clusters_are_made_and_deleted_and_waited_for_on_real() {
     clusters_are_made_and_deleted(Target::real().await.expect("the real server starts")).await;
 }
 
-async fn limits_are_told_beforehand(target: Target) {
+async fn limits_are_reported_beforehand(target: Target) {
     let place = place(target).await;
     package(&place, "k8s-1.36.4-r1", "1.36.4", json!({})).await;
     package(&place, "k8s-1.37.1-r1", "1.37.1", json!({})).await;
@@ -479,13 +479,13 @@ async fn limits_are_told_beforehand(target: Target) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_are_told_before_anything_is_asked_for() {
-    limits_are_told_beforehand(Target::embedded().await.expect("it starts")).await;
+async fn limits_are_reported_before_anything_is_asked_for() {
+    limits_are_reported_beforehand(Target::embedded().await.expect("it starts")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_are_told_before_anything_is_asked_for_on_real() {
-    limits_are_told_beforehand(Target::real().await.expect("it starts")).await;
+async fn limits_are_reported_before_anything_is_asked_for_on_real() {
+    limits_are_reported_beforehand(Target::real().await.expect("it starts")).await;
 }
 
 async fn versions_are_changed(target: Target) {

@@ -279,7 +279,7 @@ async fn kubectl_applies_what_is_printed_on_real() {
     printed(Target::real().await.expect("the server starts")).await;
 }
 
-async fn hands_of_others(target: Target) {
+async fn foreign_changes(target: Target) {
     let place = CliServer::new(target);
     let client = place.target.admin();
     place.run(&["install"]).await.ok();
@@ -310,12 +310,12 @@ async fn hands_of_others(target: Target) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_own_is_left_or_named() {
-    hands_of_others(Target::embedded().await.expect("the server starts")).await;
+    foreign_changes(Target::embedded().await.expect("the server starts")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_own_is_left_or_named_on_real() {
-    hands_of_others(Target::real().await.expect("the server starts")).await;
+    foreign_changes(Target::real().await.expect("the server starts")).await;
 }
 
 async fn refusals(target: Target) {
@@ -387,7 +387,7 @@ async fn the_definitions_stay_while_another_installation_needs_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_moves_the_operators_to_another_fleet_is_told_what_is_left() {
+async fn moving_the_operators_to_another_fleet_reports_what_is_left() {
     let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     place.run(&["install"]).await.ok();
     let ran = place.run(&["install", "--fleet-namespace", "blue"]).await;
@@ -407,7 +407,7 @@ async fn one_namespace_for_operators_and_fleet_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_installs_without_admission_policies_is_told() {
+async fn an_installation_without_admission_policies_is_reported() {
     let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     let ran = place.run(&["install"]).await;
     assert!(ran.err.contains("no ValidatingAdmissionPolicies"), "{}", ran.err);
@@ -448,7 +448,7 @@ async fn wait_ends_when_all_replicas_are_available_and_says_why_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_cannot_install_is_told_why() {
+async fn a_refused_installation_says_why() {
     let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     let ran = place.run(&["install", "--kubeconfig", "/nonexistent"]).await.refused();
     assert!(ran.contains("cannot read") && ran.contains("/nonexistent"), "{ran}");

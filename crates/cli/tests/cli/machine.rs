@@ -80,7 +80,7 @@ fn an_inventory_is_shown_as_machines_without_any_cluster() {
 }
 
 #[test]
-fn hosts_whose_key_nobody_knows_are_refused_with_the_ways_out() {
+fn hosts_with_an_unknown_key_are_refused_with_the_ways_out() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = file(&folder, "hosts.csv", "name,address\na,192.0.2.1\nb,192.0.2.2\n");
     let known = file(&folder, "known", "192.0.2.1 ssh-ed25519 AAAA\n");
@@ -148,7 +148,7 @@ impl Watching {
     }
 }
 
-async fn every_change_of_a_machine_is_told(target: Target) {
+async fn every_change_of_a_machine_is_reported(target: Target) {
     let place = CliServer::new(target);
     place.run(&["install"]).await.ok();
     let folder = tempfile::tempdir().expect("a folder");
@@ -206,16 +206,16 @@ async fn every_change_of_a_machine_is_told(target: Target) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_change_of_a_machine_is_told_while_one_watches() {
-    every_change_of_a_machine_is_told(Target::embedded().await.expect("the server starts")).await;
+async fn every_change_of_a_machine_is_reported_while_one_watches() {
+    every_change_of_a_machine_is_reported(Target::embedded().await.expect("the server starts")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_change_of_a_machine_is_told_while_one_watches_on_real() {
-    every_change_of_a_machine_is_told(Target::real().await.expect("the real server starts")).await;
+async fn every_change_of_a_machine_is_reported_while_one_watches_on_real() {
+    every_change_of_a_machine_is_reported(Target::real().await.expect("the real server starts")).await;
 }
 
-async fn machines_are_imported_told_and_steered(target: Target) {
+async fn machines_are_imported_reported_and_steered(target: Target) {
     let place = CliServer::new(target);
     place.run(&["install"]).await.ok();
     let folder = tempfile::tempdir().expect("a folder");
@@ -355,16 +355,16 @@ async fn machines_are_imported_told_and_steered(target: Target) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn machines_are_imported_and_told() {
-    machines_are_imported_told_and_steered(Target::embedded().await.expect("the server starts")).await;
+async fn machines_are_imported_and_reported() {
+    machines_are_imported_reported_and_steered(Target::embedded().await.expect("the server starts")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn machines_are_imported_and_told_on_real() {
-    machines_are_imported_told_and_steered(Target::real().await.expect("the server starts")).await;
+async fn machines_are_imported_and_reported_on_real() {
+    machines_are_imported_reported_and_steered(Target::real().await.expect("the server starts")).await;
 }
 
-async fn plans_are_told(target: Target) {
+async fn plans_are_reported(target: Target) {
     let place = CliServer::new(target);
     place.run(&["install"]).await.ok();
     let packages: String = [
@@ -527,11 +527,11 @@ async fn plans_are_told(target: Target) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_steps_ahead_are_told_without_touching_anything() {
-    plans_are_told(Target::embedded().await.expect("the server starts")).await;
+async fn the_steps_ahead_are_reported_without_touching_anything() {
+    plans_are_reported(Target::embedded().await.expect("the server starts")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_steps_ahead_are_told_without_touching_anything_on_real() {
-    plans_are_told(Target::real().await.expect("the real server starts")).await;
+async fn the_steps_ahead_are_reported_without_touching_anything_on_real() {
+    plans_are_reported(Target::real().await.expect("the real server starts")).await;
 }

@@ -283,7 +283,7 @@ async fn a_wrong_set_up_is_one_clear_sentence() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_does_not_answer_keeps_nobody_from_stopping() {
+async fn operators_stop_though_the_server_does_not_answer() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("kubeconfig");

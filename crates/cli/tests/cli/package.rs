@@ -134,7 +134,7 @@ fn values_in_templates_of_extensions_are_quoted() {
 }
 
 #[test]
-fn mistakes_are_told_with_the_line_they_stand_in() {
+fn mistakes_are_reported_with_their_line() {
     for (from, to, place, said) in [
         ("{{ machine.name }}", "{{ machine.nam }}", "13:1: error: spec.files[0].template:", "machine.nam"),
         ("/etc/motd", "/proc/motd", "10:11: error: spec.files[0].path:", "/proc"),

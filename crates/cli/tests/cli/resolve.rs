@@ -59,17 +59,17 @@ async fn resolves(target: Target) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_an_unknown_outcome_can_be_told() {
+async fn only_an_unknown_outcome_can_be_recorded() {
     resolves(Target::embedded().await.expect("the server starts")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_an_unknown_outcome_can_be_told_on_real() {
+async fn only_an_unknown_outcome_can_be_recorded_on_real() {
     resolves(Target::real().await.expect("the server starts")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_without_the_kinds_is_told_apart_from_one_without_the_object() {
+async fn a_cluster_without_the_kinds_is_distinguished_from_one_without_the_object() {
     let place = CliServer::new(Target::embedded().await.expect("the server starts"));
     let error = place.run(&["why", "machine/x"]).await.refused();
     assert!(error.contains("fleetwright install"), "{error}");
@@ -77,7 +77,7 @@ async fn a_cluster_without_the_kinds_is_told_apart_from_one_without_the_object()
 }
 
 #[test]
-fn mistakes_are_told_before_any_cluster_is_asked() {
+fn mistakes_are_reported_before_any_cluster_is_asked() {
     for (args, code, part) in [
         (vec!["resolve", "op/x", "--outcome", "Perhaps", "--reason", "y"], 2, "Succeeded"),
         (vec!["resolve", "op/x", "--outcome", "Failed"], 2, "--reason"),

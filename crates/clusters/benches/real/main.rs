@@ -148,7 +148,7 @@ async fn until(what: &str, mut look: impl AsyncFnMut() -> Result<bool>) -> Resul
     Ok(())
 }
 
-/// The same four programs with the same manners and without pods, until they do what the operator asks of a cluster: an object is written, read and deleted, the
+/// The same four programs with the same arguments and without pods, until they do what the operator asks of a cluster: an object is written, read and deleted, the
 /// controller-manager acts on a quota in a new namespace, and the scheduler has its lease.
 async fn processes() -> Result<f64> {
     let begun = Instant::now();

@@ -52,7 +52,7 @@ async fn come_back(world: &MetaFixture) -> Result<()> {
     let victim = servers(world).await?.remove(0);
     let begun = Instant::now();
     pods(world).delete(&victim.name_any(), &DeleteParams::default()).await?;
-    proven_again(world, &another_than(world, &victim).await?.name_any()).await?;
+    proven_again(world, &replacement_of(world, &victim).await?.name_any()).await?;
     eprintln!("deleted API server replaced and proven after {:?}", begun.elapsed());
 
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "fleet-pay");
@@ -116,7 +116,7 @@ async fn isolate(world: &MetaFixture) -> Result<()> {
     })
     .await?;
     ensure!(replaced.times == 1 && replaced.message.contains("3 times"), "{replaced:?}");
-    proven_again(world, &another_than(world, &victim).await?.name_any()).await?;
+    proven_again(world, &replacement_of(world, &victim).await?.name_any()).await?;
     eprintln!("API server that does not work for others replaced and proven after {:?}", begun.elapsed());
 
     let both = servers(world).await?;
@@ -170,7 +170,7 @@ async fn serving(world: &MetaFixture, wanted: &[(&Pod, bool)]) -> Result<()> {
 }
 
 /// Waits until there are two API servers without that one; says which is the newest.
-async fn another_than(world: &MetaFixture, gone: &Pod) -> Result<Pod> {
+async fn replacement_of(world: &MetaFixture, gone: &Pod) -> Result<Pod> {
     eventually("another pod", async || {
         let all = servers(world).await?;
         let known = all.iter().filter(|pod| pod.uid() != gone.uid()).count();

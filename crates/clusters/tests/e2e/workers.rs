@@ -106,7 +106,7 @@ async fn run_phases(world: &MetaFixture, hosts: &[&Host; 2]) -> Result<()> {
     extensions(world, &["machine-access"], |one| !one.message.contains("left out")).await?;
     extensions(world, &["coredns"], |one| one.message.contains("Deployment coredns: 0 of 2 ")).await?;
     leads(&client).await?;
-    endpoint_is_told(&client, &endpoint).await?;
+    endpoint_is_published(&client, &endpoint).await?;
     chapter("the extensions are in place; the Machine-Operator leads");
 
     apply(&client, &world.meta.site.fleet(FLEET)?).await?;
@@ -334,7 +334,7 @@ async fn leads(client: &Client) -> Result<()> {
 }
 
 /// Workers use the endpoint of clients, and only the operator writes the endpoints of the API servers.
-async fn endpoint_is_told(client: &Client, endpoint: &str) -> Result<()> {
+async fn endpoint_is_published(client: &Client, endpoint: &str) -> Result<()> {
     let slices: Api<EndpointSlice> = Api::default_namespaced(client.clone());
     let all = slices.list(&Default::default()).await?.items;
     ensure!(all.len() == 1, "{all:#?}");

@@ -94,7 +94,7 @@ impl DowntimeWatcher {
     }
 
     /// From now on the members of that namespace may go.
-    pub fn let_go(&self, namespace: &str) {
+    pub fn allow_removal(&self, namespace: &str) {
         lock(&self.seen).ending.insert(namespace.to_owned());
     }
 

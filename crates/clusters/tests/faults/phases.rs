@@ -173,7 +173,7 @@ pub async fn restore(harness: &Harness, name: &str) -> Result<Value> {
     let status = harness.reaches(name, "a snapshot is taken", taken).await?;
     let snapshot = status.last_snapshot.context("it has no name")?.name;
     write(harness, name, "after").await?;
-    site(harness)?.witness.let_go(&namespace);
+    site(harness)?.witness.allow_removal(&namespace);
     harness.change(name, json!({ "spec": { "restore": { "snapshot": snapshot } } })).await?;
     let restored = |status: &fleetwright_api::ClusterStatus| {
         status.restored.as_ref().is_some_and(|one| one.snapshot == snapshot) && status.restoring.is_none()

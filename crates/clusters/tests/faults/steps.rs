@@ -120,7 +120,7 @@ impl ClusterSteps for Harness {
     }
 
     async fn remove(&self, cluster: &str) -> Result<()> {
-        site(self)?.witness.let_go(&format!("{}-{cluster}", self.namespace()));
+        site(self)?.witness.allow_removal(&format!("{}-{cluster}", self.namespace()));
         self.api::<Cluster>().delete(cluster, &DeleteParams::default()).await?;
         Ok(())
     }

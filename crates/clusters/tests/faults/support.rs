@@ -169,7 +169,7 @@ pub fn site(harness: &Harness) -> Result<Arc<Site>> {
     sites().get(harness.namespace()).and_then(Weak::upgrade).context("no site")
 }
 
-fn manner() -> MetaConfig {
+fn config() -> MetaConfig {
     MetaConfig {
         start: Duration::from_millis(50),
         stop: Duration::from_millis(200),
@@ -213,7 +213,7 @@ impl Scenario for ClusterScenario {
 
     async fn perform(&self, harness: &Harness) -> Result<()> {
         let witness = DowntimeWatcher::start(harness.admin());
-        let meta = Meta::start(harness.admin(), harness.clock().clone(), manner()).await?;
+        let meta = Meta::start(harness.admin(), harness.clock().clone(), config()).await?;
         let site = Arc::new(Site { shape: self.shape, witness, meta });
         sites().insert(harness.namespace().to_owned(), Arc::downgrade(&site));
         harness.require_idle(move || {

@@ -49,17 +49,17 @@ fn judged(recorder: &Recorder) -> Result<()> {
     check_rights(&place.rights(), calls, |call| place.of(call), |right| right.verb == "bind")
 }
 
-const MANNER: fn() -> MetaConfig =
+const META_CONFIG: fn() -> MetaConfig =
     || MetaConfig { start: Duration::from_millis(10), stop: Duration::from_millis(50), ..MetaConfig::default() };
 
 /// What all places share: the kinds, a StorageClass whose volumes can grow, and what runs pods.
-async fn furnish(admin: &Client) -> Result<Meta> {
+async fn create_prerequisites(admin: &Client) -> Result<Meta> {
     define(admin, &crds()).await?;
     let class = json!({
         "metadata": { "name": "elastic" }, "provisioner": "example.com/disks", "allowVolumeExpansion": true,
     });
     create::<StorageClass>(Api::all(admin.clone()), class).await?;
-    Ok(Meta::start(admin.clone(), Clock::system(), MANNER()).await?)
+    Ok(Meta::start(admin.clone(), Clock::system(), META_CONFIG()).await?)
 }
 
 /// Plays while that operator runs.
@@ -75,7 +75,7 @@ async fn while_running(operator: Operator, play: impl Future<Output = Result<()>
 async fn lives_with_its_rights(kind: ServerKind) -> Result<()> {
     let target = Target::start(kind).await?;
     let (admin, place) = (target.admin(), Installation::FIRST);
-    let meta = furnish(&admin).await?;
+    let meta = create_prerequisites(&admin).await?;
     place.prepare(&admin, &[]).await?;
     if kind == ServerKind::Real {
         confine(&admin, &place).await?;
@@ -390,7 +390,7 @@ async fn an_episode(
 #[tokio::test(flavor = "multi_thread")]
 async fn each_right_that_is_taken_away_is_missed() -> Result<()> {
     let target = Target::start(ServerKind::Embedded).await?;
-    let meta = furnish(&target.admin()).await?;
+    let meta = create_prerequisites(&target.admin()).await?;
     let first = Installation::numbered(0);
     let recorder = a_short_life(&target, first, None).await?;
     let calls: Vec<_> = recorder.calls().into_iter().map(|record| record.call).collect();
@@ -414,7 +414,7 @@ async fn each_right_that_is_taken_away_is_missed() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_right_that_is_taken_away_is_missed_on_real() -> Result<()> {
     let target = Target::start(ServerKind::Real).await?;
-    let meta = furnish(&target.admin()).await?;
+    let meta = create_prerequisites(&target.admin()).await?;
     let chosen = |right: &Right| {
         let right = (right.place, right.resource.as_str(), right.verb.as_str());
         matches!(right, (KEYS, "secrets", "create") | (CONTROL_PLANE, "statefulsets", "create") | (CLUSTER, _, "bind"))

@@ -34,7 +34,7 @@ async fn refused(world: &TestFleet, secret: &str, field: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_external_datastore_and_secret_configuration_reach_the_pods_and_nobody_else() {
+async fn an_external_datastore_and_secret_configuration_reach_only_the_pods() {
     let world = TestFleet::start().await;
     let fleet: Api<Secret> = Api::namespaced(world.client.clone(), FLEET);
     let make = async |name: &str, data: Value| {

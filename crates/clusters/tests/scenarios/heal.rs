@@ -51,7 +51,7 @@ async fn replaced(world: &TestFleet, victim: &Pod) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_says_ready_and_lies_leaves_the_endpoint_and_is_made_anew() {
+async fn a_replica_that_says_ready_and_lies_leaves_the_endpoint_and_is_recreated() {
     let world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 2).await;
     world.ready("pay").await;
@@ -89,12 +89,12 @@ async fn crashing(component: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_crashes_again_and_again_is_made_anew() {
+async fn an_api_server_that_crashes_again_and_again_is_recreated() {
     crashing("kube-apiserver").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scheduler_that_crashes_again_and_again_is_made_anew() {
+async fn a_scheduler_that_crashes_again_and_again_is_recreated() {
     crashing("kube-scheduler").await;
 }
 

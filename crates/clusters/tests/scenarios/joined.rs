@@ -161,12 +161,12 @@ async fn machines_are_released(kind: ServerKind) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn machines_are_let_go_first_where_that_is_wanted() {
+async fn machines_are_released_first_where_that_is_wanted() {
     machines_are_released(ServerKind::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn machines_are_let_go_first_where_that_is_wanted_on_real() {
+async fn machines_are_released_first_where_that_is_wanted_on_real() {
     machines_are_released(ServerKind::Real).await;
 }
 

@@ -74,7 +74,7 @@ async fn what_is_changed_or_removed_by_hand_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_protected_cluster_runs_on_until_it_is_let_go() {
+async fn a_protected_cluster_runs_on_until_its_protection_is_removed() {
     let world = TestFleet::start().await;
     world.create("pay", |spec| spec.deletion_protection = true).await;
     world.ready("pay").await;
@@ -104,7 +104,7 @@ async fn a_cluster_without_its_package_version_says_so_and_goes_on_when_it_comes
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_that_starts_anew_writes_nothing_to_a_cluster_at_rest() {
+async fn an_operator_that_restarts_writes_nothing_to_an_unchanged_cluster() {
     let mut world = TestFleet::start().await;
     world.create("pay", |spec| spec.replicas = 2).await;
     world.ready("pay").await;

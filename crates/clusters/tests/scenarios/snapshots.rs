@@ -43,7 +43,7 @@ async fn no_pod_left(world: &TestFleet) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_that_is_asked_for_is_taken_checked_and_told() {
+async fn a_snapshot_that_is_asked_for_is_taken_checked_and_reported() {
     let world = TestFleet::start().await;
     world.create("pay", |_| {}).await;
     world.ready("pay").await;
@@ -99,7 +99,7 @@ async fn old_snapshots_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_that_does_not_restore_is_told_and_holds_an_upgrade_back() {
+async fn a_snapshot_that_does_not_restore_is_reported_and_holds_an_upgrade_back() {
     let world = TestFleet::start().await;
     world.create("pay", |_| {}).await;
     world.ready("pay").await;

@@ -42,7 +42,7 @@ pub struct TestFleet {
     server: Target,
 }
 
-fn manner() -> MetaConfig {
+fn config() -> MetaConfig {
     MetaConfig {
         start: Duration::from_millis(10),
         stop: Duration::from_millis(50),
@@ -72,7 +72,7 @@ impl TestFleet {
         define(&client, &fleetwright_api::crds()).await.unwrap();
         let fleet: Namespace = serde_json::from_value(json!({ "metadata": { "name": FLEET } })).unwrap();
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &fleet).await.unwrap();
-        let meta = Meta::start(client.clone(), Clock::system(), manner()).await.unwrap();
+        let meta = Meta::start(client.clone(), Clock::system(), config()).await.unwrap();
         let mut world =
             Self { meta, client, metrics: Metrics::new(), networks: &UNKNOWN_NETWORKS, operator: None, server };
         for (name, kubernetes) in [("v1.36", "1.36.4"), ("v1.37", "1.37.1")] {

@@ -125,7 +125,7 @@ impl Ground {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn packages_are_installed_changed_put_right_and_taken_away_on_hosts() -> Result<()> {
+async fn packages_are_installed_changed_repaired_and_removed_on_hosts() -> Result<()> {
     let ground = Ground::start().await?;
     let host = &ground.host;
     let (before, known) = (ground.tree().await?, ground.all()?);

@@ -9,7 +9,7 @@ use fleetwright_wire::*;
 use proptest::prelude::*;
 
 /// A host with files and units of every kind from before our first change.
-fn lived_in() -> Host<Memory> {
+fn host_with_history() -> Host<Memory> {
     let host = host();
     {
         let mut machine = host.system().host();
@@ -136,7 +136,7 @@ fn at_every_call(component: &str, faults: impl Fn(u64) -> Faults) {
         let mut calls = 0;
         loop {
             calls += 1;
-            let mut host = lived_in();
+            let mut host = host_with_history();
             let bare = shown(&host);
             done(&apply(&mut host, "one", Step::Install(one.clone())));
             let died = crashing(&mut host, "two", Step::Install(two.clone()), faults(calls));
@@ -204,7 +204,7 @@ fn a_removal_that_dies_at_every_call_is_finished_by_whatever_comes_next() {
             let mut calls = 0;
             loop {
                 calls += 1;
-                let mut host = lived_in();
+                let mut host = host_with_history();
                 let bare = shown(&host);
                 done(&apply(&mut host, "one", Step::Install(package(component, 1))));
                 crashing(&mut host, "gone", Step::Remove { component: component.to_owned() }, dies(calls));
@@ -257,7 +257,7 @@ proptest! {
 
     #[test]
     fn any_sequence_with_deaths_ends_as_declared_and_leaves_the_host_as_it_was(acts in acts()) {
-        let mut host = lived_in();
+        let mut host = host_with_history();
         let bare = shown(&host);
         for (number, (act, dies_at)) in acts.iter().enumerate() {
             let step = match *act {

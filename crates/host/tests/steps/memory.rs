@@ -63,7 +63,7 @@ fn a_step_is_never_run_twice() {
 }
 
 #[test]
-fn drift_is_told_by_what_was_found_and_repaired() {
+fn drift_is_reported_by_what_was_found_and_repaired() {
     let mut host = host();
     let package = kubelet("1");
     done(&apply(&mut host, "a", Step::Install(package.clone())));
@@ -425,7 +425,7 @@ fn a_fence_from_the_wall_clock_is_not_compared_and_its_operators_are_refused_fro
 }
 
 #[test]
-fn a_damaged_mark_lets_nobody_in_until_it_is_adopted() {
+fn a_damaged_mark_refuses_all_owners_until_it_is_adopted() {
     let mut host = host();
     done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
     host.system().host().put(&format!("{HOME}/owner.json"), b"{", 0o600);
@@ -478,7 +478,7 @@ fn a_clean_up_does_not_take_the_mark_of_who_adopted_the_host_meanwhile() {
 }
 
 #[test]
-fn a_refused_step_never_runs_and_one_that_ran_is_told() {
+fn a_refused_step_never_runs_and_one_that_ran_is_reported() {
     let mut host = host();
     done(&apply(&mut host, "a", Step::Install(kubelet("1"))));
     let refuse =

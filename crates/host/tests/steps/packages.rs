@@ -124,7 +124,7 @@ fn going_back_works_without_a_network_whether_from_files_or_from_a_repository() 
 }
 
 #[test]
-fn what_others_did_to_a_package_is_told_and_put_right() {
+fn what_others_did_to_a_package_is_reported_and_repaired() {
     let mut host = host_with(TWO, NEEDS);
     let package = deb("tool", &[("tool", "1")]);
     install(&mut host, "a", &package);
@@ -235,7 +235,7 @@ fn a_lock_is_waited_for_as_long_as_the_step_has_time() {
 }
 
 #[test]
-fn rpm_packages_are_installed_held_put_right_and_leave_nothing() {
+fn rpm_packages_are_installed_held_repaired_and_leave_nothing() {
     for plugin in [true, false] {
         let mut host = host_with(&[("tool", &["1-1", "2-1"]), ("lib", &["1-1"])], NEEDS);
         {

@@ -325,7 +325,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn archives_are_told_by_their_content_and_unpacked_beside() {
+fn archives_are_distinguished_by_their_content_and_unpacked_beside() {
     let folder = tempfile::tempdir().unwrap();
     let mut real = Real::at(folder.path());
     let plain = tar(&[("top/bin/a", "one"), ("top/b", "two"), ("left-out", "")]);

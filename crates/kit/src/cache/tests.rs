@@ -205,7 +205,7 @@ fn the_answer_of_an_older_delete_does_not_bring_back_what_a_newer_one_took() {
 }
 
 #[test]
-fn a_list_tells_only_what_differs() {
+fn a_list_reports_only_what_differs() {
     let mut store = store();
     let list =
         |versions: [u64; 3]| (0..3).map(|name| (key(name), versions[name], Some(versions[name]))).collect::<Vec<_>>();
@@ -228,7 +228,7 @@ fn with_a_selector_only_what_is_known_is_taken_from_an_answer() {
 }
 
 #[test]
-fn what_a_list_names_but_nobody_can_read_stays_as_it_was() {
+fn an_unreadable_object_of_a_list_stays_as_it_was() {
     let mut store = store();
     assert!(store.applied(key(0), 5, 5).is_some());
     assert!(store.listed("fleet", 9, vec![(key(0), 8, None), (key(1), 7, None)]).is_empty());

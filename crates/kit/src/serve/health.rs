@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stuck_pass_is_named_and_the_process_should_be_started_anew() {
+    fn a_stuck_pass_is_named_and_the_process_should_be_restarted() {
         let (health, clock) = health();
         let _running = health.running();
         let short = health.pass("readiness", &Key::new("fleet", "a"));

@@ -145,7 +145,7 @@ async fn a_write_whose_lease_ends_on_its_way_to_the_wire_is_never_whole() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_holds_nobody_for_long() {
+async fn a_server_that_does_not_answer_blocks_no_caller_for_long() {
     let clock = Clock::manual(noon());
     let client = wrap(silent(), Fence::open(), clock.clone(), Metrics::new(), "test");
     let maps: Api<ConfigMap> = Api::default_namespaced(client);
@@ -160,7 +160,7 @@ async fn a_server_that_does_not_answer_holds_nobody_for_long() {
 }
 
 #[tokio::test]
-async fn an_answer_that_stops_halfway_holds_nobody_for_long() {
+async fn an_answer_that_stops_halfway_blocks_no_caller_for_long() {
     let clock = Clock::manual(noon());
     let inner = tower::service_fn(|_: Request<Body>| async {
         let start =
@@ -275,7 +275,7 @@ async fn a_write_is_sent_once_also_by_a_client_that_retries() {
 }
 
 #[tokio::test]
-async fn a_connected_client_asks_once_and_is_told_how_long_to_wait() {
+async fn a_connected_client_asks_once_and_learns_how_long_to_wait() {
     for (text, seconds) in [
         ("Too many requests, please try again later.", None),
         (r#"{"kind":"Status","status":"Failure","code":429,"message":"m","details":{"retryAfterSeconds":9}}"#, Some(9)),

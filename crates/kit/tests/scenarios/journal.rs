@@ -54,8 +54,8 @@ on_both! {
     an_operation_of_that_name_that_differs_is_left_alone
     a_leader_that_was_paused_after_its_claim_starts_nothing
     an_act_that_takes_too_long_is_asked_after
-    a_person_can_end_what_nobody_drives_any_more
-    a_target_that_was_labelled_is_asked_for_anew
+    a_person_can_end_an_operation_that_has_no_driver
+    a_target_that_was_labelled_is_requested_again
     who_waits_is_written_to_once_however_many_end_meanwhile
     a_running_operation_that_is_deleted_stays_until_its_act_ended
     an_unknown_operation_that_is_deleted_stays_until_a_person_resolved_it
@@ -484,7 +484,7 @@ mod scenarios {
         assert_eq!(yard.started().len(), 1);
     }
 
-    pub(super) async fn a_person_can_end_what_nobody_drives_any_more(test_server: TestServer) {
+    pub(super) async fn a_person_can_end_an_operation_that_has_no_driver(test_server: TestServer) {
         let shop = JournalFixture::new(&test_server).await;
         shop.policy("carries", 1).await;
         shop.order("ann", "tea").await;
@@ -502,7 +502,7 @@ mod scenarios {
         shop.held("carries", 0).await;
     }
 
-    pub(super) async fn a_target_that_was_labelled_is_asked_for_anew(test_server: TestServer) {
+    pub(super) async fn a_target_that_was_labelled_is_requested_again(test_server: TestServer) {
         let shop = JournalFixture::new(&test_server).await;
         let spec = json!({ "operations": ["Carry"], "scope": { "by": "zone" }, "max": 1 });
         shop.create::<OperationPolicy>(json!({ "metadata": { "name": "zones" }, "spec": spec })).await;

@@ -289,7 +289,7 @@ async fn a_renewal_without_an_answer_is_no_harm_when_the_next_is_answered() {
 }
 
 #[tokio::test]
-async fn a_paused_leader_is_fenced_when_it_wakes_and_leads_on_only_if_nobody_took_over() {
+async fn a_paused_leader_is_fenced_when_it_wakes_and_leads_on_only_if_no_other_took_over() {
     let server = server().await;
     let clock = Clock::manual(noon());
     let one = Contender::start(server.client(), "one", clock.clone(), None);
@@ -330,7 +330,7 @@ async fn the_time_of_day_elsewhere_does_not_matter() {
 }
 
 #[tokio::test]
-async fn a_deleted_lease_is_made_anew_and_nobody_jumps_in() {
+async fn a_deleted_lease_is_recreated_and_no_other_takes_it() {
     let server = server().await;
     let clock = Clock::manual(noon());
     let one = Contender::start(server.client(), "one", clock.clone(), None);

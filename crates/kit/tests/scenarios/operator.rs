@@ -163,7 +163,7 @@ async fn conflicts(world: &PostmanServer) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_read_anew_tells_only_what_changed_meanwhile() -> Result<()> {
+async fn a_repeated_list_reports_only_what_changed_meanwhile() -> Result<()> {
     relists(&PostmanServer::embedded().await?).await
 }
 
@@ -342,7 +342,7 @@ async fn leads(world: &PostmanServer) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trouble_is_told_once_also_across_restarts() -> Result<()> {
+async fn trouble_is_reported_once_also_across_restarts() -> Result<()> {
     tells(&PostmanServer::embedded().await?).await
 }
 

@@ -74,7 +74,7 @@ async fn nothing_else_is_served() {
 }
 
 #[tokio::test]
-async fn a_head_without_end_is_refused_and_harms_nobody() {
+async fn a_head_without_end_is_refused_and_does_no_harm() {
     let served = served().await;
     let mut request = String::from("GET /metrics HTTP/1.1\r\nhost: x\r\n");
     while request.len() < 64 * 1024 {

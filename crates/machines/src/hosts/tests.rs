@@ -42,7 +42,7 @@ struct TestHosts {
 
 struct Inner {
     clock: Clock,
-    manners: Mutex<HashMap<String, HostBehavior>>,
+    behaviors: Mutex<HashMap<String, HostBehavior>>,
     key: Mutex<String>,
     /// Addresses of connections, in order.
     connects: Mutex<Vec<String>>,
@@ -59,7 +59,7 @@ impl TestHosts {
         let clock = Clock::manual("2030-01-01T00:00:00Z".parse().unwrap());
         let inner = Inner {
             clock,
-            manners: Mutex::default(),
+            behaviors: Mutex::default(),
             key: Mutex::new("ssh-ed25519 AAAA".into()),
             connects: Mutex::default(),
             links: AtomicUsize::new(0),
@@ -75,12 +75,12 @@ impl TestHosts {
         &self.inner.clock
     }
 
-    fn behave(&self, address: &str, manner: HostBehavior) {
-        self.inner.manners.lock().unwrap().insert(address.into(), manner);
+    fn behave(&self, address: &str, behavior: HostBehavior) {
+        self.inner.behaviors.lock().unwrap().insert(address.into(), behavior);
     }
 
-    fn manner(&self, address: &str) -> HostBehavior {
-        self.inner.manners.lock().unwrap().get(address).copied().unwrap_or_default()
+    fn behavior(&self, address: &str) -> HostBehavior {
+        self.inner.behaviors.lock().unwrap().get(address).copied().unwrap_or_default()
     }
 
     fn connects(&self) -> usize {
@@ -141,7 +141,7 @@ impl Transport for TestHosts {
                 connects.push(address.clone());
                 connects.len()
             };
-            match self.manner(&address) {
+            match self.behavior(&address) {
                 HostBehavior::Gone(after) => {
                     let _busy = Busy::new(&self.inner);
                     self.clock().sleep(after).await;
@@ -206,7 +206,7 @@ impl Link for Wire {
                 return Err(LinkError::Lost("closed by the other side".into()));
             }
             town.inner.asked.fetch_add(1, Ordering::SeqCst);
-            match town.manner(&self.address) {
+            match town.behavior(&self.address) {
                 HostBehavior::Hangs => {
                     town.clock().sleep(within).await;
                     return Err(LinkError::TimedOut(within));
@@ -324,7 +324,7 @@ async fn a_host_is_looked_at_and_its_connection_kept() {
 }
 
 #[tokio::test]
-async fn a_connection_that_nobody_uses_is_closed_and_the_oldest_goes_first() {
+async fn an_unused_connection_is_closed_and_the_oldest_goes_first() {
     let town = TestHosts::new();
     let (hosts, _) = town.hosts(Limits { idle_links: 2, ..Limits::default() });
     for name in ["a", "b", "c"] {
@@ -343,7 +343,7 @@ async fn a_connection_that_nobody_uses_is_closed_and_the_oldest_goes_first() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_is_gone_is_made_anew_without_a_word() {
+async fn a_kept_connection_that_is_gone_is_recreated_without_a_word() {
     let town = TestHosts::new();
     let (hosts, _) = town.hosts(Limits::default());
     look(&hosts, "a");
@@ -456,7 +456,7 @@ async fn no_more_hosts_than_allowed_are_visited_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn a_long_step_tells_how_far_it_is_and_lets_others_go_first() {
+async fn a_long_step_reports_its_progress_and_lets_others_go_first() {
     let town = TestHosts::new();
     let (hosts, _) = town.hosts(Limits { overall: 1, ..Limits::default() });
     town.behave("a", HostBehavior::Slow(Duration::from_secs(300)));

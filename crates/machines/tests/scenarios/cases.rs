@@ -352,7 +352,7 @@ pub async fn drift_of_a_restored_version_is_repaired_to_it(harness: &Harness, fl
 }
 
 /// The declared version fails its check, and so does the restored one, because the host itself is broken.
-pub async fn a_restored_version_that_fails_too_is_told_with_both_failures(
+pub async fn a_restored_version_that_fails_too_is_reported_with_both_failures(
     harness: &Harness,
     fleet: &Fleet,
 ) -> Result<()> {
@@ -555,7 +555,7 @@ pub async fn an_orphaned_host_is_left_alone(harness: &Harness, fleet: &Fleet) ->
     ensure(harness.nodes().get_opt(&harness.node_name("a")).await?.is_some(), "its Node works on")
 }
 
-pub async fn a_host_that_is_gone_can_be_let_go(harness: &Harness, fleet: &Fleet) -> Result<()> {
+pub async fn a_host_that_is_gone_can_be_released(harness: &Harness, fleet: &Fleet) -> Result<()> {
     let hosts = in_service(harness, fleet, &["a"]).await?;
     hosts[0].power_off();
     delete(harness, "a").await?;

@@ -62,14 +62,14 @@ async fn cannot_write(harness: &Harness, fleet: &Fleet, faults: Faults) -> Resul
     ensure(of(&seen, "kubelet").and_then(|found| found.observed).as_deref() == Some("1.37.1"), shown(&seen))
 }
 
-pub async fn a_full_disk_is_told_of_and_work_goes_on_when_there_is_room(
+pub async fn a_full_disk_is_reported_and_work_goes_on_when_there_is_room(
     harness: &Harness,
     fleet: &Fleet,
 ) -> Result<()> {
     cannot_write(harness, fleet, Faults { full: true, ..Faults::default() }).await
 }
 
-pub async fn a_disk_that_cannot_be_written_is_told_of(harness: &Harness, fleet: &Fleet) -> Result<()> {
+pub async fn a_disk_that_cannot_be_written_is_reported(harness: &Harness, fleet: &Fleet) -> Result<()> {
     cannot_write(harness, fleet, Faults { read_only: true, ..Faults::default() }).await
 }
 

@@ -125,7 +125,7 @@ fn is_refused(harness: &Harness, right: &Right) -> bool {
 
 /// Whether an event or the status of a machine names the right. Informers report to the log alone; and without the
 /// right to create events, none is written.
-async fn is_told(harness: &Harness, right: &Right) -> Result<bool> {
+async fn is_reported(harness: &Harness, right: &Right) -> Result<bool> {
     let (resource, verb) = (right.resource.as_str(), right.verb.as_str());
     if verb == "watch" || resource == "events" || (verb == "list" && resource != "pods") {
         return Ok(true);
@@ -144,7 +144,7 @@ async fn is_told(harness: &Harness, right: &Right) -> Result<bool> {
 /// Plays until a call is refused because the right is missing, and this is reported; or until the scenario cannot continue without the right.
 async fn until_missed(harness: &Harness, right: &Right, play: BoxFuture<'_, Result<()>>) -> Result<()> {
     let told = async {
-        while !is_refused(harness, right) || !is_told(harness, right).await? {
+        while !is_refused(harness, right) || !is_reported(harness, right).await? {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         anyhow::Ok(())
@@ -161,7 +161,7 @@ async fn until_missed(harness: &Harness, right: &Right, play: BoxFuture<'_, Resu
         harness.run_for(seconds(30)).await?;
     }
     harness.kill().await;
-    let (refused, told) = (is_refused(harness, right), is_told(harness, right).await?);
+    let (refused, told) = (is_refused(harness, right), is_reported(harness, right).await?);
     anyhow::ensure!(refused, "no call was refused for want of it; the scenario came to {played:?}");
     anyhow::ensure!(told || played.is_err(), "all went well, and no event or status says that it is missing");
     Ok(())
@@ -204,8 +204,8 @@ impl Scenario for MachineScenario {
     async fn perform(&self, harness: &Harness) -> Result<()> {
         let fleet = Fleet::new(harness.clock().clone());
         let kubelets = {
-            let manner = KubeletConfig { credentials: true, ..KubeletConfig::default() };
-            Kubelets::start(&fleet, harness.admin(), manner)
+            let config = KubeletConfig { credentials: true, ..KubeletConfig::default() };
+            Kubelets::start(&fleet, harness.admin(), config)
         };
         if let Some(user) = self.user {
             grant(harness, user, self.missing).await?;

@@ -408,13 +408,13 @@ fn stage(
     let missing = count(seen, component).saturating_sub(here.clone().count());
     let from = running.and_then(|name| seen.package(name)).map(|spec| spec.version_of(component).to_owned());
     let from = from.or_else(|| here.clone().find_map(|replica| replica.runs.clone()));
-    let (how, risk) = manner(seen, component, old, missing, emulates);
+    let (how, risk) = replacement_and_risk(seen, component, old, missing, emulates);
     let to = package.1.version_of(component).to_owned();
     Some(StagePlan { component, from, to, restarts: old, how, risk, objects: changes })
 }
 
 /// How pods are replaced, and the risk of it.
-fn manner(
+fn replacement_and_risk(
     seen: &Observed,
     component: ControlPlaneComponent,
     old: usize,

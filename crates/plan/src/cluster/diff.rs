@@ -123,7 +123,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_fields_that_change_are_told_and_only_lines_of_them_that_do() {
+    fn only_fields_that_change_are_reported_and_only_lines_of_them_that_do() {
         let live = json!({ "spec": { "replicas": 2, "paused": false, "containers": [
             { "name": "other", "image": "x" }, { "name": "a", "image": "i:1", "args": ["--a=1", "--b=2", "--c=3"], "tty": false },
         ] } });
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_in_a_file_are_not_told() {
+    fn keys_in_a_file_are_not_shown() {
         let of = |secret: &str| json!({ "data": { "encryption.yaml": format!("secret: {secret}\n"), "audit.yaml": "a: 1\n" } });
         let text = diff("ConfigMap/c", Some(&of("one")), &of("two"));
         assert!(text.contains("@@ data.encryption.yaml @@\n-(1 lines, sha256 "), "{text}");

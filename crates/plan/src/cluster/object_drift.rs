@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_without_a_name_are_told_apart_by_their_place() {
+    fn objects_without_a_name_are_distinguished_by_their_place() {
         let claims = |more: Value| json!({ "claims": [{ "metadata": { "name": "data" }, "spec": { "size": more } }] });
         let mut live = claims(json!("1Gi"));
         live["claims"][0]["kind"] = json!("PersistentVolumeClaim");

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_apis_that_were_used_and_go_are_told() {
+    fn only_apis_that_were_used_and_go_are_reported() {
         let page = "\
 # HELP apiserver_requested_deprecated_apis [STABLE] Gauge of deprecated APIs that have been requested
 # TYPE apiserver_requested_deprecated_apis gauge

@@ -76,7 +76,7 @@ fn granted_by(verdict: GateAnswer) -> String {
 }
 
 #[test]
-fn what_no_policy_names_does_not_pass_and_is_told_to_write_one() {
+fn what_no_policy_names_is_refused_and_the_refusal_asks_for_a_policy() {
     let reboots = Owned::new("reboots", &["Reboot"], None, Amount::Count(9));
     let refusal = refusal(ask_for("a", &labels(&[]), &[reboots], None));
     assert_eq!(refusal.why, RefusalReason::NoMatchingPolicy);

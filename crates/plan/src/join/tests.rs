@@ -449,7 +449,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_else_is_taken_for_a_machine(user in "(system:(bootstrap|node|serviceaccount):)?[a-z0-9:-]{0,12}", groups in prop::collection::vec("(system:(nodes|bootstrappers(:fleetwright(:fleet)?)?):?)?[a-z0-9:-]{0,8}", 0..4)) {
+    fn no_other_user_is_taken_for_a_machine(user in "(system:(bootstrap|node|serviceaccount):)?[a-z0-9:-]{0,12}", groups in prop::collection::vec("(system:(nodes|bootstrappers(:fleetwright(:fleet)?)?):?)?[a-z0-9:-]{0,8}", 0..4)) {
         match Requestor::of(&user, &groups, NAMESPACE) {
             Requestor::Token { uid } => {
                 prop_assert!(user.starts_with("system:bootstrap:"));

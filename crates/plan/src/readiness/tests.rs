@@ -473,7 +473,7 @@ fn a_foreign_taint_is_named_with_who_lifts_it() {
 }
 
 #[test]
-fn a_paused_machine_tells_the_truth_about_its_node_and_nothing_is_done() {
+fn a_paused_machine_reports_whether_its_node_is_open_and_nothing_is_done() {
     let mut world = ReadinessFixture::open(vec![gate("PackagesReady")]);
     world.paused = true;
     let decision = world.step(at(1));
@@ -600,7 +600,7 @@ fn reports_cannot_fill_the_machines_status() {
 }
 
 #[test]
-fn two_objects_that_ask_different_reporters_for_one_type_are_told_so() {
+fn two_objects_that_ask_different_reporters_for_one_type_are_both_reported() {
     let mut world = ReadinessFixture::new(vec![from_reporter("DiskReady", "a")]);
     world.objects.push(("others".to_owned(), -1000, vec![from_reporter("DiskReady", "b")]));
     world.filed = vec![

@@ -279,7 +279,7 @@ pub async fn broken_reports_are_named_and_the_rest_goes_on(harness: &Harness) ->
     harness.settle("the reports are valid again", valid).await
 }
 
-pub async fn nobody_can_speak_for_anothers_condition(harness: &Harness) -> Result<()> {
+pub async fn no_reporter_can_set_the_condition_of_another(harness: &Harness) -> Result<()> {
     harness.gates("workers", log_agent(json!({}))).await?;
     harness.machine("a", json!({})).await?;
     harness.node("a", true).await?;
@@ -316,7 +316,7 @@ pub async fn nobody_can_speak_for_anothers_condition(harness: &Harness) -> Resul
     harness.settle("the other has it now", taken_over).await
 }
 
-pub async fn a_report_on_no_machine_is_told_of(harness: &Harness) -> Result<()> {
+pub async fn a_report_about_no_machine_is_named_in_an_event(harness: &Harness) -> Result<()> {
     harness.report("nobody", "log-agent", says("True")).await?;
     harness.start().await?;
     harness.event("MachineNotFound", "Machine nobody").await?;
@@ -511,7 +511,7 @@ pub async fn the_safety_net_stops_a_wave_that_comes_one_by_one(harness: &Harness
     harness.verdict(names[3], Status::False, "GatesFailing").await.map(drop)
 }
 
-pub async fn a_gate_that_nobody_can_pass_does_not_close_the_fleet(harness: &Harness) -> Result<()> {
+pub async fn a_gate_that_no_machine_can_pass_does_not_close_the_fleet(harness: &Harness) -> Result<()> {
     let names = six(harness).await?;
     // A person requires a condition that no reporter reports: the conditions of the machines have different ages, but fail together.
     harness.gates("workers", json!({ "conditions": [{ "type": "Misspelled" }] })).await?;

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_pin_trusts_nobody() {
+    fn an_unreadable_pin_trusts_no_host() {
         let error = trusted(&Trust::Keys(vec!["ssh-ed25519 rubbish".into()]), "host").unwrap_err();
         assert!(matches!(&error, ReachError::InvalidLogin(text) if text.contains("known_hosts")), "{error}");
         assert!(trusted(&Trust::FirstUse, "host").unwrap().is_none());

@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_tells_of_itself_is_bounded() {
+    fn what_a_host_reports_about_itself_is_bounded() {
         let mut observation = Observation::default();
         observation.facts.hostname = "\u{1b}]0;root".repeat(100);
         observation.components = vec![fleetwright_wire::ComponentSeen::default(); 5000];

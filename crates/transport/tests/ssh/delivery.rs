@@ -202,7 +202,7 @@ async fn a_user_who_is_not_root_becomes_it_by_sudo() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_become_root_is_told_what_to_allow() {
+async fn a_user_who_may_not_become_root_learns_what_to_allow() {
     let (sshd, hop) = as_somebody();
     let sudo = sshd.folder.path().join("bin/sudo");
     let user = hop.user.clone();
@@ -229,7 +229,7 @@ fn with_user() -> String {
 
 /// In a mount namespace of its own, with a small file system for the helper.
 #[tokio::test]
-async fn disks_that_take_no_helper_are_told_apart() {
+async fn disks_that_take_no_helper_are_distinguished() {
     if !is_root() {
         eprintln!("not shown: only root can mount a small disk");
         return;

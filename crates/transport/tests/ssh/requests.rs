@@ -16,7 +16,7 @@ async fn linked() -> (Sshd, Box<dyn fleetwright_transport::Link>) {
 }
 
 #[tokio::test]
-async fn progress_is_told_and_the_answer_comes_last() {
+async fn progress_is_reported_and_the_answer_comes_last() {
     let (_sshd, link) = linked().await;
     let (told, answer) = ask(&*link, "steps", LONG).await;
     assert_eq!(told, ["one", "two\u{fffd}[2J"]);

@@ -61,7 +61,7 @@ async fn servers_that_hang_cost_the_login_limit_and_nothing_after_it() {
 }
 
 #[tokio::test]
-async fn what_is_no_ssh_server_is_told_apart() {
+async fn what_is_no_ssh_server_is_distinguished() {
     let noise: Vec<u8> = (0..1_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let mut garbled = b"SSH-2.0-OpenSSH_9.9\r\n".to_vec();
     garbled.extend_from_slice(&noise);
@@ -77,7 +77,7 @@ async fn what_is_no_ssh_server_is_told_apart() {
 }
 
 #[tokio::test]
-async fn nobody_there_and_no_such_name_are_unreachable() {
+async fn a_closed_port_and_an_unknown_name_are_unreachable() {
     let (_folder, ssh, route) = way(1, limits());
     match ssh.connect(route.clone()).await.err() {
         Some(ReachError::Unreachable(text)) => assert!(text.contains("refused"), "{text}"),

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_over_or_wrong_is_nobody() {
+    fn a_token_that_expired_or_is_wrong_is_no_user() {
         assert_eq!(ask(TOKEN, &secret(|_| {}), "2026-11-15T08:00:00Z"), None);
         let wrong =
             ["abcdef.0123456789abcdee", "abcdee.0123456789abcdef", "abcdef", "ABCDEF.0123456789abcdef", "a.b.c"];

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_nobody_after_its_time() {
+    fn an_expired_certificate_is_no_user() {
         let certificate = certificate("amy", &[]);
         assert!(certificate.user(Timestamp::from_second(i64::from(i32::MAX) * 100).unwrap()).is_err());
         assert!(certificate.user(Timestamp::UNIX_EPOCH).is_err());

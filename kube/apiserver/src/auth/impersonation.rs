@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_impersonated_without_headers() {
+    fn no_user_is_impersonated_without_headers() {
         assert_eq!(ask(&User::new("amy", ["dev"]), json!([]), &[("accept", "x")]), Ok(None));
     }
 

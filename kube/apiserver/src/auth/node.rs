@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_is_a_node() {
+    fn no_other_user_is_a_node() {
         for (name, groups) in [("system:node:host-17", &[][..]), ("host-17", &[NODES]), ("system:node:", &[NODES])] {
             let user = User::new(name, groups.iter().copied());
             let attributes = Attributes::resource(&user, "get", "", "nodes").named("host-17");

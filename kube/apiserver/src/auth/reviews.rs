@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_review_tells_what_allows_it() {
+    fn a_review_names_what_allows_it() {
         let body = json!({"spec": {"user": "system:kube-proxy",
             "resourceAttributes": {"verb": "list", "resource": "services", "namespace": "a"}}});
         assert_eq!(
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_token_is_reviewed_as_nobodys() {
+    fn a_foreign_token_is_reviewed_as_invalid() {
         let issuer = TokenIssuer::generate("https://here", Vec::new()).unwrap();
         let none = |_: &str, _: &str, _: &str| None;
         let review = token_review(&issuer, &none, json!({"spec": {"token": "abc"}}), Timestamp::now()).unwrap();

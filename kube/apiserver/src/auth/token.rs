@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_token_tells_pod_and_node() {
+    fn a_pods_token_names_pod_and_node() {
         let user = check(&Grant { pod: Some(bound("web", "p1")), node: Some(bound("n", "")), ..grant() }).unwrap().user;
         assert_eq!(user.extra["authentication.kubernetes.io/pod-name"], ["web"]);
         assert_eq!(user.extra["authentication.kubernetes.io/node-name"], ["n"]);

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_token_tells_where_to_go_on() {
+fn a_token_says_where_to_go_on() {
     for (key, namespace) in [(Key::new("ns", "name"), ""), (Key::new("ns", "name"), "ns"), (Key::new("", "name"), "")] {
         let across = namespace.is_empty() && !key.namespace.is_empty();
         let text = Token::encode(&key, namespace, 227);

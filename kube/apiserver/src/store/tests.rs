@@ -142,7 +142,7 @@ fn history_is_bounded_by_count_bytes_and_age() {
 }
 
 #[tokio::test]
-async fn a_watcher_that_falls_out_of_the_history_is_told_so() {
+async fn a_watcher_that_falls_out_of_the_history_gets_an_error() {
     let store = Store::new(HistoryLimits { history_events: 3, ..HistoryLimits::default() });
     let (mut slow, mut quick) = (store.watch(PODS, 1).unwrap(), store.watch(PODS, 1).unwrap());
     let mut seen = 0;

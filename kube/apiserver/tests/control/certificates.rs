@@ -62,7 +62,7 @@ async fn approving_needs_the_right_to_approve_for_the_signer() {
 }
 
 #[tokio::test]
-async fn nobody_grants_rights_that_they_do_not_have() {
+async fn no_user_grants_rights_that_they_do_not_have() {
     let cluster = Cluster::start().await;
     let create =
         json!({"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["create"]});

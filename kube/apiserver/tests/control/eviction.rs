@@ -76,7 +76,7 @@ async fn a_budget_that_is_used_up_refuses() {
 }
 
 #[tokio::test]
-async fn a_budget_that_nobody_has_looked_at_yet_refuses() {
+async fn a_budget_that_was_not_observed_yet_refuses() {
     let cluster = Cluster::start().await;
     running_pod(&cluster, "web", true).await;
     let mut unseen = status(1, 2, 1);
@@ -120,7 +120,7 @@ async fn two_budgets_for_one_pod_are_an_error() {
 }
 
 #[tokio::test]
-async fn a_dry_run_evicts_nobody() {
+async fn a_dry_run_evicts_no_pod() {
     let cluster = Cluster::start().await;
     running_pod(&cluster, "web", true).await;
     budget(&cluster, "guard", status(1, 2, 1)).await;

@@ -144,7 +144,7 @@ async fn a_server_that_is_about_to_stop_asks_for_new_connections() {
 }
 
 #[tokio::test]
-async fn a_quota_limits_how_many_objects_there_are_and_tells_how_many() {
+async fn a_quota_limits_the_number_of_objects_and_reports_it() {
     let cluster = Cluster::start().await;
     let hard = json!({"configmaps": "3", "count/leases.coordination.k8s.io": "1"});
     cluster.created(QUOTAS, json!({"metadata": {"name": "q"}, "spec": {"hard": hard}})).await;

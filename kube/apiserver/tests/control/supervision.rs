@@ -15,9 +15,9 @@ const PANIC: u8 = 1;
 const HANG: u8 = 2;
 
 /// A server whose controllers fail when they ask for the time. Requests are answered by the test's own task, which has no id.
-async fn moody() -> (Cluster, Arc<AtomicU8>) {
-    let mood = Arc::new(AtomicU8::new(FINE));
-    let asked = mood.clone();
+async fn server_with_failing_controller() -> (Cluster, Arc<AtomicU8>) {
+    let mode = Arc::new(AtomicU8::new(FINE));
+    let asked = mode.clone();
     let clock = Clock::new(move || {
         if tokio::task::try_id().is_some() {
             assert_ne!(asked.load(Ordering::SeqCst), PANIC, "the test's panic");
@@ -27,19 +27,19 @@ async fn moody() -> (Cluster, Arc<AtomicU8>) {
         }
         Timestamp::now()
     });
-    (Cluster::with(Config { clock, ..Config::default() }).await, mood)
+    (Cluster::with(Config { clock, ..Config::default() }).await, mode)
 }
 
 #[tokio::test]
 async fn a_controller_that_panics_is_counted_and_starts_again() {
-    let (cluster, mood) = moody().await;
-    mood.store(PANIC, Ordering::SeqCst);
+    let (cluster, mode) = server_with_failing_controller().await;
+    mode.store(PANIC, Ordering::SeqCst);
     cluster.created("/api/v1/namespaces", json!({"metadata": {"name": "late"}})).await;
     cluster
         .until("/metrics", |(_, page)| page.as_str().is_some_and(|page| page.contains("{controller=\"accounts\"}")))
         .await;
     assert!(cluster.panics().await >= 1);
-    mood.store(FINE, Ordering::SeqCst);
+    mode.store(FINE, Ordering::SeqCst);
     // What the panic left undone is done, without another change.
     cluster.until("/api/v1/namespaces/late/serviceaccounts/default", |(code, _)| *code == 200).await;
     let before = cluster.panics().await;
@@ -51,11 +51,11 @@ async fn a_controller_that_panics_is_counted_and_starts_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_server_stops_although_a_controller_never_yields() {
-    let (cluster, mood) = moody().await;
-    mood.store(HANG, Ordering::SeqCst);
+    let (cluster, mode) = server_with_failing_controller().await;
+    mode.store(HANG, Ordering::SeqCst);
     cluster.created("/api/v1/namespaces", json!({"metadata": {"name": "late"}})).await;
     let stopped = tokio::time::timeout(Duration::from_secs(60), cluster.stop()).await;
     // Before the assertion, since the runtime of the test waits for its threads.
-    mood.store(FINE, Ordering::SeqCst);
+    mode.store(FINE, Ordering::SeqCst);
     assert!(stopped.is_ok(), "the server does not stop");
 }

@@ -19,7 +19,7 @@ fn a_create_gives_all_fields_to_its_manager() {
 }
 
 #[test]
-fn identity_and_version_fields_belong_to_nobody() {
+fn identity_and_version_fields_have_no_owner() {
     let mut world = ApplyFixture::new();
     world.update("me", json!({"metadata": {"labels": {"a": "b"}, "generation": 1}, "spec": {}}));
     let fields = &world.entries()[0]["fieldsV1"];

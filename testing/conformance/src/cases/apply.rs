@@ -37,7 +37,7 @@ pub fn cases() -> Vec<Case> {
         a_scale_write_owns_the_replicas,
         kubectl_takes_over_what_it_applied_from_the_client_side,
         a_dry_run_apply_leaves_no_trace,
-        an_apply_with_a_uid_of_nobody_is_a_conflict,
+        an_apply_with_an_unknown_uid_is_a_conflict,
         an_apply_to_the_main_resource_ignores_the_status,
     ]
 }
@@ -398,7 +398,7 @@ async fn a_dry_run_apply_leaves_no_trace(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-async fn an_apply_with_a_uid_of_nobody_is_a_conflict(ctx: Ctx) -> Result<()> {
+async fn an_apply_with_an_unknown_uid_is_a_conflict(ctx: Ctx) -> Result<()> {
     let mut body = ctx.config_map("one", json!({}));
     body["metadata"]["uid"] = json!("aaa");
     let message = "Operation cannot be fulfilled on configmaps \"one\": uid mismatch: the provided object specified uid aaa, and \

@@ -26,7 +26,7 @@ pub fn cases() -> Vec<Case> {
         the_openapi_index_leads_to_documents,
         an_openapi_document_is_cached_by_its_hash,
         openapi_describes_built_in_kinds,
-        openapi_tells_merge_keys_and_list_types,
+        openapi_names_merge_keys_and_list_types,
         openapi_describes_custom_kinds,
         openapi_forgets_custom_kinds,
         the_version_is_that_of_kubernetes,
@@ -315,7 +315,7 @@ async fn openapi_describes_built_in_kinds(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-async fn openapi_tells_merge_keys_and_list_types(ctx: Ctx) -> Result<()> {
+async fn openapi_names_merge_keys_and_list_types(ctx: Ctx) -> Result<()> {
     let spec = schema(&ctx, "api/v1", "io.k8s.api.core.v1.PodSpec").await?;
     let containers = &spec["properties"]["containers"];
     assert_eq!(containers["x-kubernetes-list-type"], "map");

@@ -18,7 +18,7 @@ pub fn cases() -> Vec<Case> {
         a_body_that_is_nested_too_deeply_is_refused,
         a_body_that_is_too_large_is_refused,
         an_object_that_is_too_large_is_refused,
-        all_mistakes_are_told_at_once,
+        all_mistakes_are_reported_at_once,
         a_path_that_leads_nowhere_is_not_found,
         an_encoded_slash_names_nothing,
         an_unknown_subresource_is_not_found,
@@ -29,7 +29,7 @@ pub fn cases() -> Vec<Case> {
         bytes_that_are_no_text_are_refused,
         numbers_beyond_the_range_of_a_field_are_refused,
         duplicate_fields_are_warned_of_one_by_one,
-        a_strict_decoding_tells_duplicate_and_unknown_fields,
+        a_strict_decoding_names_duplicate_and_unknown_fields,
         unknown_words_in_the_query_are_refused,
         a_bad_manager_is_refused,
         numbers_in_the_query_are_checked,
@@ -147,7 +147,7 @@ async fn an_object_that_is_too_large_is_refused(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-async fn all_mistakes_are_told_at_once(ctx: Ctx) -> Result<()> {
+async fn all_mistakes_are_reported_at_once(ctx: Ctx) -> Result<()> {
     let body =
         json!({"metadata": {"name": "UP"}, "spec": {"ports": [{"port": 0}, {"port": 70000}], "type": "Sideways"}});
     let status = ctx.post(ctx.core("services"), &body).await?.refused(422, "Invalid")?;
@@ -236,7 +236,7 @@ async fn duplicate_fields_are_warned_of_one_by_one(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-async fn a_strict_decoding_tells_duplicate_and_unknown_fields(ctx: Ctx) -> Result<()> {
+async fn a_strict_decoding_names_duplicate_and_unknown_fields(ctx: Ctx) -> Result<()> {
     let body = r#"{"metadata":{"name":"x","name":"a"},"data":{"k":"1","k":"2"},"bogus":1}"#;
     let message = "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: duplicate field \
                    \"metadata.name\", duplicate field \"data.k\", unknown field \"bogus\"";

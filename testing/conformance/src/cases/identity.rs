@@ -15,17 +15,17 @@ pub fn cases() -> Vec<Case> {
 
 fn own_cases() -> Vec<Case> {
     cases!["identity";
-        nobody_may_read_health_and_version_and_nothing_else,
+        anonymous_users_may_read_health_and_version_and_nothing_else,
         a_certificate_names_user_and_groups,
         a_rubbish_token_is_unauthorized,
         a_token_stands_for_its_service_account,
-        a_token_tells_its_issuer_subject_and_end,
+        a_token_names_its_issuer_subject_and_end,
         a_token_lasts_at_least_ten_minutes,
         a_token_of_a_missing_account_is_not_found,
         a_token_ends_with_its_account,
         a_token_bound_to_a_secret_ends_with_it,
         a_token_for_others_is_not_for_the_server,
-        a_review_tells_a_good_token_from_a_bad_one,
+        a_review_distinguishes_a_good_token_from_a_bad_one,
         a_refusal_names_user_verb_resource_and_place,
         a_role_binding_grants_within_its_namespace_only,
         a_cluster_role_bound_in_a_namespace_grants_there,
@@ -38,15 +38,15 @@ fn own_cases() -> Vec<Case> {
         an_aggregated_role_collects_rules,
         roles_that_aggregate_each_other_settle,
         put_and_apply_need_the_right_to_create,
-        nobody_grants_what_they_do_not_have,
-        nobody_binds_what_they_do_not_have,
+        no_user_grants_what_they_do_not_have,
+        no_user_binds_what_they_do_not_have,
         escalate_and_bind_are_verbs,
         a_role_reference_cannot_change,
         a_binding_to_nothing_is_invalid,
         can_i_asks_for_oneself,
         an_administrator_asks_for_others,
         an_access_review_needs_a_subject_and_one_question,
-        whoami_tells_name_and_groups,
+        whoami_shows_name_and_groups,
         rules_of_oneself_can_be_listed,
         an_administrator_may_impersonate_and_others_may_not,
     ]
@@ -92,7 +92,7 @@ async fn allowed(ctx: &Ctx, path: &str) -> Result<Value> {
     eventually("the grant takes effect", async || ctx.get(path).await?.ok()).await
 }
 
-async fn nobody_may_read_health_and_version_and_nothing_else(ctx: Ctx) -> Result<()> {
+async fn anonymous_users_may_read_health_and_version_and_nothing_else(ctx: Ctx) -> Result<()> {
     let nobody = ctx.anonymous().await?;
     for path in ["/healthz", "/livez", "/readyz"] {
         let reply = nobody.get(path).await?;
@@ -141,7 +141,7 @@ async fn a_token_stands_for_its_service_account(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-async fn a_token_tells_its_issuer_subject_and_end(ctx: Ctx) -> Result<()> {
+async fn a_token_names_its_issuer_subject_and_end(ctx: Ctx) -> Result<()> {
     account(&ctx, "robot").await?;
     let path = ctx.core("serviceaccounts/robot/token");
     let reply = ctx.post(path, &json!({"spec": {"expirationSeconds": 3600}})).await?.code(201)?;
@@ -221,7 +221,7 @@ async fn a_token_for_others_is_not_for_the_server(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-async fn a_review_tells_a_good_token_from_a_bad_one(ctx: Ctx) -> Result<()> {
+async fn a_review_distinguishes_a_good_token_from_a_bad_one(ctx: Ctx) -> Result<()> {
     account(&ctx, "robot").await?;
     let good = token(&ctx, "robot", json!({})).await?;
     let path = "/apis/authentication.k8s.io/v1/tokenreviews";
@@ -430,7 +430,7 @@ async fn keeper(ctx: &Ctx, verbs: &[&str]) -> Result<Ctx> {
     Ok(keeper)
 }
 
-async fn nobody_grants_what_they_do_not_have(ctx: Ctx) -> Result<()> {
+async fn no_user_grants_what_they_do_not_have(ctx: Ctx) -> Result<()> {
     let keeper = keeper(&ctx, &["get", "create", "update", "patch"]).await?;
     let path = ctx.group("rbac.authorization.k8s.io/v1", "roles");
     let fine = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]);
@@ -450,7 +450,7 @@ async fn nobody_grants_what_they_do_not_have(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-async fn nobody_binds_what_they_do_not_have(ctx: Ctx) -> Result<()> {
+async fn no_user_binds_what_they_do_not_have(ctx: Ctx) -> Result<()> {
     let keeper = keeper(&ctx, &["get", "create"]).await?;
     let path = ctx.group("rbac.authorization.k8s.io/v1", "rolebindings");
     let reply = keeper.post(&path, &binding("greedy", "ClusterRole", "cluster-admin", user("keeper"))).await?;
@@ -552,7 +552,7 @@ async fn an_access_review_needs_a_subject_and_one_question(ctx: Ctx) -> Result<(
     Ok(())
 }
 
-async fn whoami_tells_name_and_groups(ctx: Ctx) -> Result<()> {
+async fn whoami_shows_name_and_groups(ctx: Ctx) -> Result<()> {
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
     let ann = ctx.as_user("ann", &["staff"]).await?;
     let review = ann.post(path, &json!({})).await?.code(201)?;

@@ -14,7 +14,7 @@ pub fn cases() -> Vec<Case> {
         pages_follow_each_other_without_gap_or_repeat,
         pages_are_of_one_moment,
         the_last_page_has_no_token,
-        a_page_of_a_selection_tells_no_remaining_count,
+        a_page_of_a_selection_has_no_remaining_count,
         a_broken_token_is_refused,
         an_expired_token_is_gone_and_offers_another(disruptive),
         an_exact_version_shows_the_past,
@@ -147,7 +147,7 @@ async fn the_last_page_has_no_token(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-async fn a_page_of_a_selection_tells_no_remaining_count(ctx: Ctx) -> Result<()> {
+async fn a_page_of_a_selection_has_no_remaining_count(ctx: Ctx) -> Result<()> {
     make_five(&ctx).await?;
     let page = ctx.get(ctx.core(&format!("configmaps?limit=2&{FIVE}"))).await?.ok()?;
     assert_ne!(token(&page), "");

@@ -30,7 +30,7 @@ pub fn cases() -> Vec<Case> {
         one_living_owner_is_enough,
         an_owner_reference_without_a_uid_is_refused,
         two_controllers_are_refused,
-        owners_in_a_circle_harm_nobody,
+        owners_in_a_circle_do_no_harm,
         a_new_namespace_gets_an_account_and_the_root_certificate,
         a_new_namespace_is_labelled_with_its_name,
         a_deleted_namespace_takes_its_content_along,
@@ -334,7 +334,7 @@ async fn two_controllers_are_refused(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-async fn owners_in_a_circle_harm_nobody(ctx: Ctx) -> Result<()> {
+async fn owners_in_a_circle_do_no_harm(ctx: Ctx) -> Result<()> {
     let one = make(&ctx, "one", json!({})).await?;
     let two = make(&ctx, "two", json!({"ownerReferences": [owner(&one)]})).await?;
     let patch = json!({"metadata": {"ownerReferences": [owner(&two)]}});

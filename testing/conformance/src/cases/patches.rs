@@ -12,7 +12,7 @@ pub fn cases() -> Vec<Case> {
         each_kind_of_write_owns_what_it_changed,
         a_writer_without_a_name_is_called_by_its_user_agent,
         an_update_takes_ownership_of_changed_fields_only,
-        a_field_that_is_removed_belongs_to_nobody,
+        a_field_that_is_removed_has_no_owner,
         a_status_update_owns_under_its_subresource,
         managed_fields_can_be_forgotten,
         nonsense_in_managed_fields_is_ignored,
@@ -151,7 +151,7 @@ async fn an_update_takes_ownership_of_changed_fields_only(ctx: Ctx) -> Result<()
     Ok(())
 }
 
-async fn a_field_that_is_removed_belongs_to_nobody(ctx: Ctx) -> Result<()> {
+async fn a_field_that_is_removed_has_no_owner(ctx: Ctx) -> Result<()> {
     let path = configured(&ctx, json!({"a": "1", "b": "1"})).await?;
     let patch = json!({"data": {"b": null}});
     let now = ctx.patch(format!("{path}?fieldManager=other"), PatchType::Merge, &patch).await?.ok()?;

@@ -52,8 +52,8 @@ pub fn cases() -> Vec<Case> {
         a_main_write_does_not_touch_the_status,
         yaml_is_taken_as_json_is,
         an_object_is_answered_as_yaml_on_request,
-        a_content_type_that_nobody_reads_is_refused,
-        an_answer_that_nobody_can_give_is_not_acceptable,
+        an_unknown_content_type_is_refused,
+        an_unknown_format_of_an_answer_is_not_acceptable,
     ]
 }
 
@@ -526,7 +526,7 @@ async fn an_object_is_answered_as_yaml_on_request(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-async fn a_content_type_that_nobody_reads_is_refused(ctx: Ctx) -> Result<()> {
+async fn an_unknown_content_type_is_refused(ctx: Ctx) -> Result<()> {
     let call = ctx.call(Method::POST, ctx.core("configmaps")).header("content-type", "text/plain").body("{}");
     let status = call.send().await?.refused(415, "UnsupportedMediaType")?;
     let message = status["message"].as_str().unwrap();
@@ -537,7 +537,7 @@ async fn a_content_type_that_nobody_reads_is_refused(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-async fn an_answer_that_nobody_can_give_is_not_acceptable(ctx: Ctx) -> Result<()> {
+async fn an_unknown_format_of_an_answer_is_not_acceptable(ctx: Ctx) -> Result<()> {
     let reply = ctx.call(Method::GET, ctx.core("configmaps")).header("accept", "text/plain").send().await?;
     let status = reply.refused(406, "NotAcceptable")?;
     let message = status["message"].as_str().unwrap();

@@ -10,7 +10,7 @@ use crate::{Case, Crd, Ctx, PatchType};
 /// The cases of this area.
 pub fn cases() -> Vec<Case> {
     cases!["watches";
-        a_watch_from_a_version_tells_what_came_after,
+        a_watch_from_a_version_reports_what_came_after,
         a_watch_without_a_version_begins_with_what_is_there,
         a_watch_from_zero_begins_with_what_is_there,
         events_carry_whole_objects_with_their_kind,
@@ -52,7 +52,7 @@ fn version(object: &Value) -> &str {
 /// The query that keeps the root certificate out of the picture.
 const OURS: &str = "labelSelector=ours";
 
-async fn a_watch_from_a_version_tells_what_came_after(ctx: Ctx) -> Result<()> {
+async fn a_watch_from_a_version_reports_what_came_after(ctx: Ctx) -> Result<()> {
     make(&ctx, "before", json!({"ours": ""})).await?;
     let list = ctx.get(ctx.core(&format!("configmaps?{OURS}"))).await?.ok()?;
     make(&ctx, "one", json!({"ours": ""})).await?;

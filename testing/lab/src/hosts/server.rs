@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn it_misbehaves_as_told_until_told_otherwise() {
+    fn it_misbehaves_as_configured_until_that_is_undone() {
         let server = PackageServer::start([127, 0, 0, 1]).unwrap();
         let put = server.put("one", "content").unwrap();
         server.misbehave("one", Some(Misbehaviour::Fail(503)));

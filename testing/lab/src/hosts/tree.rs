@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_new_gone_or_changed_is_told_and_the_rest_is_not() {
+    fn what_is_new_gone_or_changed_is_reported_and_the_rest_is_not() {
         let root = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(root.path().join(name), text).unwrap();
         for folder in ["etc", "proc", "var"] {

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_is_removed_when_it_was_out_of_use_for_long_and_nobody_has_it() {
+    fn a_store_is_removed_when_it_was_out_of_use_for_long_and_no_process_has_it() {
         let stores = tempfile::tempdir().unwrap();
         let long_ago = SystemTime::now() - 2 * KEEP;
         let mut held = Vec::new();

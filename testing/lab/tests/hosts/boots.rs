@@ -44,7 +44,7 @@ async fn a_host_boots_answers_and_leaves_nothing_on_hosts() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_is_rebooted_switched_off_cut_off_and_installed_anew_on_hosts() -> Result<()> {
+async fn a_host_is_rebooted_switched_off_cut_off_and_reinstalled_on_hosts() -> Result<()> {
     let network = Network::start().await?;
     let host = Host::start(&network, &Template::debian().await?, "host").await?;
     let bare = host.tree().await?;

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_tells_values_apart_and_is_a_name() {
+    fn a_digest_distinguishes_values_and_is_a_name() {
         assert_eq!(digest(&"a"), digest(&"a"));
         assert_ne!(digest(&"a"), digest(&"b"));
         assert!(digest(&"a").len() == 10 && digest(&"a").bytes().all(|letter| LETTERS.contains(&letter)));

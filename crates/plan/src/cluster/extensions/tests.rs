@@ -167,7 +167,7 @@ fn they_come_by_order_and_name_and_what_others_need_comes_first() {
 }
 
 #[test]
-fn what_is_off_is_not_rendered_and_what_nobody_has_is_said() {
+fn what_is_off_is_not_rendered_and_an_unknown_extension_is_reported() {
     let mut world = ExtensionFixture::of(vec![Extension { enabled: false, ..extension("a", CONFIG) }]);
     assert!(world.render().is_empty());
     world.spec.extensions.push(ExtensionChoice { name: "a".to_owned(), enabled: Some(true), values: None });

@@ -76,7 +76,7 @@ fn reason(status: &ClusterStatus) -> String {
 }
 
 #[test]
-fn snapshots_are_taken_on_a_schedule_and_told_before_their_pod_goes() {
+fn snapshots_are_taken_on_a_schedule_and_reported_before_their_pod_goes() {
     let mut world = TestCluster::new();
     world.settle();
     let decision = world.decide();
@@ -176,7 +176,7 @@ fn an_upgrade_that_is_tried_again_later_takes_another_snapshot_first() {
 }
 
 #[test]
-fn one_that_failed_is_told_and_tried_again_later_each_time() {
+fn one_that_failed_is_reported_and_tried_again_later_each_time() {
     let mut world = TestCluster::new();
     world.settle();
     world.asked = Some("now".to_owned());

@@ -88,7 +88,7 @@ fn a_changed_configuration_file_makes_new_pods() {
 }
 
 #[test]
-fn that_etcd_goes_on_is_no_reason_to_begin_anew() {
+fn that_etcd_exists_is_no_reason_to_recreate_its_pods() {
     let world = TestCluster::new();
     let package = package("1.36.4");
     let of = |etcd_exists| {

@@ -96,7 +96,7 @@ fn each_number_comes_when_those_before_it_work_and_is_written_down_before() {
 }
 
 #[test]
-fn what_cannot_be_rendered_is_told_and_holds_back_what_comes_after_it() {
+fn what_cannot_be_rendered_is_reported_and_holds_back_what_comes_after_it() {
     let cluster = ExtensionPlacement::Cluster;
     let mut broken = extension("broken", 10, cluster);
     broken.template = "{{ nobody.knows }}".to_owned();

@@ -140,7 +140,7 @@ fn it_is_written_down_before_it_is_done_and_the_next_one_waits() {
 }
 
 #[test]
-fn nothing_is_made_anew_while_pods_come_and_go_for_another_reason_or_without_quorum() {
+fn nothing_is_recreated_while_pods_come_and_go_for_another_reason_or_without_quorum() {
     let broken = || {
         let mut world = TestCluster::rested();
         world.fails(0, 10, 20, 3);
@@ -166,7 +166,7 @@ fn nothing_is_made_anew_while_pods_come_and_go_for_another_reason_or_without_quo
 }
 
 #[test]
-fn one_that_crashes_again_and_again_is_made_anew_if_another_works() {
+fn one_that_crashes_again_and_again_is_recreated_if_another_works() {
     for component in [SERVER, ControlPlaneComponent::ControllerManager, ControlPlaneComponent::Scheduler] {
         let mut world = TestCluster::rested();
         let crashing = &mut world.replicas(component)[1];
@@ -182,7 +182,7 @@ fn one_that_crashes_again_and_again_is_made_anew_if_another_works() {
 }
 
 #[test]
-fn one_that_does_not_become_ready_is_made_anew_after_five_minutes_unless_it_has_no_place() {
+fn one_that_does_not_become_ready_is_recreated_after_five_minutes_unless_it_has_no_place() {
     let mut world = TestCluster::rested();
     let stuck = &mut world.replicas(SERVER)[0];
     (stuck.ready, stuck.unready_since) = (false, Some(NOW));

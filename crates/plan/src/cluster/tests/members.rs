@@ -328,7 +328,7 @@ fn the_opposite_edit_is_followed_at_any_step() {
 }
 
 #[test]
-fn a_learner_that_nobody_wants_is_removed_before_the_next_change() {
+fn an_unwanted_learner_is_removed_before_the_next_change() {
     let mut etcd = Etcd::new(3);
     etcd.settle();
     // An older operator ended the change without removing it.
@@ -958,7 +958,7 @@ fn a_member_that_ends_for_another_reason_keeps_its_volume() {
 }
 
 #[test]
-fn nobody_is_replaced_when_the_quorum_is_lost_and_it_says_what_to_do() {
+fn no_member_is_replaced_when_the_quorum_is_lost_and_it_says_what_to_do() {
     let mut world = TestCluster::new();
     world.settle();
     world.wipe(1);

@@ -45,7 +45,7 @@ fn a_plan_has_the_stages_in_their_order_with_what_restarts_and_in_which_way() {
 }
 
 #[test]
-fn what_is_told_is_what_is_done() {
+fn what_is_planned_is_what_is_done() {
     let mut world = TestCluster::new();
     world.settle();
     for package in ["v1.37", "v1.36"] {
@@ -67,7 +67,7 @@ fn what_is_told_is_what_is_done() {
 }
 
 #[test]
-fn what_stands_against_it_is_told_with_it() {
+fn a_plan_names_what_blocks_the_change() {
     let mut world = TestCluster::new();
     world.settle();
     world.workloads.get_mut(&ControlPlaneComponent::Etcd).unwrap().replicas[0].ready = false;
@@ -116,7 +116,7 @@ fn past_the_soak_a_snapshot_is_offered_with_the_time_of_its_data() {
 }
 
 #[test]
-fn certificates_that_are_due_within_a_week_are_told() {
+fn certificates_that_are_due_within_a_week_are_reported() {
     let mut world = TestCluster::new();
     world.settle();
     let day = SignedDuration::from_hours(24);

@@ -226,7 +226,7 @@ fn nothing_is_stopped_before_the_snapshot_is_seen_to_be_good() {
 }
 
 #[test]
-fn a_snapshot_that_cannot_be_restored_stops_neither_snapshots_nor_healing_nor_members_and_is_told() {
+fn a_snapshot_that_cannot_be_restored_stops_neither_snapshots_nor_healing_nor_members_and_is_reported() {
     let mut world = TestCluster::new();
     world.settle();
     world.restore("bad");

@@ -49,7 +49,7 @@ fn certificates_are_replaced_after_two_thirds_of_their_life_or_when_names_are_mi
 }
 
 #[test]
-fn authorities_are_replaced_in_phases_and_everybody_begins_anew_in_each() {
+fn authorities_are_replaced_in_phases_and_all_components_restart_in_each() {
     let mut world = TestCluster::new();
     world.spec.snapshots =
         Some(fleetwright_api::Snapshots { every: fleetwright_api::Span::seconds(0), ..Default::default() });

@@ -616,7 +616,7 @@ fn what_breaks_again_in_a_first_installation_is_repaired_once() {
 }
 
 #[test]
-fn a_change_has_its_time_to_prove_itself_also_when_nobody_looked_for_long() {
+fn a_change_has_its_time_to_prove_itself_also_after_a_long_time_without_a_pass() {
     let mut world = ready("1.36");
     world.want(four("1.37"));
     while !world.did().contains(&"install kubelet 1.37".to_owned()) {
@@ -828,7 +828,7 @@ fn what_is_in_the_way_is_removed_first() {
 }
 
 #[test]
-fn drift_is_repaired_and_told() {
+fn drift_is_repaired_and_reported() {
     let mut world = ready("1.36");
     world.drifted.insert("sysctl".to_owned(), vec![deviation("sysctl vm.swappiness", false)]);
     world.settle();
@@ -1835,8 +1835,8 @@ fn a_paused_machine_is_not_released_when_it_is_deleted() {
         |world| world.machine.spec.on_delete = OnDelete::Orphan,
         |world| world.machine.spec.ssh = None,
         |world| {
-            let let_go = [(names::FORCE_RELEASE.to_owned(), "true".to_owned())];
-            world.machine.metadata.annotations.get_or_insert_default().extend(let_go);
+            let force_release = [(names::FORCE_RELEASE.to_owned(), "true".to_owned())];
+            world.machine.metadata.annotations.get_or_insert_default().extend(force_release);
         },
     ];
     for prepare in ways {
@@ -1927,7 +1927,7 @@ fn an_orphaned_host_that_does_not_answer_keeps_its_mark_and_no_machine() {
 }
 
 #[test]
-fn a_host_that_is_gone_is_let_go_when_a_person_says_so() {
+fn a_host_that_is_gone_is_released_when_a_person_says_so() {
     let mut world = ready("1.36");
     world.silent = Some("no route to host".to_owned());
     delete(&mut world);

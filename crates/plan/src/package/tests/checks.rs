@@ -202,7 +202,7 @@ fn together(specs: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn packages_that_cannot_be_on_one_machine_are_told() {
+fn packages_that_cannot_be_on_one_machine_are_reported() {
     let one = |component: &str, rest: Value| {
         let mut spec = json!({"component": component, "config": {}});
         spec.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());

@@ -180,7 +180,7 @@ fn a_kubelet_says_which_authorities_it_joins_with() {
 
 /// Runs the shipped script in a directory that stands for the host's root.
 #[test]
-fn a_kubelet_joins_anew_with_other_authorities_and_goes_back_to_what_it_had() {
+fn a_kubelet_joins_again_with_other_authorities_and_goes_back_to_what_it_had() {
     let folder = std::env::temp_dir().join(format!("fleetwright-join-{}", std::process::id()));
     let root = folder.display().to_string();
     let script = file(&rendered("kubelet", &[]), "/etc/kubernetes/join-anew").replace("/etc/", &format!("{root}/etc/"));

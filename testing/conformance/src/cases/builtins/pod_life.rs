@@ -22,7 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_grace_period_can_only_shrink,
         the_longest_grace_period_is_accepted,
         a_pod_is_evicted_when_no_budget_guards_it,
-        a_budget_that_nobody_has_counted_yet_blocks_an_eviction,
+        a_budget_that_was_not_counted_yet_blocks_an_eviction,
         a_spent_budget_blocks_an_eviction,
         an_eviction_takes_one_from_the_budget,
         a_dry_run_of_an_eviction_changes_nothing,
@@ -240,7 +240,7 @@ async fn a_pod_is_evicted_when_no_budget_guards_it(ctx: Ctx) -> Result<()> {
     Ok(())
 }
 
-async fn a_budget_that_nobody_has_counted_yet_blocks_an_eviction(ctx: Ctx) -> Result<()> {
+async fn a_budget_that_was_not_counted_yet_blocks_an_eviction(ctx: Ctx) -> Result<()> {
     guarded(&ctx, true, json!({}), Value::Null).await?;
     let reply = evict(&ctx, "a", json!({})).await?;
     assert_eq!(reply.header("retry-after"), "10");

@@ -16,7 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
         the_parts_of_a_rule_are_checked,
         a_rule_sees_little_of_the_metadata,
         a_rule_that_may_cost_too_much_is_refused,
-        old_values_cannot_be_told_within_lists_without_keys,
+        old_values_cannot_be_used_within_lists_without_keys,
         a_default_keeps_to_the_rules,
         a_failed_rule_is_shown_when_it_has_no_message,
         a_rule_chooses_its_reason_and_field,
@@ -166,7 +166,7 @@ async fn a_rule_that_may_cost_too_much_is_refused(ctx: Ctx) -> Result<()> {
     refused(&ctx, &ruled(&ctx, json!({"rule": "self.l.all(x, self.l.all(y, x == y))"})), &wanted).await
 }
 
-async fn old_values_cannot_be_told_within_lists_without_keys(ctx: Ctx) -> Result<()> {
+async fn old_values_cannot_be_used_within_lists_without_keys(ctx: Ctx) -> Result<()> {
     let item = json!({"type": "integer", "x-kubernetes-validations": [{"rule": "self == oldSelf"}]});
     let crd = with_a(&ctx, json!({"type": "array", "maxItems": 10, "items": item}));
     let message = format!(

@@ -402,7 +402,7 @@ impl Etcd {
     }
 
     /// Waits, if the version is declared slow.
-    async fn dawdle(&self) {
+    async fn sleep_if_slow(&self) {
         if let Some(VersionDefect::Slow(time)) = self.bad {
             self.clock.sleep(time).await;
         }

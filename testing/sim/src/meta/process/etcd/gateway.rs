@@ -28,7 +28,7 @@ const MAX_SIZE: usize = 1 << 20;
 
 /// Answers a request.
 pub(super) async fn answer(etcd: Arc<Etcd>, request: Request<hyper::body::Incoming>) -> Response<Body> {
-    etcd.dawdle().await;
+    etcd.sleep_if_slow().await;
     let path = request.uri().path().to_owned();
     let get = request.method() == Method::GET;
     if get {
