@@ -166,15 +166,21 @@ before=$(left)
 places=${FLEETWRIGHT_TESTS_AT_ONCE:-$((2 * $(getconf _NPROCESSORS_ONLN)))}
 grep ' --exact ' "$logs/order" >"$logs/order.hosts" || true
 grep -v ' --exact ' "$logs/order" >"$logs/order.others" || true
-# Who fails is in $logs/failed.
-at_once() {
-  xargs -r -P "$1" -L 1 bash -c 'one "$@"' one "$logs/failed" <"$2" || true
+# start FILE: starts what stands in it, as many at once as there are places. Who fails is in $logs/failed.
+start() {
+  (exec xargs -r -P "$places" -L 1 bash -c 'one "$@"' one "$logs/failed" <"$1") &
 }
 [ ! -s "$logs/order.hosts" ] || places=$(((places + 1) / 2))
 echo "tests:$levels: $(wc -l <"$logs/order.others") programs and $(wc -l <"$logs/order.hosts") tests on hosts, $places of each at once; logs are in $logs"
-at_once "$places" "$logs/order.hosts" &
-at_once "$places" "$logs/order.others"
-wait
+start "$logs/order.others"
+others=$!
+if [ -s "$logs/order.hosts" ]; then
+  start "$logs/order.hosts"
+  wait $! || true
+  # The places of hosts are free now: xargs runs one more at once for each of these signals.
+  for _ in $(seq "$places"); do kill -USR1 "$others" 2>/dev/null || true; done
+fi
+wait "$others" || true
 [ ! -s "$logs/failed" ] || again
 failed=0
 [ ! -s "$logs/failed" ] || failed=1
