@@ -304,10 +304,7 @@ fn declared<M: PackageManager>(package: &Package) -> Result<Declared<'_>, Method
 }
 
 /// The component's version; see [`super::Method::version`].
-fn version<M: PackageManager>(
-    system: &dyn System,
-    package: &Package,
-) -> Result<Option<String>, MethodError> {
+fn version<M: PackageManager>(system: &dyn System, package: &Package) -> Result<Option<String>, MethodError> {
     let declared = declared::<M>(package)?;
     let there = M::installed(system, declared.packages.keys())?;
     // The declared version if it is installed, otherwise all installed versions.
@@ -323,10 +320,7 @@ fn all(versions: &BTreeSet<String>) -> String {
 }
 
 /// The deviations of the host from the declared packages.
-fn deviations<M: PackageManager>(
-    system: &dyn System,
-    package: &Package,
-) -> Result<Vec<Deviation>, MethodError> {
+fn deviations<M: PackageManager>(system: &dyn System, package: &Package) -> Result<Vec<Deviation>, MethodError> {
     let declared = declared::<M>(package)?;
     let there = M::installed(system, declared.packages.keys())?;
     let wrong = declared.wrong(&there);
