@@ -177,8 +177,8 @@ others=$!
 if [ -s "$logs/order.hosts" ]; then
   start "$logs/order.hosts"
   wait $! || true
-  # The places of hosts are free now: xargs runs one more at once for each of these signals.
-  for _ in $(seq "$places"); do kill -USR1 "$others" 2>/dev/null || true; done
+  # Half of the places of hosts are free now, as these wait less than hosts: xargs runs one more at once for each of these signals.
+  for _ in $(seq $((places / 2))); do kill -USR1 "$others" 2>/dev/null || true; done
 fi
 wait "$others" || true
 [ ! -s "$logs/failed" ] || again
