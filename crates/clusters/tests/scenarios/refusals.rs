@@ -102,8 +102,8 @@ async fn refuse_budgets(world: &TestFleet) {
     not_accepted(world, "pay", "WriteRefused", "exceeded quota").await;
 }
 
-/// An authority and a certificate are lost while no Secret can be created: an object of an extension is made again all the same, and afterwards the same
-/// authority comes back.
+/// An authority and a certificate are lost while no Secret can be created: a lost member and an object of an extension are replaced all the same, and
+/// afterwards the same authority comes back.
 async fn refuse_a_key(world: &TestFleet) {
     let (secrets, maps): (Api<Secret>, Api<ConfigMap>) =
         (world.api("pay"), Api::namespaced(business(world).await, "kube-system"));
@@ -113,6 +113,7 @@ async fn refuse_a_key(world: &TestFleet) {
         secrets.delete(name, &DeleteParams::default()).await.unwrap();
     }
     not_accepted(world, "pay", "WriteRefused", "exceeded quota").await;
+    lose(world, "etcd-1").await;
     maps.delete("more", &DeleteParams::default()).await.unwrap();
     world.seen(&maps, "more", |_| true).await;
     assert!(secrets.get_opt("ca").await.unwrap().is_none(), "it is still refused");

@@ -243,6 +243,14 @@ pub(super) fn next_change(seen: &Observed) -> Option<(MemberChangeType, String)>
     inputs(seen, etcd, record, etcd.members).candidate()
 }
 
+/// Why the change that starts next waits for members that are not ready.
+pub(super) fn unready_others(seen: &Observed) -> Option<String> {
+    let etcd = seen.spec.datastore.etcd.as_ref()?;
+    let inputs = inputs(seen, etcd, record(seen), etcd.members);
+    let (type_, member) = inputs.candidate().filter(|_| inputs.lost.is_none() && inputs.record.change.is_none())?;
+    inputs.unready_others(type_, &member)
+}
+
 /// The volume claims of that many members that request less than the declared size.
 pub(super) fn undersized_claims(seen: &Observed, members: u32) -> impl Iterator<Item = &VolumeClaim> {
     let size = seen.spec.datastore.etcd.as_ref().map_or("", |etcd| etcd.storage.size.0.as_str());

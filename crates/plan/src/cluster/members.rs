@@ -410,14 +410,20 @@ impl MemberInputs<'_> {
     /// Without a change in progress: starts one, if one is needed and all other members are healthy.
     fn start_change(&self, now: Timestamp) -> NextMemberStep {
         let running = self.running();
-        let Some((type_, member)) = self.candidate() else {
-            if self.may_have_learner() {
-                let Some(member_list) = self.member_list else { return NextMemberStep::QueryMembers };
-                let learner = |member: &String| member_list.at(&peer_url(self.names, member)).filter(|own| own.learner);
-                if let Some(member) = (0..running).map(name).find(|member| learner(member).is_some()) {
-                    return self.change(MemberChangeType::Add, &member, learner(&member), now);
-                }
+        let candidate = self.candidate();
+        // Before any other change: each of those waits until all members are ready, and a learner is not until it is promoted.
+        if self.lost.is_none() && self.may_have_learner() {
+            let Some(member_list) = self.member_list else { return NextMemberStep::QueryMembers };
+            let idle = candidate.is_none() && self.busy.is_none();
+            let learner = |member: &String| {
+                let own = member_list.at(&peer_url(self.names, member))?;
+                (own.learner && (idle || member_list.answers(&own.id))).then_some(own)
+            };
+            if let Some(member) = (0..running).map(name).find(|member| learner(member).is_some()) {
+                return self.change(MemberChangeType::Add, &member, learner(&member), now);
             }
+        }
+        let Some((type_, member)) = candidate else {
             return if self.record.serving == running { NextMemberStep::Nothing } else { self.change_finished() };
         };
         if let Some(lost) = self.lost {
@@ -465,15 +471,8 @@ impl MemberInputs<'_> {
                 "{why}: set spec.datastore.etcd.members to 3, or set allowVolumeExpansion of the class to true"
             ));
         }
-        let grows = type_ == MemberChangeType::Add;
-        // A member that is removed may be unhealthy: that is one reason to remove it.
-        let others: Vec<_> = self.pods.iter().filter(|pod| pod.name != member).collect();
-        let healthy = others.iter().filter(|pod| pod.ready && !pod.ending).count();
-        let expected = if grows { running } else { running - 1 } as usize;
-        if healthy != expected || others.len() != expected {
-            return NextMemberStep::Refuse(format!(
-                "{healthy} of {expected} other etcd members are ready; all must be ready"
-            ));
+        if let Some(why) = self.unready_others(type_, &member) {
+            return NextMemberStep::Refuse(why);
         }
         let Some(member_list) = self.member_list else { return NextMemberStep::QueryMembers };
         let own = member_list.at(&peer_url(self.names, &member));
@@ -481,6 +480,7 @@ impl MemberInputs<'_> {
             return self.change(MemberChangeType::Remove, &left, Some(learner), now);
         }
         let listed = member_list.members.iter().filter(|one| own.is_none_or(|own| own.id != one.id)).count();
+        let expected = self.expected_others(type_);
         if listed != expected {
             return NextMemberStep::Refuse(format!(
                 "etcd has {}; expected {expected}",
@@ -493,11 +493,27 @@ impl MemberInputs<'_> {
         self.change(type_, &member, own, now)
     }
 
+    /// The number of other members that must be ready for a change of that type. A member that is removed may be unhealthy: that is one reason to remove
+    /// it.
+    fn expected_others(&self, type_: MemberChangeType) -> usize {
+        let others = if type_ == MemberChangeType::Add { self.running() } else { self.running() - 1 };
+        others as usize
+    }
+
+    /// Why a change that needs all other members does not start: not all of them are ready.
+    pub(super) fn unready_others(&self, type_: MemberChangeType, member: &str) -> Option<String> {
+        let others: Vec<_> = self.pods.iter().filter(|pod| pod.name != member).collect();
+        let ready = others.iter().filter(|pod| pod.ready && !pod.ending).count();
+        let expected = self.expected_others(type_);
+        (ready != expected || others.len() != expected)
+            .then(|| format!("{ready} of {expected} other etcd members are ready; all must be ready"))
+    }
+
     /// Whether an unready member may be a learner: a process that led at the same time for a moment may have ended the change that would promote it.
     fn may_have_learner(&self) -> bool {
         let ready = self.pods.iter().filter(|pod| pod.ready && !pod.ending).count();
         let unready = self.pods.iter().any(|pod| !pod.ready && !pod.ending);
-        self.busy.is_none() && unready && ready >= quorum(self.running())
+        unready && ready >= quorum(self.running())
     }
 
     /// A learner without a replica in the StatefulSet, whose change ended before it was removed.
@@ -633,13 +649,14 @@ impl MemberInputs<'_> {
         }
         if let Some(old) = change.member_id.as_ref().and_then(|id| member_list.member(id)) {
             let renews = change.type_ == MemberChangeType::RecreateVolume;
-            match self.pod(member) {
-                None => return NextMemberStep::Wait(format!("waiting for pod {member} to be recreated")),
-                // The member runs again, perhaps as a learner whose termination message is from before it was added; or it has a new pod, which may
-                // work. Whether it lost its data is decided again.
-                Some(pod) if Some(&pod.uid) != change.pod_uid.as_ref() => return self.change_finished(),
-                Some(pod) if !renews && !pod.lost && !pod.looping => return self.change_finished(),
-                Some(_) => {}
+            let Some(pod) = self.pod(member) else {
+                return NextMemberStep::Wait(format!("waiting for pod {member} to be recreated"));
+            };
+            // The member runs again, whatever the last termination message of its pod says; or it has a new pod, which may work.
+            let runs = !renews && (member_list.answers(&old.id) || !pod.lost && !pod.looping);
+            if runs || Some(&pod.uid) != change.pod_uid.as_ref() {
+                // A learner still has to be promoted. Of a voter it is decided again whether it lost its data.
+                return if old.learner { self.joins(member, member_list, now) } else { self.change_finished() };
             }
             let needed = match old.learner {
                 true => member_list.voters(),

@@ -462,6 +462,8 @@ fn nothing_starts_as_the_new_member_while_the_old_volume_exists() {
         etcd.pass();
     }
     etcd.act(&MemberAction::Add { member: "etcd-2".to_owned(), peer_url: url("etcd-2"), volume: String::new() });
+    // It does not run on that volume.
+    etcd.members.last_mut().unwrap().name = "etcd-2".to_owned();
     etcd.settle();
     let removed = etcd.log.iter().filter(|one| one.starts_with("MemberRemove")).count();
     assert_eq!(removed, 2, "{:?}", etcd.log);
@@ -872,24 +874,17 @@ fn an_edit_that_broke_a_member_is_taken_back_though_another_one_is_gone() {
     assert_eq!(world.decide().replace.map(|pod| pod.name).as_deref(), Some("etcd-2"));
 }
 
-#[test]
-fn a_learner_whose_change_another_process_ended_is_promoted() {
+/// Three members, the last of them a learner that runs.
+fn with_learner() -> Etcd {
     let mut etcd = Etcd::new(3);
     etcd.settle();
     etcd.members[2].learner = true;
     etcd.live();
-    assert_eq!(etcd.world.status.etcd.as_ref().and_then(|record| record.change.clone()), None);
-    etcd.settle();
-    assert_eq!(etcd.names(), ["etcd-0", "etcd-1", "etcd-2"]);
-    assert_eq!(etcd.log.len(), 1, "nothing but the promotion: {:?}", etcd.log);
+    etcd
 }
 
-#[test]
-fn a_learner_that_was_taken_for_lost_and_runs_again_is_promoted() {
-    let mut etcd = Etcd::new(3);
-    etcd.settle();
-    etcd.members[2].learner = true;
-    etcd.live();
+/// Records that the learner is replaced.
+fn replacing(etcd: &mut Etcd) {
     let claim = etcd.world.claims.iter().find(|claim| claim.name == "data-etcd-2").unwrap().uid.clone();
     let change = MemberChange {
         type_: MemberChangeType::Replace,
@@ -900,9 +895,83 @@ fn a_learner_that_was_taken_for_lost_and_runs_again_is_promoted() {
         since: NOW,
     };
     etcd.world.status.etcd = Some(EtcdStatus { members: 3, serving: 3, change: Some(change), ..EtcdStatus::default() });
+}
+
+#[test]
+fn a_learner_whose_change_another_process_ended_is_promoted() {
+    let mut etcd = with_learner();
+    assert_eq!(etcd.world.status.etcd.as_ref().and_then(|record| record.change.clone()), None);
     etcd.settle();
     assert_eq!(etcd.names(), ["etcd-0", "etcd-1", "etcd-2"]);
     assert_eq!(etcd.log.len(), 1, "nothing but the promotion: {:?}", etcd.log);
+}
+
+#[test]
+fn a_learner_that_was_taken_for_lost_and_runs_again_is_promoted() {
+    let mut etcd = with_learner();
+    replacing(&mut etcd);
+    etcd.settle();
+    assert_eq!(etcd.names(), ["etcd-0", "etcd-1", "etcd-2"]);
+    assert_eq!(etcd.log.len(), 1, "nothing but the promotion: {:?}", etcd.log);
+}
+
+/// All other changes wait until all members are ready: a learner that waited for them would never be promoted.
+#[test]
+fn a_learner_is_promoted_whatever_else_is_declared() {
+    let edits: [fn(&mut Etcd); 3] = [
+        |etcd| {
+            etcd.world.claims.iter_mut().for_each(|claim| claim.expandable = false);
+            etcd.expandable = false;
+            grow(etcd);
+        },
+        |etcd| etcd.declare(5),
+        |etcd| edit(etcd),
+    ];
+    for (number, change) in edits.into_iter().enumerate() {
+        for replaced in [false, true] {
+            let mut etcd = with_learner();
+            change(&mut etcd);
+            if replaced {
+                replacing(&mut etcd);
+            }
+            etcd.settle();
+            assert_eq!(etcd.log[0], "MemberPromote etcd-2", "edit {number}, {replaced}: {:?}", etcd.log);
+            assert!(etcd.members.iter().all(|member| !member.learner), "edit {number}, {replaced}");
+        }
+    }
+}
+
+#[test]
+fn a_learner_is_promoted_while_secrets_of_the_control_plane_are_refused() {
+    let mut etcd = with_learner();
+    let accepted = etcd.world.status.conditions.iter_mut().find(|one| one.type_ == names::ACCEPTED).unwrap();
+    (accepted.status, accepted.reason) = (Status::False, names::reasons::WRITE_REFUSED.to_owned());
+    let wanted = certificates::required_certificates(&etcd.world.names, &etcd.world.spec, &[]);
+    etcd.world.due = vec![(wanted[0].clone(), RenewalReason::Missing)];
+    etcd.world.members = Some(MemberQueryResult { at: etcd.world.now, outcome: Ok(etcd.member_list()) });
+    let NextMemberStep::Record(recorded) = etcd.world.decide().members else { panic!("{:#?}", etcd.world.decide()) };
+    assert_eq!(recorded.change.unwrap().type_, MemberChangeType::Add);
+    // One that does not run waits, for it may need what is missing.
+    let learner = etcd.members[2].id.clone();
+    etcd.alive.retain(|id| *id != learner);
+    etcd.world.members = Some(MemberQueryResult { at: etcd.world.now, outcome: Ok(etcd.member_list()) });
+    assert_eq!(etcd.world.decide().members, NextMemberStep::Nothing);
+}
+
+/// The status of its pod is old, and the member answers: it is not removed again, as a learner and as a voter.
+#[test]
+fn a_learner_that_answers_is_not_removed_whatever_its_pod_says() {
+    let mut etcd = with_learner();
+    replacing(&mut etcd);
+    for _ in 0..6 {
+        etcd.world.wipe(2);
+        etcd.pass();
+    }
+    assert_eq!(etcd.log, ["MemberPromote etcd-2"]);
+    assert_eq!(etcd.world.status.etcd.clone().unwrap().change, None);
+    etcd.world.members()[2].lost = false;
+    etcd.settle();
+    assert_eq!(etcd.log, ["MemberPromote etcd-2"]);
 }
 
 #[test]
@@ -954,7 +1023,8 @@ fn a_member_that_ends_for_another_reason_keeps_its_volume() {
     world.members()[2].looping = false;
     assert!(!world.healthy().2.contains("lost its data"));
     world.members()[2].template = Some("another".to_owned());
-    assert_eq!(world.decide().members, NextMemberStep::Nothing);
+    assert_eq!(world.decide().members, NextMemberStep::QueryMembers);
+    assert!(!world.healthy().2.contains("lost its data"));
 }
 
 #[test]
