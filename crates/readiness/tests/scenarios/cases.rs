@@ -530,15 +530,15 @@ pub async fn nothing_is_done_to_the_node_of_a_paused_machine(harness: &Harness) 
     harness.gates("workers", node_ready()).await?;
     harness.start().await?;
     in_service(harness, &["a"]).await?;
-    harness.patch_machine("a", json!({ "spec": { "paused": true } })).await?;
+    harness.pause("a", true).await?;
     harness.ready("a", "False").await?;
     let told = harness.verdict("a", Status::True, "Paused").await?;
     ensure(told.message.contains("closed"), &told.message)?;
     harness.run_for(Duration::from_secs(120)).await?;
     ensure(!harness.closed("a").await?, "it was closed")?;
-    harness.patch_machine("a", json!({ "spec": { "paused": false } })).await?;
+    harness.pause("a", false).await?;
     harness.verdict("a", Status::False, "GatesFailing").await?;
-    harness.patch_machine("a", json!({ "spec": { "paused": true } })).await?;
+    harness.pause("a", true).await?;
     harness.ready("a", "True").await?;
     harness.verdict("a", Status::False, "Paused").await?;
     ensure(harness.closed("a").await?, "it was opened")

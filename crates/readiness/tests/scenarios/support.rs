@@ -137,6 +137,7 @@ pub trait Fleet {
     async fn report_text(&self, name: &str, labels: Value, text: &str) -> Result<()>;
     async fn no_report(&self, machine: &str, reporter: &str) -> Result<()>;
     async fn patch_machine(&self, name: &str, patch: Value) -> Result<()>;
+    async fn pause(&self, name: &str, paused: bool) -> Result<()>;
     async fn patch_node(&self, machine: &str, patch: Value) -> Result<()>;
     async fn get(&self, machine: &str) -> Result<Machine>;
     async fn closed(&self, machine: &str) -> Result<bool>;
@@ -274,6 +275,25 @@ impl Fleet for Harness {
     async fn patch_machine(&self, name: &str, patch: Value) -> Result<()> {
         self.api::<Machine>().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(())
+    }
+
+    /// Pauses a machine, or ends its pause, and waits until the operator knows: events of Machines and of Nodes come in no order. Gates of their own
+    /// show it, as they count paused machines.
+    async fn pause(&self, name: &str, paused: bool) -> Result<()> {
+        let gates = json!({
+            "selector": { "matchLabels": { "paused": "true" } },
+            "conditions": [{ "type": "NodeReady", "from": { "nodeCondition": "Ready" } }],
+        });
+        self.gates("paused", gates).await?;
+        let label = paused.then_some("true");
+        let patch = json!({ "metadata": { "labels": { "paused": label } }, "spec": { "paused": paused } });
+        self.patch_machine(name, patch).await?;
+        let reached = || async {
+            let gates = self.api::<ReadinessGates>().get("paused").await.map_err(|error| error.to_string())?;
+            let machines = gates.status.map(|status| status.machines);
+            if machines == Some(u32::from(paused)) { Ok(()) } else { Err(format!("{machines:?} machines are paused")) }
+        };
+        self.settle(&format!("the operator knows that spec.paused of {name} is {paused}"), reached).await
     }
 
     async fn patch_node(&self, machine: &str, patch: Value) -> Result<()> {

@@ -263,9 +263,12 @@ pub fn is_root() -> bool {
     user() == "root"
 }
 
+/// Replaces the file at once: one that is being executed cannot be written to.
 pub fn script(path: &Path, content: &str) {
-    fs::write(path, content).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let new = path.with_extension("new");
+    fs::write(&new, content).unwrap();
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::rename(new, path).unwrap();
 }
 
 pub fn free_port() -> u16 {
