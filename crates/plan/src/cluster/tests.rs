@@ -39,6 +39,7 @@ fn package(kubernetes: &str) -> ClusterPackageVersionSpec {
 }
 
 /// A cluster as it is seen, which the tests change.
+#[derive(Clone)]
 struct TestCluster {
     names: Names,
     spec: ClusterSpec,
@@ -246,8 +247,13 @@ impl TestCluster {
     }
 
     fn status(&self) -> ClusterStatus {
+        self.status_after(&self.look(|seen| decide(seen, self.now)))
+    }
+
+    /// The status that is written with that decision.
+    fn status_after(&self, decision: &Decision) -> ClusterStatus {
         let outlook = StatusInputs { generation: Some(1), ..StatusInputs::default() };
-        self.look(|seen| status(seen, &decide(seen, self.now), &outlook, self.now))
+        self.look(|seen| status(seen, decision, &outlook, self.now))
     }
 
     /// Until nothing is left to do; the status is written each time.
@@ -255,7 +261,7 @@ impl TestCluster {
         let mut all = Vec::new();
         for _ in 0..60 {
             let decision = self.decide();
-            let status = self.status();
+            let status = self.status_after(&decision);
             let asks = decision.preflight.ask.is_some() || decision.soak.ask.is_some();
             let works = decision.snapshot.is_some() || !decision.tidy.is_empty();
             let acts = !decision.apply.is_empty() || !decision.prove.is_empty() || !decision.rotate.is_empty();
