@@ -125,15 +125,15 @@ impl Clusters {
             };
             self.close(pass, &OPERATIONS, |key, _| wanted.as_ref() == Some(key), outcome).await?;
         }
+        if decision.query_members || decision.members == NextMemberStep::QueryMembers {
+            self.members.ask(key, names, self.caches.members(&names.namespace));
+        }
         match &decision.members {
             NextMemberStep::Nothing
+            | NextMemberStep::QueryMembers
             | NextMemberStep::Record(_)
             | NextMemberStep::Refuse(_)
             | NextMemberStep::Wait(_) => Ok(None),
-            NextMemberStep::QueryMembers => {
-                self.members.ask(key, names, self.caches.members(&names.namespace));
-                Ok(None)
-            }
             NextMemberStep::Recreate(pod) => {
                 let place = Key::new(&names.namespace, &pod.name);
                 match pass.writer().delete(&self.caches.pods, &place, &pod.uid, &pod.version).await {

@@ -348,8 +348,6 @@ fn datastore_plan(seen: &Observed, now: Timestamp) -> (Option<MemberPlan>, Vec<V
         NextMemberStep::Wait(why) | NextMemberStep::Refuse(why) => Some(why),
         // Only a restore prevents every decision about a change that is due.
         NextMemberStep::Nothing => Some("waiting for the restore".to_owned()),
-        // The operator asks whether the one that is not ready is a learner, which would be promoted first.
-        NextMemberStep::QueryMembers => datastore::unready_others(seen),
         _ => None,
     };
     let next = datastore::next_change(seen).map(|(type_, member)| MemberPlan {

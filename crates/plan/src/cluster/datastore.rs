@@ -22,6 +22,8 @@ use super::step::package_missing_message;
 
 /// Answers of members are valid for this long; then they are queried again.
 const MEMBER_ANSWER_TTL: Duration = Duration::from_secs(5);
+/// Members are asked this often whether one that is not ready is a learner, while another step waits for it.
+const LEARNER_QUERY_INTERVAL: Duration = Duration::from_secs(30);
 /// Grace period for members that are slow to start, before their quorum counts as lost.
 const QUORUM_LOST_AFTER: SignedDuration = SignedDuration::from_secs(60);
 /// A member with this restart count that was not ready in between, while others with the same template are ready, cannot start from its volume.
@@ -163,6 +165,8 @@ pub(super) struct Members {
     pub record: Option<EtcdStatus>,
     /// The next step towards the declared members.
     pub step: NextMemberStep,
+    /// Whether the members are queried beside that step.
+    pub query: bool,
     /// Volume claims to expand, and their new size.
     pub expand: Vec<(VolumeClaim, String)>,
     /// When to run the next pass.
@@ -210,6 +214,13 @@ pub(super) fn keep(seen: &Observed, package: &str, components: &Components, now:
         (NextMemberStep::QueryMembers, Some(Err(why))) => NextMemberStep::Wait(why.clone()),
         (next, _) => next,
     };
+    if facts.asks_for_learner() {
+        let again = seen.members.as_ref().and_then(|asked| asked.at.checked_add(LEARNER_QUERY_INTERVAL).ok());
+        match again.filter(|again| *again > now) {
+            Some(again) => members.next = members.next.into_iter().chain([again]).min(),
+            None => members.query = true,
+        }
+    }
     if matches!(members.step, NextMemberStep::Wait(_) | NextMemberStep::Refuse(_)) {
         // No watch event tells when the members agree again, or a learner has caught up.
         let again = asked.map_or(now, |asked| asked.at).checked_add(MEMBER_ANSWER_TTL).ok();
@@ -241,14 +252,6 @@ pub(super) fn next_change(seen: &Observed) -> Option<(MemberChangeType, String)>
         return Some((change.type_, change.member));
     }
     inputs(seen, etcd, record, etcd.members).candidate()
-}
-
-/// Why the change that starts next waits for members that are not ready.
-pub(super) fn unready_others(seen: &Observed) -> Option<String> {
-    let etcd = seen.spec.datastore.etcd.as_ref()?;
-    let inputs = inputs(seen, etcd, record(seen), etcd.members);
-    let (type_, member) = inputs.candidate().filter(|_| inputs.lost.is_none() && inputs.record.change.is_none())?;
-    inputs.unready_others(type_, &member)
 }
 
 /// The volume claims of that many members that request less than the declared size.

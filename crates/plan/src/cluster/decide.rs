@@ -51,6 +51,8 @@ pub struct Decision {
     pub replace: Option<Replica>,
     /// The next step towards the declared members of etcd.
     pub members: NextMemberStep,
+    /// Whether the members of etcd are queried beside that step.
+    pub query_members: bool,
     /// Volume claims of members and of snapshots to expand, and their new size.
     pub expand: Vec<(VolumeClaim, String)>,
     /// Uid of the StatefulSet of etcd to delete without its pods: its volume claim template is immutable, and the StatefulSet is applied again.
@@ -274,6 +276,7 @@ fn decide_all(seen: &Observed, keys: keys::KeyDecision, now: Timestamp) -> Decis
         rested: components.rested,
         waiting,
         members: members.step,
+        query_members: members.query,
         expand: members.expand.into_iter().chain(snapshots.expand).collect(),
         etcd: members.record,
         held: components.held,

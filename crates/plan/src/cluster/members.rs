@@ -157,6 +157,9 @@ impl MemberAction {
     /// Why the act must not be carried out now; `None` if it may. Checked right before the act, with the member list of that time.
     pub fn refused(&self, member_list: &MemberList) -> Option<String> {
         match self {
+            Self::Remove { id, lost: Some(_), .. } if member_list.answers(id) => {
+                Some("it responds, so it has not lost its data".to_owned())
+            }
             Self::Remove { id, needed, .. } => member_list.agreed_leader(Some(id), *needed).err(),
             Self::Add { .. } => member_list.agreed_leader(None, member_list.voters()).err(),
             Self::Promote { id, .. } => member_list.promotion_blocker(id),
@@ -322,7 +325,7 @@ pub(super) fn next(facts: &MemberInputs<'_>, now: Timestamp) -> NextMemberStep {
         Some(change) if facts.is_withdrawn(change) => facts.change_finished(),
         Some(change) => match change.type_ {
             MemberChangeType::Add => facts.add(change, now),
-            MemberChangeType::Remove => facts.remove(change),
+            MemberChangeType::Remove => facts.remove(change, now),
             MemberChangeType::Replace | MemberChangeType::RecreateVolume => facts.replace(change, now),
         },
     }
@@ -374,7 +377,7 @@ impl MemberInputs<'_> {
             MemberChangeType::Add => own.is_none() && self.running() <= ordinal(&change.member),
             MemberChangeType::Remove => own.is_some_and(|own| !own.learner),
             MemberChangeType::RecreateVolume => {
-                change.member_id.as_ref().is_some_and(|id| member_list.member(id).is_some())
+                change.member_id.as_ref().and_then(|id| member_list.member(id)).is_some_and(|own| !own.learner)
             }
             // A replacement does not need all other members to be healthy.
             MemberChangeType::Replace => false,
@@ -411,16 +414,16 @@ impl MemberInputs<'_> {
     fn start_change(&self, now: Timestamp) -> NextMemberStep {
         let running = self.running();
         let candidate = self.candidate();
-        // Before any other change: each of those waits until all members are ready, and a learner is not until it is promoted.
-        if self.lost.is_none() && self.may_have_learner() {
-            let Some(member_list) = self.member_list else { return NextMemberStep::QueryMembers };
+        if self.may_have_learner() {
             let idle = candidate.is_none() && self.busy.is_none();
-            let learner = |member: &String| {
-                let own = member_list.at(&peer_url(self.names, member))?;
-                (own.learner && (idle || member_list.answers(&own.id))).then_some(own)
-            };
-            if let Some(member) = (0..running).map(name).find(|member| learner(member).is_some()) {
-                return self.change(MemberChangeType::Add, &member, learner(&member), now);
+            match self.member_list {
+                None if idle => return NextMemberStep::QueryMembers,
+                None => {}
+                Some(member_list) => {
+                    if let Some((member, learner)) = self.abandoned_learner(member_list, candidate.as_ref()) {
+                        return self.change(MemberChangeType::Add, &member, Some(learner), now);
+                    }
+                }
             }
         }
         let Some((type_, member)) = candidate else {
@@ -438,6 +441,9 @@ impl MemberInputs<'_> {
             let needed = quorum(running);
             if let Err(why) = member_list.agreed_leader(own.map(|own| own.id.as_str()), needed) {
                 return NextMemberStep::Refuse(why);
+            }
+            if let Some((left, learner)) = self.left_learner(member_list) {
+                return self.change(MemberChangeType::Remove, &left, Some(learner), now);
             }
             // With another number of members, adding or removing one might lose the quorum.
             if others + 1 != running as usize {
@@ -509,11 +515,37 @@ impl MemberInputs<'_> {
             .then(|| format!("{ready} of {expected} other etcd members are ready; all must be ready"))
     }
 
-    /// Whether an unready member may be a learner: a process that led at the same time for a moment may have ended the change that would promote it.
+    /// Whether an unready member may be a learner whose change ended before it was promoted: by a process that led at the same time for a moment, or
+    /// because the change was decided with an outdated status of its pod.
     fn may_have_learner(&self) -> bool {
         let ready = self.pods.iter().filter(|pod| pod.ready && !pod.ending).count();
-        let unready = self.pods.iter().any(|pod| !pod.ready && !pod.ending);
-        unready && ready >= quorum(self.running())
+        let runs = |pod: &Replica| !pod.ready && !pod.ending && !pod.looping && pod.ip.is_some();
+        // A learner is one of the members that run, and has no vote.
+        ready >= quorum(self.running().saturating_sub(1)) && self.pods.iter().any(runs)
+    }
+
+    /// Whether the members are asked for a learner, though the next step needs no answer of theirs.
+    pub(super) fn asks_for_learner(&self) -> bool {
+        self.record.change.is_none() && self.member_list.is_none() && self.may_have_learner()
+    }
+
+    /// The learner to promote before the candidate: that one waits until all members are ready, and a learner is not until it is promoted.
+    fn abandoned_learner<'t>(
+        &self,
+        member_list: &'t MemberList,
+        candidate: Option<&(MemberChangeType, String)>,
+    ) -> Option<(String, &'t Member)> {
+        let idle = candidate.is_none() && self.busy.is_none();
+        (0..self.running()).map(name).find_map(|member| {
+            let own = member_list.at(&peer_url(self.names, &member)).filter(|own| own.learner)?;
+            let handled = candidate.is_some_and(|(type_, of)| {
+                let starts = self.busy.is_none() && self.running() >= 3 && self.unready_others(*type_, of).is_none();
+                *of == member && (*type_ != MemberChangeType::RecreateVolume || starts)
+            });
+            let unwanted = self.wanted <= ordinal(&member) && self.busy.is_some();
+            let caught_up = || idle || member_list.promotion_blocker(&own.id).is_none();
+            (!handled && !unwanted && caught_up()).then_some((member, own))
+        })
     }
 
     /// A learner without a replica in the StatefulSet, whose change ended before it was removed.
@@ -547,8 +579,8 @@ impl MemberInputs<'_> {
         let (member, number) = (&change.member, ordinal(&change.member));
         let url = peer_url(self.names, member);
         let own = member_list.at(&url);
-        if self.wanted <= number && own.is_none_or(|own| own.learner) {
-            // Scaling down was declared before the member had a vote.
+        if self.wanted <= number && number + 1 >= self.running() && own.is_none_or(|own| own.learner) {
+            // Scaling down was declared before the member had a vote. Members are removed from the end: another learner is promoted first.
             return match own {
                 None if self.running() <= number && self.claim(member).is_none() => self.change_finished(),
                 _ => self.change(MemberChangeType::Remove, member, own, now),
@@ -593,8 +625,14 @@ impl MemberInputs<'_> {
                 false => self.change_finished(),
             };
         }
+        // Its data goes when its pod stops: it gets no vote with that volume.
+        if self.claim(member).is_some_and(|claim| claim.ending) && pod.is_some_and(|pod| !pod.ending) {
+            return self.change(MemberChangeType::RecreateVolume, member, Some(own), now);
+        }
         // A member that started and lost its data again does not catch up.
-        if !own.name.is_empty() && !member_list.answers(&own.id) && pod.is_some_and(|pod| pod.lost && !pod.ending) {
+        let lost = |pod: &Replica| pod.lost || self.lost.is_some_and(|lost| lost.uid == pod.uid);
+        let lost = pod.is_some_and(|pod| !pod.ending && lost(pod));
+        if lost && !own.name.is_empty() && !member_list.answers(&own.id) {
             return self.change(MemberChangeType::Replace, member, Some(own), now);
         }
         match member_list.promotion_blocker(&own.id) {
@@ -606,7 +644,7 @@ impl MemberInputs<'_> {
         }
     }
 
-    fn remove(&self, change: &MemberChange) -> NextMemberStep {
+    fn remove(&self, change: &MemberChange, now: Timestamp) -> NextMemberStep {
         let (member, number) = (&change.member, ordinal(&change.member));
         let Some(member_list) = self.member_list else { return NextMemberStep::QueryMembers };
         // A learner is in etcd before the StatefulSet has a replica for it: only etcd tells whether the learner is removed.
@@ -614,7 +652,10 @@ impl MemberInputs<'_> {
             // Scaling up was declared before the member was removed.
             Some(own) if self.wanted > number && !own.learner => self.change_finished(),
             Some(own) => {
-                let needed = member_list.voters() - usize::from(!own.learner);
+                let needed = match own.learner {
+                    true => quorum_of(member_list.voters()),
+                    false => member_list.voters() - 1,
+                };
                 match member_list.agreed_leader(Some(&own.id), needed) {
                     Err(why) => NextMemberStep::Wait(why),
                     Ok(_) if needed == 0 => NextMemberStep::Wait(format!("{member} is the last voting member")),
@@ -624,7 +665,9 @@ impl MemberInputs<'_> {
                     }
                 }
             }
-            None if self.running() > number => self.scaled(number),
+            None if self.running() == number + 1 => self.scaled(number),
+            // It is not the last one: scaling down would stop another member, which has a vote.
+            None if self.running() > number => self.change(MemberChangeType::Replace, member, None, now),
             // Neither etcd nor the StatefulSet has the member any more.
             None => match (self.pod(member), self.claim(member)) {
                 (Some(_), _) => NextMemberStep::Wait(format!("pod {member} is terminating")),
@@ -659,7 +702,7 @@ impl MemberInputs<'_> {
                 return if old.learner { self.joins(member, member_list, now) } else { self.change_finished() };
             }
             let needed = match old.learner {
-                true => member_list.voters(),
+                true => quorum_of(member_list.voters()),
                 false if renews => member_list.voters() - 1,
                 false => quorum(self.running()),
             };
@@ -716,5 +759,9 @@ impl VolumeClaim {
 
 /// Size of the quorum.
 fn quorum(members: u32) -> usize {
-    (members / 2 + 1) as usize
+    quorum_of(members as usize)
+}
+
+fn quorum_of(voters: usize) -> usize {
+    voters / 2 + 1
 }

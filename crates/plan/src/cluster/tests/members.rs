@@ -874,13 +874,26 @@ fn an_edit_that_broke_a_member_is_taken_back_though_another_one_is_gone() {
     assert_eq!(world.decide().replace.map(|pod| pod.name).as_deref(), Some("etcd-2"));
 }
 
-/// Three members, the last of them a learner that runs.
-fn with_learner() -> Etcd {
-    let mut etcd = Etcd::new(3);
+/// That many members, this one a learner that runs and that no change promotes.
+fn with_learner_at(members: u32, number: usize) -> Etcd {
+    let mut etcd = Etcd::new(members);
     etcd.settle();
-    etcd.members[2].learner = true;
+    etcd.members[number].learner = true;
     etcd.live();
     etcd
+}
+
+fn with_learner() -> Etcd {
+    with_learner_at(3, 2)
+}
+
+/// A member stops, and its volume is emptied.
+fn lose(etcd: &mut Etcd, number: usize) {
+    let name = format!("etcd-{number}");
+    let lost = etcd.members.iter().find(|member| member.name == name).unwrap().id.clone();
+    etcd.alive.retain(|id| *id != lost);
+    etcd.live();
+    etcd.world.wipe(number);
 }
 
 /// Records that the learner is replaced.
@@ -920,7 +933,9 @@ fn a_learner_that_was_taken_for_lost_and_runs_again_is_promoted() {
 fn a_learner_is_promoted_whatever_else_is_declared() {
     let edits: [fn(&mut Etcd); 3] = [
         |etcd| {
+            // Its own volume is large enough already.
             etcd.world.claims.iter_mut().for_each(|claim| claim.expandable = false);
+            etcd.world.claims.iter_mut().find(|claim| claim.name == "data-etcd-2").unwrap().size = "20Gi".to_owned();
             etcd.expandable = false;
             grow(etcd);
         },
@@ -974,6 +989,145 @@ fn a_learner_that_answers_is_not_removed_whatever_its_pod_says() {
     assert_eq!(etcd.log, ["MemberPromote etcd-2"]);
 }
 
+/// Removing it from etcd and scaling down would stop the members after it, which have votes.
+#[test]
+fn a_learner_that_is_not_the_last_member_is_promoted_before_members_are_removed() {
+    for (members, number, declared) in [(3, 1, 1), (5, 3, 3), (5, 1, 1), (5, 1, 3)] {
+        let mut etcd = with_learner_at(members, number);
+        etcd.declare(declared);
+        etcd.settle();
+        assert_eq!(etcd.log[0], format!("MemberPromote etcd-{number}"), "{members} → {declared}: {:?}", etcd.log);
+        assert_eq!(etcd.names().len(), declared as usize, "{members} → {declared}");
+    }
+    // Its removal was recorded already.
+    let mut etcd = with_learner_at(3, 1);
+    etcd.declare(1);
+    let change = MemberChange {
+        type_: MemberChangeType::Remove,
+        member: "etcd-1".to_owned(),
+        member_id: Some(etcd.members[1].id.clone()),
+        pod_uid: None,
+        claim_uid: None,
+        since: NOW,
+    };
+    etcd.world.status.etcd = Some(EtcdStatus { members: 3, serving: 3, change: Some(change), ..EtcdStatus::default() });
+    etcd.settle();
+    assert_eq!(etcd.world.members().len(), 1);
+    assert_eq!(etcd.names(), ["etcd-0"], "{:?}", etcd.log);
+}
+
+/// etcd has one learner at a time: the replacement would wait for its place.
+#[test]
+fn a_learner_is_promoted_before_another_member_is_replaced() {
+    let mut etcd = with_learner_at(5, 4);
+    lose(&mut etcd, 1);
+    etcd.settle();
+    assert_eq!(etcd.log[..2], ["MemberPromote etcd-4", "MemberRemove etcd-1"], "{:?}", etcd.log);
+    assert_eq!(etcd.names().len(), 5);
+}
+
+#[test]
+fn the_second_of_two_members_is_found_when_it_is_a_learner() {
+    let mut etcd = Etcd::new(1);
+    etcd.declare(3);
+    while etcd.world.members().len() < 2 {
+        etcd.pass();
+    }
+    etcd.world.status.etcd.as_mut().unwrap().change = None;
+    etcd.settle();
+    assert_eq!(etcd.names(), ["etcd-0", "etcd-1", "etcd-2"]);
+}
+
+#[test]
+fn a_learner_gets_no_vote_with_a_volume_that_goes() {
+    let mut etcd = with_learner();
+    delete_claim(&mut etcd, "etcd-2");
+    etcd.settle();
+    assert_eq!(etcd.log[0], "MemberRemove etcd-2", "{:?}", etcd.log);
+    // While it is added as the second member.
+    let mut etcd = Etcd::new(1);
+    etcd.declare(3);
+    while etcd.world.members().len() < 2 {
+        etcd.pass();
+    }
+    delete_claim(&mut etcd, "etcd-1");
+    etcd.log.clear();
+    etcd.settle();
+    assert_eq!(etcd.log[0], "MemberRemove etcd-1", "{:?}", etcd.log);
+    assert_eq!(etcd.names(), ["etcd-0", "etcd-1", "etcd-2"]);
+}
+
+/// Its last words are not among those that show a loss.
+#[test]
+fn a_learner_that_cannot_start_from_its_volume_is_replaced() {
+    let mut etcd = with_learner();
+    let learner = etcd.members[2].id.clone();
+    etcd.alive.retain(|id| *id != learner);
+    etcd.pass();
+    assert!(etcd.world.status.etcd.as_ref().unwrap().change.is_some(), "its change is recorded");
+    let pod = &mut etcd.world.members()[2];
+    (pod.looping, pod.restarts) = (true, 5);
+    etcd.settle();
+    assert_eq!(etcd.log[0], "MemberRemove etcd-2", "{:?}", etcd.log);
+    assert_eq!(etcd.names().len(), 3);
+}
+
+#[test]
+fn an_unwanted_learner_is_removed_while_a_voter_is_gone() {
+    let mut etcd = Etcd::new(3);
+    etcd.declare(5);
+    while etcd.world.members().len() < 4 {
+        etcd.pass();
+    }
+    let learner = etcd.members[3].id.clone();
+    etcd.alive.retain(|id| *id != learner);
+    lose(&mut etcd, 1);
+    etcd.declare(3);
+    etcd.settle();
+    assert_eq!((etcd.names().len(), etcd.members.len()), (3, 3), "{:?}", etcd.log);
+}
+
+#[test]
+fn a_member_that_answers_is_not_removed_because_it_lost_its_data() {
+    let etcd = Etcd::new(3);
+    let (member, id, lost) = ("etcd-2".to_owned(), etcd.members[2].id.clone(), Some("uid".to_owned()));
+    let removes = MemberAction::Remove { member, id: id.clone(), needed: 2, lost };
+    assert!(removes.refused(&etcd.member_list()).unwrap().contains("responds"));
+    let without = MemberList {
+        answered: etcd.member_list().answered.into_iter().filter(|one| one.id != id).collect(),
+        ..etcd.member_list()
+    };
+    assert_eq!(removes.refused(&without), None);
+}
+
+/// The members are asked now and then, and what is reported meanwhile stays as it is.
+#[test]
+fn members_are_asked_for_a_learner_beside_a_change_that_waits() {
+    let mut etcd = Etcd::new(3);
+    etcd.settle();
+    etcd.declare(5);
+    let silent = etcd.members[2].id.clone();
+    etcd.alive.retain(|id| *id != silent);
+    etcd.live();
+    etcd.pass();
+    let told = etcd.world.said(names::MEMBERS_UP_TO_DATE);
+    assert_eq!(told.1, names::reasons::MEMBERS_UNHEALTHY);
+    let begun = etcd.world.now;
+    for (after, asks) in [(1, false), (6, false), (29, false), (31, true)] {
+        etcd.world.now = begun + SignedDuration::from_secs(after);
+        let decision = etcd.world.decide();
+        assert!(matches!(decision.members, NextMemberStep::Refuse(_)), "{:?}", decision.members);
+        assert_eq!(
+            (decision.query_members, etcd.world.said(names::MEMBERS_UP_TO_DATE)),
+            (asks, told.clone()),
+            "{after}"
+        );
+    }
+    // A pod that has no address cannot be one.
+    etcd.world.members()[2].ip = None;
+    assert!(!etcd.world.decide().query_members);
+}
+
 #[test]
 fn a_member_that_lost_its_data_is_replaced_before_a_change_that_is_only_recorded() {
     let renew = |etcd: &mut Etcd| {
@@ -1023,7 +1177,8 @@ fn a_member_that_ends_for_another_reason_keeps_its_volume() {
     world.members()[2].looping = false;
     assert!(!world.healthy().2.contains("lost its data"));
     world.members()[2].template = Some("another".to_owned());
-    assert_eq!(world.decide().members, NextMemberStep::QueryMembers);
+    let decision = world.decide();
+    assert_eq!((decision.members, decision.query_members), (NextMemberStep::Nothing, true), "it may be a learner");
     assert!(!world.healthy().2.contains("lost its data"));
 }
 
