@@ -21,10 +21,11 @@ use fleetwright_builtins::strategy;
 use serde_json::Value;
 
 use crate::error::ApiError;
+use crate::fields::meta_text;
 use crate::registry::Resource;
 use crate::server::Inner;
 use crate::store::Key;
-use crate::write::{WriteRequest, meta_text};
+use crate::write::WriteRequest;
 
 impl Inner {
     /// Before a create: may change the object.
@@ -55,7 +56,7 @@ impl Inner {
         if !ending {
             return Ok(());
         }
-        let object = crate::write::meta_text(object, "name");
+        let object = meta_text(object, "name");
         let why = "create not allowed while custom resource definition is terminating";
         Err(ApiError::forbidden(&resource.group, &resource.plural, object, why))
     }
@@ -184,20 +185,4 @@ fn shown_name(object: &Value) -> &str {
 /// A 403 error for the object of a write.
 fn forbidden(op: &WriteRequest<'_>, object: &Value, why: impl std::fmt::Display) -> ApiError {
     ApiError::forbidden(&op.resource.group, &op.resource.plural, shown_name(object), why)
-}
-
-/// The list at a field; created when it is missing or not a list.
-fn list_mut<'a>(object: &'a mut Value, field: &str) -> &'a mut Vec<Value> {
-    if !object.is_object() {
-        *object = Value::Object(Default::default());
-    }
-    let slot = &mut object[field];
-    if !slot.is_array() {
-        *slot = Value::Array(Vec::new());
-    }
-    match slot {
-        Value::Array(list) => list,
-        // The lines above made it an array.
-        _ => unreachable!("the field was made an array"),
-    }
 }

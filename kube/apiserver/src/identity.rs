@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::auth::{self, Authenticator, ClientCertificate, Objects};
 use crate::error::ApiError;
+use crate::fields::meta_text;
 use crate::registry::{Registry, Resource};
 use crate::server::Inner;
 use crate::store::Key;
@@ -103,7 +104,7 @@ impl Inner {
         let write = RoleWrite {
             user: op.user,
             resource: &op.resource.plural,
-            name: if old.is_some() { crate::write::meta_text(new, "name") } else { "" },
+            name: if old.is_some() { meta_text(new, "name") } else { "" },
             namespace: op.namespace,
             old,
             new,

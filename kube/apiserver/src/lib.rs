@@ -15,6 +15,7 @@ mod crd;
 mod discovery;
 mod documents;
 mod error;
+mod fields;
 mod handlers;
 mod identity;
 mod in_flight;

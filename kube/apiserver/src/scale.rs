@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 
 use crate::body::Body;
 use crate::error::ApiError;
+use crate::fields::{meta_text, metadata};
 use crate::handlers::Call;
 use crate::registry::{Origin, Resource};
 use crate::store::Key;
 use crate::write::patch::{PatchKind, merge_error, patch_error};
 use crate::write::update::{Changed, change};
-use crate::write::{Outcome, WriteRequest, decode, meta_text, metadata};
+use crate::write::{Outcome, WriteRequest, decode};
 
 const TYPE: &str = "io.k8s.api.autoscaling.v1.Scale";
 

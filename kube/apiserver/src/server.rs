@@ -200,7 +200,7 @@ impl Inner {
 
     /// The present time as Kubernetes writes it.
     pub(crate) fn timestamp(&self) -> String {
-        crate::write::delete::seconds_text(self.now())
+        crate::fields::seconds_text(self.now())
     }
 
     /// Random numbers for generated names.

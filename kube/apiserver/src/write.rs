@@ -13,7 +13,7 @@ pub(crate) mod update;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fleetwright_rbac::User;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::registry::{Origin, Resource};
@@ -128,30 +128,4 @@ impl Resource {
             Origin::Custom(_) => &[],
         }
     }
-}
-
-/// The object's metadata; created when it is missing or not an object.
-pub(crate) fn metadata(object: &mut Value) -> &mut Map<String, Value> {
-    if !object.is_object() {
-        *object = Value::Object(Map::new());
-    }
-    let slot = &mut object["metadata"];
-    if !slot.is_object() {
-        *slot = Value::Object(Map::new());
-    }
-    match slot {
-        Value::Object(map) => map,
-        // The lines above made it an object.
-        _ => unreachable!("metadata was made an object"),
-    }
-}
-
-/// A text field of the metadata, empty when absent.
-pub(crate) fn meta_text<'a>(object: &'a Value, field: &str) -> &'a str {
-    object["metadata"][field].as_str().unwrap_or_default()
-}
-
-/// Whether the object has finalizers.
-pub(crate) fn has_finalizers(object: &Value) -> bool {
-    object["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty())
 }

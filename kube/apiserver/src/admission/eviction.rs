@@ -7,16 +7,16 @@ use fleetwright_rbac::User;
 use http::Response;
 use serde_json::{Value, json};
 
-use super::list_mut;
 use super::pods::{created, set_condition, subresource_body};
 use crate::body::{self, Body};
 use crate::error::{ApiError, Cause};
+use crate::fields::{list_mut, meta_text, metadata};
 use crate::handlers::Call;
 use crate::registry::Resource;
 use crate::write::delete::delete;
 use crate::write::options::{DeleteOptions, WriteOptions};
 use crate::write::update::{Changed, change};
-use crate::write::{Outcome, WriteRequest, meta_text, metadata};
+use crate::write::{Outcome, WriteRequest};
 
 /// The number of attempts of an eviction that conflicts with other writers.
 const ATTEMPTS: usize = 20;

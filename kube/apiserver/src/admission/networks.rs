@@ -10,10 +10,10 @@ use fleetwright_builtins::strategy;
 use fleetwright_schema::FieldError;
 use serde_json::{Value, json};
 
-use super::list_mut;
 use crate::error::ApiError;
+use crate::fields::{list_mut, meta_text};
 use crate::store::{Cursor, Object, Store};
-use crate::write::{WriteRequest, meta_text};
+use crate::write::WriteRequest;
 
 const NODE_PORTS: RangeInclusive<u32> = 30000..=32767;
 

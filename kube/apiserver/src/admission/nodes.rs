@@ -6,7 +6,8 @@ use serde_json::Value;
 use super::forbidden;
 use crate::auth::{node_of, reference_of};
 use crate::error::ApiError;
-use crate::write::{WriteRequest, meta_text};
+use crate::fields::meta_text;
+use crate::write::WriteRequest;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 

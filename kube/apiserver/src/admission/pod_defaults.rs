@@ -4,9 +4,10 @@
 use fleetwright_builtins::meta;
 use serde_json::{Map, Value, json};
 
-use super::{forbidden, list_mut};
+use super::forbidden;
 use crate::error::ApiError;
-use crate::write::{WriteRequest, meta_text};
+use crate::fields::{list_mut, meta_text};
+use crate::write::WriteRequest;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

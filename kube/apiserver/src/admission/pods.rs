@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use super::pod_defaults::{merge, topology};
 use crate::body::{self, Body};
 use crate::error::ApiError;
+use crate::fields::{list_mut, meta_text};
 use crate::handlers::Call;
 use crate::registry::Resource;
 use crate::store::{Change, CommitError, Precondition};
-use crate::write::{WriteRequest, decode, meta_text};
+use crate::write::{WriteRequest, decode};
 
 pub(crate) use super::eviction::evict;
 
@@ -151,7 +152,7 @@ pub(super) fn set_condition(pod: &mut Value, mut condition: Value, now: &str) {
     if !pod["status"].is_object() {
         pod["status"] = json!({});
     }
-    let conditions = super::list_mut(&mut pod["status"], "conditions");
+    let conditions = list_mut(&mut pod["status"], "conditions");
     let known = conditions.iter_mut().find(|known| known["type"] == condition["type"]);
     let unchanged = known.as_ref().filter(|known| known["status"] == condition["status"]);
     condition["lastTransitionTime"] = unchanged.map_or(Value::from(now), |known| known["lastTransitionTime"].clone());

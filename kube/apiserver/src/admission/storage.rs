@@ -3,9 +3,10 @@
 use fleetwright_syntax::Quantity;
 use serde_json::Value;
 
-use super::{forbidden, list_mut};
+use super::forbidden;
 use crate::error::ApiError;
-use crate::write::{WriteRequest, meta_text};
+use crate::fields::{list_mut, meta_text};
+use crate::write::WriteRequest;
 
 /// The finalizer of a volume while a claim is bound to it.
 pub(crate) const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";

@@ -6,6 +6,7 @@ use fleetwright_rbac::User;
 use serde_json::Value;
 
 use crate::error::ApiError;
+use crate::fields::metadata;
 use crate::registry::Resource;
 use crate::server::Inner;
 use crate::store::Object;
@@ -13,7 +14,7 @@ use crate::write::delete::{DeleteOutcome, delete};
 use crate::write::options::{DeleteOptions, WriteOptions};
 use crate::write::patch::{PatchKind, patch};
 use crate::write::update::{Changed, change};
-use crate::write::{Outcome, Warnings, WriteRequest, create, decode, metadata};
+use crate::write::{Outcome, Warnings, WriteRequest, create, decode};
 
 /// The number of attempts of an edit after conflicts.
 const ATTEMPTS: usize = 16;

@@ -152,7 +152,7 @@ fn defines(crd: &Value, resource: &Resource) -> bool {
 
 /// The changes by the first delete of a definition.
 pub(crate) fn mark_for_deletion(crd: &mut Value, now: &str) {
-    let map = crate::write::metadata(crd);
+    let map = crate::fields::metadata(crd);
     map.insert("deletionTimestamp".into(), now.into());
     let finalizers = map.entry("finalizers").or_insert_with(|| Value::Array(Vec::new()));
     if let Some(list) = finalizers.as_array_mut()

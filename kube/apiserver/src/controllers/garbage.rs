@@ -9,10 +9,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::actor::{Actor, log};
+use crate::fields::metadata;
 use crate::registry::Resource;
 use crate::server::Inner;
 use crate::store::{Key, Object};
-use crate::write::metadata;
 use crate::write::options::{DeleteOptions, Propagation};
 
 pub(super) const FOREGROUND: &str = "foregroundDeletion";

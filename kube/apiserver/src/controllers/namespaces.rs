@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::actor::{Actor, log};
 use super::garbage::{FOREGROUND, ORPHAN, has_finalizer};
 use crate::error::ApiError;
+use crate::fields::{has_finalizers, meta_text};
 use crate::registry::Resource;
 use crate::server::Inner;
 use crate::store::{Key, Object};
 use crate::write::options::{DeleteOptions, Propagation};
-use crate::write::{has_finalizers, meta_text};
 
 const FINALIZER: &str = "kubernetes";
 

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::actor::{Actor, log};
 use crate::auth::{Bound, Grant};
+use crate::fields::meta_text;
 use crate::registry::Resource;
 use crate::server::Inner;
 use crate::store::{Key, Object};
-use crate::write::meta_text;
 use crate::write::options::DeleteOptions;
 
 const TYPE: &str = "kubernetes.io/service-account-token";

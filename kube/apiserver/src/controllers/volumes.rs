@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::actor::{Actor, log};
 use crate::admission::{CLAIM_PROTECTION, VOLUME_PROTECTION};
+use crate::fields::meta_text;
 use crate::registry::Resource;
 use crate::server::Inner;
 use crate::store::{Key, Object};
-use crate::write::meta_text;
 
 /// Terminating claims and volumes that are still in use.
 #[derive(Default)]

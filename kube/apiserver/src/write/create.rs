@@ -4,8 +4,9 @@ use fleetwright_builtins::names::NameRule;
 use fleetwright_builtins::{meta, strategy, validation};
 use serde_json::Value;
 
-use super::{Outcome, WriteRequest, meta_text, metadata};
+use super::{Outcome, WriteRequest};
 use crate::error::ApiError;
+use crate::fields::{meta_text, metadata};
 use crate::registry::Origin;
 use crate::store::{Change, CommitError, Precondition};
 

@@ -5,8 +5,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::options::{DeleteOptions, Propagation};
-use super::{Outcome, WriteRequest, has_finalizers, meta_text, metadata};
+use super::{Outcome, WriteRequest};
 use crate::error::ApiError;
+use crate::fields::{has_finalizers, meta_text, metadata, seconds_text};
 use crate::registry::Origin;
 use crate::store::{Change, CommitError, Object, Precondition};
 
@@ -195,11 +196,6 @@ fn mark(object: &mut Value, now: Timestamp) {
         map.insert("deletionTimestamp".into(), seconds_text(now).into());
     }
     map.insert("deletionGracePeriodSeconds".into(), 0.into());
-}
-
-/// A time in the notation of Kubernetes: whole seconds, UTC.
-pub(crate) fn seconds_text(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// Sets or clears the garbage collector's finalizers, according to the options, the object and the kind.

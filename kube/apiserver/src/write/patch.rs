@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use super::decode::{self, MAX_DEPTH};
 use super::update::{Changed, change};
-use super::{Outcome, WriteRequest, meta_text, metadata};
+use super::{Outcome, WriteRequest};
 use crate::error::{ApiError, Cause};
+use crate::fields::{meta_text, metadata};
 use crate::registry::Resource;
 
 /// The kinds of patches.
