@@ -12,7 +12,6 @@ pub(crate) mod pods;
 mod quotas;
 mod storage;
 
-pub(crate) use networks::{AllocationGuard, ServiceNetwork};
 pub(crate) use storage::{CLAIM_PROTECTION, VOLUME_PROTECTION};
 
 use std::sync::Arc;
@@ -26,6 +25,7 @@ use crate::registry::Resource;
 use crate::server::Inner;
 use crate::store::Key;
 use crate::write::WriteRequest;
+use networks::AllocationGuard;
 
 impl Inner {
     /// Before a create: may change the object.

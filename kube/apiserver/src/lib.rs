@@ -30,6 +30,7 @@ mod reviews;
 mod scale;
 mod selectors;
 mod server;
+mod service_network;
 mod storage;
 mod store;
 mod subresources;

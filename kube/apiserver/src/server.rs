@@ -167,7 +167,7 @@ pub(crate) struct Inner {
     pub(crate) tls: Tls,
     pub(crate) metrics: Metrics,
     pub(crate) documents: crate::documents::Documents,
-    pub(crate) networks: Arc<crate::admission::ServiceNetwork>,
+    pub(crate) networks: Arc<crate::service_network::ServiceNetwork>,
     pub(crate) clock: Clock,
     pub(crate) body_limit: usize,
     pub(crate) in_flight_limiter: InFlightLimiter,

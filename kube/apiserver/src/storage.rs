@@ -8,8 +8,8 @@ use fleetwright_pki::Authority;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::admission::ServiceNetwork;
 use crate::registry::Registry;
+use crate::service_network::ServiceNetwork;
 use crate::store::{Change, Draft, HistoryLimits, Key, Object, Precondition, Store};
 
 /// The objects that are the same in all clusters.
