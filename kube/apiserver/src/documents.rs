@@ -1,7 +1,7 @@
 //! The paths that are not resources: health, version, metrics, discovery, OpenAPI, and the keys that verify tokens.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use fleetwright_builtins::openapi::{self, Definition, ResourceDoc, SubresourceDoc};
@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::body::{self, Body};
 use crate::discovery;
+use crate::document_cache::DocumentCache;
 use crate::error::ApiError;
 use crate::handlers::{Call, nothing_here, page_not_found};
 use crate::registry::{Registry, Resource};
@@ -27,50 +28,6 @@ const OTHERS: &[&str] = &[
     "/readyz",
     "/version",
 ];
-
-/// The documents of one state of the registry, created on first use.
-#[derive(Default)]
-struct DocumentCache(Mutex<BTreeMap<String, Option<Bytes>>>);
-
-impl DocumentCache {
-    fn get(&self, name: &str, make: impl FnOnce() -> Option<Bytes>) -> Option<Bytes> {
-        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().get(name) {
-            return known.clone();
-        }
-        // Created without the lock: the index of OpenAPI needs every document.
-        let made = make();
-        // Unknown names are not cached: a client could request any number of them.
-        if made.is_some() {
-            lock().insert(name.to_owned(), made.clone());
-        }
-        made
-    }
-}
-
-/// The shared documents of all servers without custom resources.
-static BUILTIN: LazyLock<Arc<DocumentCache>> = LazyLock::new(Arc::default);
-
-/// The documents of one server.
-#[derive(Default)]
-pub(crate) struct Documents(Mutex<Option<(u64, Arc<DocumentCache>)>>);
-
-impl Documents {
-    fn at(&self, generation: u64, customs: usize) -> Arc<DocumentCache> {
-        if customs == 0 {
-            return BUILTIN.clone();
-        }
-        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*current {
-            Some((at, set)) if *at == generation => set.clone(),
-            _ => {
-                let set = Arc::new(DocumentCache::default());
-                *current = Some((generation, set.clone()));
-                set
-            }
-        }
-    }
-}
 
 /// Answers a request for a path that is not a resource.
 pub(crate) fn answer(call: &Call) -> Result<Response<Body>, ApiError> {

@@ -13,6 +13,7 @@ mod connections;
 mod controllers;
 mod crd;
 mod discovery;
+mod document_cache;
 mod documents;
 mod error;
 mod fields;

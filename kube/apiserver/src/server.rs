@@ -166,7 +166,7 @@ pub(crate) struct Inner {
     pub(crate) ca_pem: String,
     pub(crate) tls: Tls,
     pub(crate) metrics: Metrics,
-    pub(crate) documents: crate::documents::Documents,
+    pub(crate) documents: crate::document_cache::Documents,
     pub(crate) networks: Arc<crate::service_network::ServiceNetwork>,
     pub(crate) clock: Clock,
     pub(crate) body_limit: usize,
