@@ -12,11 +12,42 @@ use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use fleetwright_rbac::{AUTHENTICATED, User};
 use tokio::sync::oneshot;
 
 use crate::in_flight::limit_key;
+
+/// The limits of a listener's clients. Each limit ends a resource that a client could otherwise hold for ever by sending slowly, or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// The most connections at the same time, and no more than three quarters of the files that the process may open. At the limit, another one is
+    /// closed: of the address with most unauthenticated ones, or of the user with most connections.
+    pub connections: usize,
+    /// The time until the first request of a connection was received, without its body.
+    pub first_request: Duration,
+    /// The time without a request in flight. Longer than the 90 seconds after which the usual clients close theirs, so that
+    /// no client loses a request to a connection that is just being closed.
+    pub idle: Duration,
+    /// The time for receiving the body of a request.
+    pub body: Duration,
+    /// The time for which a client may leave a ready answer unread. The connection is closed after it, since
+    /// everything that the client requested waits in memory.
+    pub unread: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            connections: 16_384,
+            first_request: Duration::from_secs(32),
+            idle: Duration::from_secs(180),
+            body: Duration::from_secs(60),
+            unread: Duration::from_secs(60),
+        }
+    }
+}
 
 /// The connections of one listener.
 pub(crate) struct Connections {

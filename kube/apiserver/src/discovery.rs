@@ -12,8 +12,8 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
+use crate::config::{KUBERNETES_VERSION, Version};
 use crate::registry::{Origin, Resource, Subresource};
-use crate::server::Version;
 
 /// The media type of aggregated discovery.
 pub(crate) const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -262,7 +262,7 @@ pub(crate) fn root_paths(resources: &[Arc<Resource>], others: &[&str]) -> Value 
 
 /// `/version`: the Kubernetes version of the API, with this server named in it.
 pub(crate) fn version(told: Option<&Version>) -> Value {
-    let git = told.map_or(crate::KUBERNETES_VERSION, |told| &told.git);
+    let git = told.map_or(KUBERNETES_VERSION, |told| &told.git);
     let mut numbers = git.trim_start_matches('v').split('.').map(|number| number.parse::<u32>().unwrap_or_default());
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
     let (as_major, as_minor) = told.and_then(|told| told.emulated).unwrap_or((major, minor));

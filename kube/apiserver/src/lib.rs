@@ -9,6 +9,7 @@ mod admission;
 mod auth;
 mod body;
 mod bootstrap;
+mod config;
 mod connections;
 mod controllers;
 mod crd;
@@ -40,13 +41,11 @@ mod watch;
 mod write;
 
 pub use body::Body;
+pub use config::{Clock, Config, KUBERNETES_VERSION, Serving, StartError, Version};
+pub use connections::ConnectionLimits;
 pub use fleetwright_rbac::User;
 pub use in_flight::InFlightLimits;
 pub use interceptor::{HealthCheck, InterceptAction, InterceptedRequest, Interceptor, Removal};
-pub use server::{Clock, Config, Handle, Server, StartError, Version};
+pub use server::{Handle, Server};
 pub use storage::{ControllerManager, ControllerManagerGuard, Storage};
 pub use store::HistoryLimits;
-pub use transport::{ConnectionLimits, Serving};
-
-/// The version of Kubernetes whose API is served.
-pub const KUBERNETES_VERSION: &str = "v1.37.1";

@@ -21,9 +21,10 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::auth::{self, ClientCertificate};
 use crate::body;
-use crate::connections::{AcceptedConnection, ConnectionSlot, Connections};
+use crate::config::{Clock, Serving, StartError};
+use crate::connections::{AcceptedConnection, ConnectionLimits, ConnectionSlot, Connections};
 use crate::handlers::{self, Peer};
-use crate::server::{Clock, Inner, StartError};
+use crate::server::Inner;
 
 /// The timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -35,54 +36,8 @@ const PONG: Duration = Duration::from_secs(20);
 /// The requests that one HTTP/2 connection may carry at the same time: as many as Go's servers allow.
 const STREAMS: u32 = 250;
 
-/// The limits of a listener's clients. Each limit ends a resource that a client could otherwise hold for ever by sending slowly, or nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConnectionLimits {
-    /// The most connections at the same time, and no more than three quarters of the files that the process may open. At the limit, another one is
-    /// closed: of the address with most unauthenticated ones, or of the user with most connections.
-    pub connections: usize,
-    /// The time until the first request of a connection was received, without its body.
-    pub first_request: Duration,
-    /// The time without a request in flight. Longer than the 90 seconds after which the usual clients close theirs, so that
-    /// no client loses a request to a connection that is just being closed.
-    pub idle: Duration,
-    /// The time for receiving the body of a request.
-    pub body: Duration,
-    /// The time for which a client may leave a ready answer unread. The connection is closed after it, since
-    /// everything that the client requested waits in memory.
-    pub unread: Duration,
-}
-
-impl Default for ConnectionLimits {
-    fn default() -> Self {
-        Self {
-            connections: 16_384,
-            first_request: Duration::from_secs(32),
-            idle: Duration::from_secs(180),
-            body: Duration::from_secs(60),
-            unread: Duration::from_secs(60),
-        }
-    }
-}
-
 /// The time that a connection from just before a stop may wait for its first request.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
-
-/// The certificates of a listener, as PEM.
-#[derive(Clone)]
-pub struct Serving {
-    /// The server's certificate, with the intermediates up to its authority.
-    pub cert_pem: String,
-    pub key_pem: String,
-    /// The authorities whose client certificates are trusted: one or more certificates.
-    pub client_ca_pem: String,
-}
-
-impl fmt::Debug for Serving {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Serving").field("cert_pem", &self.cert_pem).finish_non_exhaustive()
-    }
-}
 
 /// A certificate of the server's own authority, for the usual names and these.
 pub(crate) fn own(authority: &Authority, names: &[String], api_address: IpAddr) -> Result<Serving, StartError> {
