@@ -36,6 +36,7 @@ mod service_network;
 mod storage;
 mod store;
 mod subresources;
+mod tls;
 mod transport;
 mod watch;
 mod write;

@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::registry::Registry;
 use crate::storage::Storage;
 use crate::store::Store;
-use crate::transport::Tls;
+use crate::tls::{self, Tls};
 use crate::{bootstrap, controllers, local, transport};
 
 /// The time that running requests have when the server stops.
@@ -184,7 +184,7 @@ impl Server {
             (None, Some(authority), Some(address)) => {
                 let mut names = config.names;
                 names.push(address.ip().to_string());
-                tls.set(&transport::own(authority, &names, networks.api_address())?)?;
+                tls.set(&tls::own(authority, &names, networks.api_address())?)?;
             }
             _ => {}
         }
