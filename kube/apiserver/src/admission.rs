@@ -22,7 +22,7 @@ use serde_json::Value;
 use crate::error::ApiError;
 use crate::fields::meta_text;
 use crate::registry::Resource;
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::Key;
 use crate::write::WriteRequest;
 use networks::AllocationGuard;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fleetwright_rbac::User;
 use serde_json::{Value, json};
 
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::Key;
 use crate::write::options::WriteOptions;
 use crate::write::{Warnings, WriteRequest, create, decode};

@@ -33,7 +33,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::registry::{Registry, Resource};
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::storage::ControllerManager;
 use crate::store::{Event, Object};
 

@@ -14,7 +14,7 @@ use crate::document_cache::DocumentCache;
 use crate::error::ApiError;
 use crate::handlers::{Call, nothing_here, page_not_found};
 use crate::registry::{Registry, Resource};
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::Key;
 
 /// The paths in `/` beside those of groups.

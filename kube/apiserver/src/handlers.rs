@@ -22,7 +22,7 @@ use crate::list::ListOptions;
 use crate::present::ResponseFormat;
 use crate::registry::{Origin, Registry, Resource};
 use crate::request::{Query, RequestInfo};
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::Key;
 use crate::write::delete::{DeleteOutcome, delete, delete_collection, returns_object, success};
 use crate::write::options::{DeleteOptions, WriteOptions};

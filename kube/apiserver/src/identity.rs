@@ -10,7 +10,7 @@ use crate::auth::{self, Authenticator, ClientCertificate, Objects};
 use crate::error::ApiError;
 use crate::fields::meta_text;
 use crate::registry::{Registry, Resource};
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::Key;
 use crate::write::WriteRequest;
 

@@ -33,6 +33,7 @@ mod scale;
 mod selectors;
 mod server;
 mod service_network;
+mod state;
 mod storage;
 mod store;
 mod subresources;

@@ -7,7 +7,7 @@ use fleetwright_rbac::User;
 use http::Request;
 
 use crate::handlers::{self, Peer};
-use crate::server::Inner;
+use crate::state::Inner;
 
 /// The base of the requests; never resolved.
 pub(crate) const URL: &str = "http://fleetwright.local";

@@ -17,7 +17,7 @@ use crate::auth::{self, ClientCertificate};
 use crate::body;
 use crate::connections::{AcceptedConnection, ConnectionLimits, ConnectionSlot, Connections};
 use crate::handlers::{self, Peer};
-use crate::server::Inner;
+use crate::state::Inner;
 
 /// The timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::registry::{Origin, Resource};
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::{CommitError, Draft, Key, Object};
 use options::WriteOptions;
 

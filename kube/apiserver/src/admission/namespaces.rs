@@ -2,7 +2,7 @@
 
 use crate::error::{ApiError, Cause};
 use crate::registry::Resource;
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::Key;
 use crate::write::WriteRequest;
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{forbidden, shown_name};
 use crate::error::ApiError;
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::write::WriteRequest;
 
 const PLURAL: &str = "resourcequotas";

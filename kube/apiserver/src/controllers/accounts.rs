@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::actor::{Actor, log};
 use crate::registry::Resource;
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::{Key, Object};
 
 const ACCOUNT: &str = "default";

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::error::ApiError;
 use crate::fields::metadata;
 use crate::registry::Resource;
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::Object;
 use crate::write::delete::{DeleteOutcome, delete};
 use crate::write::options::{DeleteOptions, WriteOptions};

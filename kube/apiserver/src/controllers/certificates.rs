@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::actor::{Actor, log};
 use crate::auth;
 use crate::registry::Resource;
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::storage::ControllerManager;
 use crate::store::{Key, Object};
 use crate::write::options::DeleteOptions;

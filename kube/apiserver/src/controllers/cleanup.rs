@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::actor::{Actor, log};
 use super::crds::{FINALIZER, has_condition, set_condition};
 use crate::registry::Resource;
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::{Key, Object};
 use crate::write::options::DeleteOptions;
 

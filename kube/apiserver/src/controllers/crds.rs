@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::crd::{self, CustomVersion};
 use crate::registry::{Origin, Resource, Subresource};
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::Object;
 use crate::write::options::WriteOptions;
 use crate::write::update::{Changed, change};

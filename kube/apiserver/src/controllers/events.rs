@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::{Change, Draft, Precondition};
 
 const KEPT: SignedDuration = SignedDuration::from_hours(1);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::actor::{Actor, log};
 use crate::fields::metadata;
 use crate::registry::Resource;
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::{Key, Object};
 use crate::write::options::{DeleteOptions, Propagation};
 

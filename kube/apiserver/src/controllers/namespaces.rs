@@ -10,7 +10,7 @@ use super::garbage::{FOREGROUND, ORPHAN, has_finalizer};
 use crate::error::ApiError;
 use crate::fields::{has_finalizers, meta_text};
 use crate::registry::Resource;
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::{Key, Object};
 use crate::write::options::{DeleteOptions, Propagation};
 

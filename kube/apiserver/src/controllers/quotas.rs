@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::actor::{Actor, log};
 use crate::registry::Resource;
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::{Key, Object};
 
 /// The namespaces with quotas, and those to reconcile.

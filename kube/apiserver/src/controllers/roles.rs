@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::actor::{Actor, log};
 use crate::registry::Resource;
-use crate::server::Inner;
+use crate::state::Inner;
 
 const GROUP: &str = fleetwright_rbac::GROUP;
 /// One round writes, the next one finds nothing to do unless a client wrote in between; that client's event starts the next reconcile.

@@ -11,7 +11,7 @@ use super::actor::{Actor, log};
 use crate::auth::{Bound, Grant};
 use crate::fields::meta_text;
 use crate::registry::Resource;
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::{Key, Object};
 use crate::write::options::DeleteOptions;
 

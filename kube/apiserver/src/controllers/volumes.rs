@@ -9,7 +9,7 @@ use super::actor::{Actor, log};
 use crate::admission::{CLAIM_PROTECTION, VOLUME_PROTECTION};
 use crate::fields::meta_text;
 use crate::registry::Resource;
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::store::{Key, Object};
 
 /// Terminating claims and volumes that are still in use.
