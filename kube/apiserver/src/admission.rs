@@ -24,7 +24,7 @@ use crate::fields::meta_text;
 use crate::registry::Resource;
 use crate::state::Inner;
 use crate::store::Key;
-use crate::write::WriteRequest;
+use crate::write_request::WriteRequest;
 use networks::AllocationGuard;
 
 impl Inner {

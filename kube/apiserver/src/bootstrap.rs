@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use crate::state::Inner;
 use crate::store::Key;
 use crate::write::options::WriteOptions;
-use crate::write::{Warnings, WriteRequest, create, decode};
+use crate::write::{create, decode};
+use crate::write_request::{Warnings, WriteRequest};
 
 /// Creates the missing objects. Existing ones are left alone, so that a durable store keeps its administrators' changes.
 pub(crate) fn run(inner: &Arc<Inner>) {

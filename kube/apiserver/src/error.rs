@@ -1,5 +1,6 @@
 //! API errors, as the `Status` objects that Kubernetes clients read.
 
+use fleetwright_merge::{MergeError, PatchError};
 use fleetwright_schema::FieldError;
 use serde_json::{Value, json};
 
@@ -257,3 +258,37 @@ impl std::fmt::Display for ApiError {
 }
 
 impl std::error::Error for ApiError {}
+
+/// The API error of a merge error.
+pub(crate) fn merge_error(error: MergeError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        MergeError::BadRequest(_) => ApiError::bad_request(message),
+        MergeError::Internal(_) => ApiError::new(500, "", message),
+        MergeError::Conflicts(conflicts) => {
+            let cause = |conflict: fleetwright_merge::Conflict| Cause {
+                reason: "FieldManagerConflict".into(),
+                message: conflict.message,
+                field: conflict.field,
+            };
+            ApiError::new(409, "Conflict", message).with_causes(conflicts.into_iter().map(cause).collect())
+        }
+    }
+}
+
+/// The API error of a patch error.
+pub(crate) fn patch_error(error: PatchError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        PatchError::BadRequest(_) => ApiError::bad_request(message),
+        PatchError::TooLarge(_) => {
+            ApiError::new(413, "RequestEntityTooLarge", format!("Request entity too large: {message}"))
+        }
+        // The real server does not report the mismatch.
+        PatchError::Unprocessable(_) => {
+            ApiError::new(422, "Invalid", "the server rejected our request due to an error in our request")
+                .with_causes(Vec::new())
+        }
+        PatchError::Internal(_) => ApiError::new(500, "", message),
+    }
+}

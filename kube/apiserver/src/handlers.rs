@@ -27,7 +27,8 @@ use crate::store::Key;
 use crate::write::delete::{DeleteOutcome, delete, delete_collection, returns_object, success};
 use crate::write::options::{DeleteOptions, WriteOptions};
 use crate::write::patch::{PatchKind, patch};
-use crate::write::{Outcome, Warnings, WriteRequest, create, decode, update};
+use crate::write::{create, decode, update};
+use crate::write_request::{Outcome, Warnings, WriteRequest};
 use crate::{documents, list, reviews, subresources, watch};
 
 /// The peer of a connection.

@@ -12,7 +12,7 @@ use crate::fields::meta_text;
 use crate::registry::{Registry, Resource};
 use crate::state::Inner;
 use crate::store::Key;
-use crate::write::WriteRequest;
+use crate::write_request::WriteRequest;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const ROLES: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];

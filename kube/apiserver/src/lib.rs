@@ -41,6 +41,7 @@ mod tls;
 mod transport;
 mod watch;
 mod write;
+mod write_request;
 
 pub use body::Body;
 pub use config::{Clock, Config, KUBERNETES_VERSION, Serving, StartError, Version};

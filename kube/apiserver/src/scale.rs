@@ -8,14 +8,15 @@ use http::Response;
 use serde_json::{Value, json};
 
 use crate::body::Body;
-use crate::error::ApiError;
+use crate::error::{ApiError, merge_error, patch_error};
 use crate::fields::{meta_text, metadata};
 use crate::handlers::Call;
 use crate::registry::{Origin, Resource};
 use crate::store::Key;
-use crate::write::patch::{PatchKind, merge_error, patch_error};
+use crate::write::decode;
+use crate::write::patch::PatchKind;
 use crate::write::update::{Changed, change};
-use crate::write::{Outcome, WriteRequest, decode};
+use crate::write_request::{Outcome, WriteRequest};
 
 const TYPE: &str = "io.k8s.api.autoscaling.v1.Scale";
 

@@ -9,7 +9,7 @@ use x509_parser::x509::X509Name;
 
 use super::forbidden;
 use crate::error::ApiError;
-use crate::write::WriteRequest;
+use crate::write_request::WriteRequest;
 
 const API_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 

@@ -16,7 +16,7 @@ use crate::registry::Resource;
 use crate::write::delete::delete;
 use crate::write::options::{DeleteOptions, WriteOptions};
 use crate::write::update::{Changed, change};
-use crate::write::{Outcome, WriteRequest};
+use crate::write_request::{Outcome, WriteRequest};
 
 /// The number of attempts of an eviction that conflicts with other writers.
 const ATTEMPTS: usize = 20;

@@ -4,7 +4,7 @@ use crate::error::{ApiError, Cause};
 use crate::registry::Resource;
 use crate::state::Inner;
 use crate::store::Key;
-use crate::write::WriteRequest;
+use crate::write_request::WriteRequest;
 
 /// The namespaces that a cluster needs to work.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];

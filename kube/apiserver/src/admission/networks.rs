@@ -13,7 +13,7 @@ use crate::error::ApiError;
 use crate::fields::{list_mut, meta_text};
 use crate::service_network::{Allocations, ServiceNetwork, cluster_ips, node_ports, port_number};
 use crate::store::Store;
-use crate::write::WriteRequest;
+use crate::write_request::WriteRequest;
 
 const NODE_PORTS: RangeInclusive<u32> = 30000..=32767;
 

@@ -7,7 +7,7 @@ use super::forbidden;
 use crate::auth::{node_of, reference_of};
 use crate::error::ApiError;
 use crate::fields::meta_text;
-use crate::write::WriteRequest;
+use crate::write_request::WriteRequest;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 

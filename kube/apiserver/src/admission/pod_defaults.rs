@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::forbidden;
 use crate::error::ApiError;
 use crate::fields::{list_mut, meta_text};
-use crate::write::WriteRequest;
+use crate::write_request::WriteRequest;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

@@ -13,7 +13,8 @@ use crate::fields::{list_mut, meta_text};
 use crate::handlers::Call;
 use crate::registry::Resource;
 use crate::store::{Change, CommitError, Precondition};
-use crate::write::{WriteRequest, decode};
+use crate::write::decode;
+use crate::write_request::WriteRequest;
 
 pub(crate) use super::eviction::evict;
 

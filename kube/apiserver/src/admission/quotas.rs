@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::{forbidden, shown_name};
 use crate::error::ApiError;
 use crate::state::Inner;
-use crate::write::WriteRequest;
+use crate::write_request::WriteRequest;
 
 const PLURAL: &str = "resourcequotas";
 /// Resources with their own name in quotas, besides `count/PLURAL.GROUP`.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::forbidden;
 use crate::error::ApiError;
 use crate::fields::{list_mut, meta_text};
-use crate::write::WriteRequest;
+use crate::write_request::WriteRequest;
 
 /// The finalizer of a volume while a claim is bound to it.
 pub(crate) const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";

@@ -14,7 +14,8 @@ use crate::write::delete::{DeleteOutcome, delete};
 use crate::write::options::{DeleteOptions, WriteOptions};
 use crate::write::patch::{PatchKind, patch};
 use crate::write::update::{Changed, change};
-use crate::write::{Outcome, Warnings, WriteRequest, create, decode};
+use crate::write::{create, decode};
+use crate::write_request::{Outcome, Warnings, WriteRequest};
 
 /// The number of attempts of an edit after conflicts.
 const ATTEMPTS: usize = 16;

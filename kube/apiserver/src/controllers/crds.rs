@@ -13,7 +13,7 @@ use crate::state::Inner;
 use crate::store::Object;
 use crate::write::options::WriteOptions;
 use crate::write::update::{Changed, change};
-use crate::write::{Warnings, WriteRequest};
+use crate::write_request::{Warnings, WriteRequest};
 
 const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
 /// The finalizer of a definition while it has instances.

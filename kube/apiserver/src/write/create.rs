@@ -4,11 +4,11 @@ use fleetwright_builtins::names::NameRule;
 use fleetwright_builtins::{meta, strategy, validation};
 use serde_json::Value;
 
-use super::{Outcome, WriteRequest};
 use crate::error::ApiError;
 use crate::fields::{meta_text, metadata};
 use crate::registry::Origin;
 use crate::store::{Change, CommitError, Precondition};
+use crate::write_request::{Outcome, WriteRequest};
 
 /// The number of attempts to generate a free name.
 const NAME_ATTEMPTS: usize = 8;

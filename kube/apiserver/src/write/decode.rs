@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::options::FieldValidation;
 use crate::error::ApiError;
 use crate::registry::{Origin, Resource};
+use crate::write_request::Warnings;
 
 /// The limit of JSON nesting: real objects are flatter, and every later walk over one recurses.
 pub(crate) const MAX_DEPTH: usize = 256;
@@ -176,7 +177,7 @@ pub(crate) fn name_of(object: &Value) -> &str {
 pub(crate) fn apply_field_validation(
     found: Vec<String>,
     validation: FieldValidation,
-    warnings: &super::Warnings,
+    warnings: &Warnings,
     error: impl FnOnce(String) -> ApiError,
 ) -> Result<(), ApiError> {
     match validation {

@@ -5,11 +5,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::options::{DeleteOptions, Propagation};
-use super::{Outcome, WriteRequest};
 use crate::error::ApiError;
 use crate::fields::{has_finalizers, meta_text, metadata, seconds_text};
 use crate::registry::Origin;
 use crate::store::{Change, CommitError, Object, Precondition};
+use crate::write_request::{Outcome, WriteRequest};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";

@@ -1,16 +1,15 @@
 //! Patches of all four types.
 
-use fleetwright_merge::{MergeError, PatchError};
 use fleetwright_schema::decode::go_kind;
 use fleetwright_schema::{FieldError, json};
 use serde_json::Value;
 
 use super::decode::{self, MAX_DEPTH};
 use super::update::{Changed, change};
-use super::{Outcome, WriteRequest};
-use crate::error::{ApiError, Cause};
+use crate::error::{ApiError, merge_error, patch_error};
 use crate::fields::{meta_text, metadata};
 use crate::registry::Resource;
+use crate::write_request::{Outcome, WriteRequest};
 
 /// The kinds of patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,38 +226,4 @@ fn check_applied(op: &WriteRequest<'_>, name: &str, applied: &mut Value) -> Resu
         map.insert("namespace".into(), op.namespace.into());
     }
     Ok(())
-}
-
-/// The API error of a merge error.
-pub(crate) fn merge_error(error: MergeError) -> ApiError {
-    let message = error.to_string();
-    match error {
-        MergeError::BadRequest(_) => ApiError::bad_request(message),
-        MergeError::Internal(_) => ApiError::new(500, "", message),
-        MergeError::Conflicts(conflicts) => {
-            let cause = |conflict: fleetwright_merge::Conflict| Cause {
-                reason: "FieldManagerConflict".into(),
-                message: conflict.message,
-                field: conflict.field,
-            };
-            ApiError::new(409, "Conflict", message).with_causes(conflicts.into_iter().map(cause).collect())
-        }
-    }
-}
-
-/// The API error of a patch error.
-pub(crate) fn patch_error(error: PatchError) -> ApiError {
-    let message = error.to_string();
-    match error {
-        PatchError::BadRequest(_) => ApiError::bad_request(message),
-        PatchError::TooLarge(_) => {
-            ApiError::new(413, "RequestEntityTooLarge", format!("Request entity too large: {message}"))
-        }
-        // The real server does not report the mismatch.
-        PatchError::Unprocessable(_) => {
-            ApiError::new(422, "Invalid", "the server rejected our request due to an error in our request")
-                .with_causes(Vec::new())
-        }
-        PatchError::Internal(_) => ApiError::new(500, "", message),
-    }
 }

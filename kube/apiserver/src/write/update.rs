@@ -4,11 +4,11 @@ use fleetwright_builtins::{meta, strategy, validation};
 use fleetwright_schema::FieldError;
 use serde_json::Value;
 
-use super::{Outcome, WriteRequest};
 use crate::error::ApiError;
 use crate::fields::{has_finalizers, meta_text, metadata};
 use crate::registry::Origin;
 use crate::store::{Change, CommitError, Object, Precondition};
+use crate::write_request::{Outcome, WriteRequest};
 
 /// What a change makes of the live object.
 pub(crate) struct Changed {
