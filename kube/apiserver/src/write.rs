@@ -3,6 +3,7 @@
 //! Expected flow: decode → admit → set managed fields → prepare → validate → commit. After a conflict a write is decided again
 //! from the newer object, unless the client named the version that it wanted to change.
 
+mod checks;
 pub(crate) mod create;
 pub(crate) mod decode;
 pub(crate) mod delete;

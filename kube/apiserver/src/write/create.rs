@@ -4,6 +4,7 @@ use fleetwright_builtins::names::NameRule;
 use fleetwright_builtins::{meta, strategy, validation};
 use serde_json::Value;
 
+use super::checks::{dedup_owners, ensure_namespace, warnings};
 use crate::error::ApiError;
 use crate::fields::{meta_text, metadata};
 use crate::registry::Origin;
@@ -16,7 +17,7 @@ const NAME_ATTEMPTS: usize = 8;
 /// Creates an object. `owned` means that managedFields are already set (server-side apply).
 pub(crate) fn create(op: &WriteRequest<'_>, mut object: Value, owned: bool) -> Result<Outcome, ApiError> {
     prepare_metadata(op, &mut object)?;
-    super::update::dedup_owners(op, &mut object);
+    dedup_owners(op, &mut object);
     if !owned {
         op.own(None, &mut object)?;
     }
@@ -55,22 +56,6 @@ fn prepare_metadata(op: &WriteRequest<'_>, object: &mut Value) -> Result<(), Api
         map.remove(field);
     }
     ensure_namespace(op, object)
-}
-
-/// The object's namespace must be the path's; an empty one is filled in.
-pub(crate) fn ensure_namespace(op: &WriteRequest<'_>, object: &mut Value) -> Result<(), ApiError> {
-    let map = metadata(object);
-    let given = map.get("namespace").and_then(Value::as_str).unwrap_or_default();
-    if given == op.namespace {
-        return Ok(());
-    }
-    if !given.is_empty() {
-        return Err(ApiError::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
-    map.insert("namespace".into(), op.namespace.into());
-    Ok(())
 }
 
 fn store(op: &WriteRequest<'_>, mut object: Value, generate: bool) -> Result<Outcome, ApiError> {
@@ -129,15 +114,5 @@ fn validate(op: &WriteRequest<'_>, object: &Value) -> Vec<fleetwright_schema::Fi
             errors.extend(custom.validate_object(object, None).0);
             errors
         }
-    }
-}
-
-pub(super) fn warnings(op: &WriteRequest<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
-    match &op.resource.origin {
-        Origin::Builtin(_) if op.resource.is("apiextensions.k8s.io", "customresourcedefinitions") => {
-            crate::crd::warnings(new, old)
-        }
-        Origin::Builtin(kind) => strategy::warnings(kind, new, old),
-        Origin::Custom(_) => Vec::new(),
     }
 }

@@ -4,6 +4,7 @@ use fleetwright_builtins::{meta, strategy, validation};
 use fleetwright_schema::FieldError;
 use serde_json::Value;
 
+use super::checks::{dedup_owners, ensure_namespace, warnings};
 use crate::error::ApiError;
 use crate::fields::{has_finalizers, meta_text, metadata};
 use crate::registry::Origin;
@@ -20,7 +21,7 @@ pub(crate) struct Changed {
 
 /// Replaces an object with the body of a PUT. Returns the object and whether it was created.
 pub(crate) fn update(op: &WriteRequest<'_>, name: &str, mut object: Value) -> Result<(Outcome, bool), ApiError> {
-    super::create::ensure_namespace(op, &mut object)?;
+    ensure_namespace(op, &mut object)?;
     let given = meta_text(&object, "name");
     if given.is_empty() {
         metadata(&mut object).insert("name".into(), name.into());
@@ -76,7 +77,7 @@ pub(crate) fn change(
         if !errors.is_empty() {
             return Err(op.resource.invalid(name, &errors));
         }
-        for warning in super::create::warnings(op, &new, Some(&old)) {
+        for warning in warnings(op, &new, Some(&old)) {
             op.warnings.add(warning);
         }
         fleetwright_merge::keep_times_if_unchanged(&old, &mut new);
@@ -214,18 +215,5 @@ fn validate(op: &WriteRequest<'_>, old: &Value, new: &Value) -> Vec<FieldError> 
             errors.extend(wrong);
             errors
         }
-    }
-}
-
-/// An owner named twice is one owner, and the client hears about it.
-pub(super) fn dedup_owners(op: &WriteRequest<'_>, object: &mut Value) {
-    let Some(owners) = metadata(object).get_mut("ownerReferences").and_then(Value::as_array_mut) else { return };
-    let mut seen = std::collections::HashSet::new();
-    let before = owners.len();
-    owners.retain(|owner| {
-        seen.insert(owner["uid"].as_str().unwrap_or_default().to_owned()) || owner["uid"].as_str().is_none()
-    });
-    if owners.len() < before {
-        op.warnings.add(".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: ".to_owned() + &seen.into_iter().collect::<Vec<_>>().join(", "));
     }
 }
