@@ -3,6 +3,7 @@
 //! escalation checks, the requestor of a certificate.
 
 mod certificates;
+mod denial;
 mod eviction;
 mod namespaces;
 mod networks;
@@ -25,6 +26,7 @@ use crate::registry::Resource;
 use crate::state::Inner;
 use crate::store::Key;
 use crate::write_request::WriteRequest;
+use denial::{forbidden, shown_name};
 use networks::AllocationGuard;
 
 impl Inner {
@@ -154,7 +156,7 @@ impl Inner {
         let first = op.resource.is("apiextensions.k8s.io", "customresourcedefinitions")
             && meta_text(object, "deletionTimestamp").is_empty();
         if first {
-            crate::controllers::crds::mark_for_deletion(object, &self.timestamp());
+            crate::crd::mark_for_deletion(object, &self.timestamp());
         }
         first
     }
@@ -171,18 +173,4 @@ impl Inner {
         let page = self.store.page(&resource.storage, namespace, None, None, 0, |_| true);
         page.map(|page| page.objects).unwrap_or_default().iter().map(|object| resource.value(object)).collect()
     }
-}
-
-/// The name of an object in errors; it may not have one yet.
-fn shown_name(object: &Value) -> &str {
-    match (meta_text(object, "name"), meta_text(object, "generateName")) {
-        ("", "") => "Unknown",
-        ("", generated) => generated,
-        (name, _) => name,
-    }
-}
-
-/// A 403 error for the object of a write.
-fn forbidden(op: &WriteRequest<'_>, object: &Value, why: impl std::fmt::Display) -> ApiError {
-    ApiError::forbidden(&op.resource.group, &op.resource.plural, shown_name(object), why)
 }

@@ -36,6 +36,7 @@ use crate::registry::{Registry, Resource};
 use crate::state::Inner;
 use crate::storage::ControllerManager;
 use crate::store::{Event, Object};
+use actor::all;
 
 /// The interval at which the store trims its history.
 const TRIM: Duration = Duration::from_secs(60);
@@ -106,11 +107,6 @@ async fn until_stop(inner: Arc<Inner>, work: impl Future<Output = ()> + Send) {
         () = inner.stopping() => {}
         () = work => {}
     }
-}
-
-/// All present objects of a resource.
-fn all(inner: &Inner, storage: &str) -> Vec<Arc<Object>> {
-    inner.store.page(storage, None, None, None, 0, |_| true).map(|page| page.objects).unwrap_or_default()
 }
 
 /// The state of all controllers.

@@ -4,6 +4,7 @@
 
 mod columns;
 mod definition;
+mod deletion;
 mod json_path;
 mod rules;
 mod status;
@@ -11,6 +12,7 @@ mod validation;
 mod version;
 
 pub use definition::{default, prepare_create, prepare_update, prune, warnings};
+pub use deletion::{FINALIZER, has_condition, mark_for_deletion, set_condition};
 pub use status::status;
 pub use validation::validate;
 pub use version::CustomVersion;

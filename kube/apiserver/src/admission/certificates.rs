@@ -7,7 +7,7 @@ use serde_json::Value;
 use x509_parser::prelude::{FromDer, X509CertificationRequest};
 use x509_parser::x509::X509Name;
 
-use super::forbidden;
+use super::denial::forbidden;
 use crate::error::ApiError;
 use crate::write_request::WriteRequest;
 

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::forbidden;
+use super::denial::forbidden;
 use crate::auth::{node_of, reference_of};
 use crate::error::ApiError;
 use crate::fields::meta_text;

@@ -4,7 +4,7 @@
 use fleetwright_builtins::meta;
 use serde_json::{Map, Value, json};
 
-use super::forbidden;
+use super::denial::forbidden;
 use crate::error::ApiError;
 use crate::fields::{list_mut, meta_text};
 use crate::write_request::WriteRequest;

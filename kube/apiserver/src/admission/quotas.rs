@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use fleetwright_syntax::Quantity;
 use serde_json::{Map, Value};
 
-use super::{forbidden, shown_name};
+use super::denial::{forbidden, shown_name};
 use crate::error::ApiError;
 use crate::state::Inner;
 use crate::write_request::WriteRequest;

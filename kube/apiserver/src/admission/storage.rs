@@ -3,7 +3,7 @@
 use fleetwright_syntax::Quantity;
 use serde_json::Value;
 
-use super::forbidden;
+use super::denial::forbidden;
 use crate::error::ApiError;
 use crate::fields::{list_mut, meta_text};
 use crate::write_request::WriteRequest;

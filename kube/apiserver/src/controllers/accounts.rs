@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::actor::{Actor, log};
+use super::actor::{Actor, all, log};
 use crate::registry::Resource;
 use crate::state::Inner;
 use crate::store::{Key, Object};
@@ -43,7 +43,7 @@ impl Accounts {
 /// Reconciles every namespace.
 pub(super) fn settle(inner: &Arc<Inner>) {
     let Some(namespaces) = inner.registry.by_plural("", "namespaces") else { return };
-    for object in super::all(inner, &namespaces.storage) {
+    for object in all(inner, &namespaces.storage) {
         ensure(inner, &object.key.name);
     }
 }

@@ -147,3 +147,8 @@ pub(super) fn log<T>(controller: &str, done: Result<T, ApiError>) -> Option<T> {
         }
     }
 }
+
+/// All present objects of a resource.
+pub(super) fn all(inner: &Inner, storage: &str) -> Vec<Arc<Object>> {
+    inner.store.page(storage, None, None, None, 0, |_| true).map(|page| page.objects).unwrap_or_default()
+}

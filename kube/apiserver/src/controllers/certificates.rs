@@ -12,7 +12,7 @@ use fleetwright_pki::{Authority, LeafUsage, Request};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::actor::{Actor, log};
+use super::actor::{Actor, all, log};
 use crate::auth;
 use crate::registry::Resource;
 use crate::state::Inner;
@@ -164,7 +164,7 @@ pub(super) fn sweep(inner: &Arc<Inner>) {
     let now = inner.now();
     let actor = Actor::manager(inner, "certificate-controller");
     if let Some(requests) = inner.registry.by_plural(GROUP, PLURAL) {
-        for object in super::all(inner, &requests.storage) {
+        for object in all(inner, &requests.storage) {
             if is_old(&object.value(), now) {
                 log("certificates", actor.delete(&requests, &object, DeleteOptions::default()));
             }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::actor::{Actor, log};
-use super::crds::{FINALIZER, has_condition, set_condition};
+use super::actor::{Actor, all, log};
+use crate::crd::{FINALIZER, has_condition, set_condition};
 use crate::registry::Resource;
 use crate::state::Inner;
 use crate::store::{Key, Object};
@@ -70,7 +70,7 @@ async fn clean(inner: &Arc<Inner>, name: &str) {
         write("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress");
         let (group, plural) = (text(&crd["spec"]["group"]), text(&crd["status"]["acceptedNames"]["plural"]));
         if let Some(instances) = inner.registry.by_plural(&group, &plural) {
-            for (at, object) in super::all(inner, &instances.storage).into_iter().enumerate() {
+            for (at, object) in all(inner, &instances.storage).into_iter().enumerate() {
                 if at % 256 == 255 {
                     tokio::task::yield_now().await;
                 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use fleetwright_rbac::User;
 use serde_json::Value;
 
+use super::actor::all;
 use crate::crd::{self, CustomVersion};
 use crate::registry::{Origin, Resource, Subresource};
 use crate::state::Inner;
@@ -16,9 +17,6 @@ use crate::write::update::{Changed, change};
 use crate::write_request::{Warnings, WriteRequest};
 
 const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
-/// The finalizer of a definition while it has instances.
-pub(super) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
-
 /// The last state of a definition. Cached between rounds, so that the cost of a round depends on the changes and not on the number of definitions.
 struct Definition {
     object: Arc<Object>,
@@ -54,7 +52,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 fn settle(inner: &Arc<Inner>, known: &mut Vec<Definition>) {
     let Some(resource) = inner.registry.find("apiextensions.k8s.io", "v1", "customresourcedefinitions") else { return };
     let mut before: HashMap<u64, Definition> = known.drain(..).map(|d| (d.object.revision, d)).collect();
-    for object in super::all(inner, STORAGE) {
+    for object in all(inner, STORAGE) {
         let same = before.remove(&object.revision);
         known.push(same.unwrap_or_else(|| Definition::read(object, &resource)));
     }
@@ -110,7 +108,7 @@ fn serve(inner: &Arc<Inner>, definitions: &[Definition]) {
     let mut all = Vec::new();
     let mut changed = false;
     for Definition { object, crd, spec, .. } in definitions {
-        let established = has_condition(crd, "Established");
+        let established = crd::has_condition(crd, "Established");
         for version in crd["spec"]["versions"].as_array().into_iter().flatten() {
             let name = version["name"].as_str().unwrap_or_default();
             if !established || version["served"] != true {
@@ -148,48 +146,6 @@ fn serve(inner: &Arc<Inner>, definitions: &[Definition]) {
 
 fn defines(crd: &Value, resource: &Resource) -> bool {
     crd["spec"]["group"] == *resource.group && crd["status"]["acceptedNames"]["plural"] == *resource.plural
-}
-
-/// The changes by the first delete of a definition.
-pub(crate) fn mark_for_deletion(crd: &mut Value, now: &str) {
-    let map = crate::fields::metadata(crd);
-    map.insert("deletionTimestamp".into(), now.into());
-    let finalizers = map.entry("finalizers").or_insert_with(|| Value::Array(Vec::new()));
-    if let Some(list) = finalizers.as_array_mut()
-        && !list.iter().any(|known| known == FINALIZER)
-    {
-        list.push(FINALIZER.into());
-    }
-    let message = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
-    set_condition(crd, ["Terminating", "True", "InstanceDeletionPending", message], now);
-}
-
-/// Sets a condition, given as type, status, reason and message; the time moves only when the status does.
-pub(super) fn set_condition(crd: &mut Value, [ty, status, reason, message]: [&str; 4], now: &str) {
-    if !crd["status"].is_object() {
-        crd["status"] = serde_json::json!({});
-    }
-    if !crd["status"]["conditions"].is_array() {
-        crd["status"]["conditions"] = serde_json::json!([]);
-    }
-    let Some(list) = crd["status"]["conditions"].as_array_mut() else { return };
-    let mut fresh = serde_json::json!({
-        "type": ty, "status": status, "reason": reason, "message": message, "lastTransitionTime": now,
-    });
-    match list.iter_mut().find(|known| known["type"] == ty) {
-        None => list.push(fresh),
-        Some(known) => {
-            if known["status"] == status {
-                fresh["lastTransitionTime"] = known["lastTransitionTime"].clone();
-            }
-            *known = fresh;
-        }
-    }
-}
-
-pub(super) fn has_condition(crd: &Value, ty: &str) -> bool {
-    let conditions = crd["status"]["conditions"].as_array();
-    conditions.into_iter().flatten().any(|c| c["type"] == ty && c["status"] == "True")
 }
 
 fn build(crd: &Value, version: &str, stamp: u64) -> Result<Resource, String> {

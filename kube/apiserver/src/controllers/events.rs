@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
+use super::actor::all;
 use crate::state::Inner;
 use crate::store::{Change, Draft, Precondition};
 
@@ -17,7 +18,7 @@ pub(super) fn sweep(inner: &Arc<Inner>) {
         return;
     }
     let oldest = inner.now() - KEPT;
-    for object in super::all(inner, &resource.storage) {
+    for object in all(inner, &resource.storage) {
         let event = object.value();
         let times = [
             &event["metadata"]["creationTimestamp"],

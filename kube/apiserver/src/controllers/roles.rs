@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::actor::{Actor, log};
+use super::actor::{Actor, all, log};
 use crate::registry::Resource;
 use crate::state::Inner;
 
@@ -52,7 +52,7 @@ pub(super) fn settle(inner: &Arc<Inner>) -> u64 {
     let mut read: HashMap<u64, Value> = HashMap::new();
     for _ in 0..ROUNDS {
         let seen = inner.store.resource_revision(&resource.storage);
-        let objects = super::all(inner, &resource.storage);
+        let objects = all(inner, &resource.storage);
         let mut roles = Vec::with_capacity(objects.len());
         for object in &objects {
             roles.push(read.remove(&object.revision).unwrap_or_else(|| object.value()));
