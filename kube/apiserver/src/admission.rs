@@ -4,7 +4,7 @@
 
 mod certificates;
 mod denial;
-mod eviction;
+pub(crate) mod eviction;
 mod namespaces;
 mod networks;
 mod nodes;

@@ -9,10 +9,10 @@ use http::{HeaderValue, Method, Response, header};
 use serde_json::Value;
 
 use crate::body::{self, Body};
+use crate::call::Call;
 use crate::discovery;
 use crate::document_cache::DocumentCache;
 use crate::error::ApiError;
-use crate::handlers::{Call, nothing_here, page_not_found};
 use crate::registry::{Registry, Resource};
 use crate::state::Inner;
 use crate::store::Key;
@@ -87,6 +87,19 @@ pub(crate) fn answer(call: &Call) -> Result<Response<Body>, ApiError> {
         }
         _ => Ok(page_not_found()),
     }
+}
+
+/// The 404 of a missing path: known groups answer with a `Status`, unknown ones like the mux.
+pub(crate) fn nothing_here(group: &str) -> Result<Response<Body>, ApiError> {
+    if Registry::builtins().iter().any(|resource| &*resource.group == group) {
+        return Err(ApiError::no_such_resource());
+    }
+    Ok(page_not_found())
+}
+
+/// The answer of the real server's mux to an unknown path.
+pub(crate) fn page_not_found() -> Response<Body> {
+    body::text(404, "404 page not found\n")
 }
 
 fn bytes(value: Value) -> Option<Bytes> {

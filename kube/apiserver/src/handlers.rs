@@ -9,27 +9,22 @@ use bytes::Bytes;
 use fleetwright_rbac::{Attributes, User};
 use futures::FutureExt;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
+use http::{HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt, Limited};
-use serde_json::{Value, json};
 
 use crate::auth::{self, ClientCertificate};
 use crate::body::{self, Body};
+use crate::call::Call;
 use crate::connections::ConnectionSlot;
+use crate::documents::{self, nothing_here, page_not_found};
 use crate::error::ApiError;
 use crate::interceptor::{InterceptAction, InterceptedRequest};
-use crate::list::ListOptions;
-use crate::present::ResponseFormat;
-use crate::registry::{Origin, Registry, Resource};
+use crate::registry::Origin;
 use crate::request::{Query, RequestInfo};
 use crate::state::Inner;
 use crate::store::Key;
-use crate::write::delete::{DeleteOutcome, delete, delete_collection, returns_object, success};
-use crate::write::options::{DeleteOptions, WriteOptions};
-use crate::write::patch::{PatchKind, patch};
-use crate::write::{create, decode, update};
-use crate::write_request::{Outcome, Warnings, WriteRequest};
-use crate::{documents, list, reviews, subresources, watch};
+use crate::write_request::Warnings;
+use crate::{list, objects, reviews, subresources, watch};
 
 /// The peer of a connection.
 #[derive(Clone)]
@@ -38,20 +33,6 @@ pub(crate) enum Peer {
     Local(User),
     /// A TLS connection, with the verified client certificate.
     Remote(Option<Arc<ClientCertificate>>, Arc<ConnectionSlot>),
-}
-
-/// A request with everything that its handler needs.
-pub(crate) struct Call {
-    pub(crate) server: Arc<Inner>,
-    pub(crate) user: User,
-    pub(crate) info: Arc<RequestInfo>,
-    pub(crate) query: Query,
-    pub(crate) method: Method,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
-    pub(crate) warnings: Warnings,
-    /// Whether the request is answered as if it were done, without effect.
-    pub(crate) pretend: bool,
 }
 
 /// Answers a request.
@@ -259,164 +240,11 @@ async fn dispatch(call: &Arc<Call>, known: &mut bool) -> Result<Response<Body>, 
             let namespace = call.namespace(&resource);
             watch::watch(&call.server.store, &resource, namespace, &info.name, &call.query, &call.view()?, stop).await
         }
-        "create" => post(call, &resource),
-        "update" => put(call, &resource),
-        "patch" => apply_patch(call, &resource),
-        "delete" => remove(call, &resource),
-        "deletecollection" => remove_all(call, &resource),
+        "create" => objects::post(call, &resource),
+        "update" => objects::put(call, &resource),
+        "patch" => objects::apply_patch(call, &resource),
+        "delete" => objects::remove(call, &resource),
+        "deletecollection" => objects::remove_all(call, &resource),
         _ => Ok(page_not_found()),
     }
-}
-
-/// The 404 of a missing path: known groups answer with a `Status`, unknown ones like the mux.
-pub(crate) fn nothing_here(group: &str) -> Result<Response<Body>, ApiError> {
-    if Registry::builtins().iter().any(|resource| &*resource.group == group) {
-        return Err(ApiError::no_such_resource());
-    }
-    Ok(page_not_found())
-}
-
-/// The answer of the real server's mux to an unknown path.
-pub(crate) fn page_not_found() -> Response<Body> {
-    body::text(404, "404 page not found\n")
-}
-
-impl ResponseFormat {
-    /// The answer to a write.
-    pub(crate) fn outcome(
-        &self,
-        resource: &Resource,
-        code: u16,
-        outcome: &Outcome,
-    ) -> Result<Response<Body>, ApiError> {
-        match outcome {
-            Outcome::Stored(object) => self.stored(resource, object, code),
-            Outcome::Transient(value) => self.object(resource, value, code),
-        }
-    }
-}
-
-impl Call {
-    /// The namespace in which the resource's objects live; empty for cluster-scoped ones.
-    pub(crate) fn namespace(&self, resource: &Resource) -> &str {
-        if resource.namespaced { &self.info.namespace } else { "" }
-    }
-
-    /// The write request of this call.
-    pub(crate) fn operation<'a>(&'a self, resource: &'a Arc<Resource>, options: WriteOptions) -> WriteRequest<'a> {
-        WriteRequest {
-            server: &self.server,
-            resource,
-            user: &self.user,
-            namespace: self.namespace(resource),
-            subresource: &self.info.subresource,
-            options,
-            warnings: &self.warnings,
-        }
-    }
-
-    /// The options of a create, update or patch.
-    pub(crate) fn options(&self, kind: &str, apply: bool) -> Result<WriteOptions, ApiError> {
-        let mut options = WriteOptions::read(&self.query, &self.headers, kind, apply)?;
-        options.dry_run |= self.pretend;
-        Ok(options)
-    }
-
-    /// The body as an object of the resource; findings of strict decoding become warnings or an error, as the client requested.
-    pub(crate) fn object(&self, resource: &Resource, options: &WriteOptions) -> Result<Value, ApiError> {
-        let decoded = decode::object(resource, &self.headers, &self.body)?;
-        decode::apply_field_validation(decoded.strict, options.field_validation, &self.warnings, |error| {
-            ApiError::bad_request(format!(
-                "{} cannot be handled as a {}: {error}",
-                decode::in_version(resource),
-                resource.kind
-            ))
-        })?;
-        Ok(decoded.object)
-    }
-
-    /// The error answer, in the client's format where possible.
-    fn refuse(&self, error: &ApiError) -> Response<Body> {
-        let plain = body::error(error);
-        let Ok(view) = self.view() else { return plain };
-        let mut answer = view.plain(error.code, &error.status());
-        if let Some(seconds) = plain.headers().get(header::RETRY_AFTER) {
-            answer.headers_mut().insert(header::RETRY_AFTER, seconds.clone());
-        }
-        answer
-    }
-
-    /// The response format that the client accepts. Negotiated before any write, so that a write whose answer cannot be encoded
-    /// is not made.
-    pub(crate) fn view(&self) -> Result<ResponseFormat, ApiError> {
-        ResponseFormat::negotiate(&self.headers, &self.query, self.server.now())
-    }
-}
-
-fn post(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
-    let view = call.view()?;
-    let options = call.options("CreateOptions", false)?;
-    let object = call.object(resource, &options)?;
-    let outcome = create::create(&call.operation(resource, options), object, false)?;
-    view.outcome(resource, 201, &outcome)
-}
-
-fn put(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
-    let view = call.view()?;
-    let options = call.options("UpdateOptions", false)?;
-    let object = call.object(resource, &options)?;
-    let (outcome, created) = update::update(&call.operation(resource, options), &call.info.name, object)?;
-    view.outcome(resource, if created { 201 } else { 200 }, &outcome)
-}
-
-pub(crate) fn apply_patch(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
-    let view = call.view()?;
-    let kind = PatchKind::of(decode::media_type(&call.headers), resource)?;
-    let options = call.options("PatchOptions", kind == PatchKind::Apply)?;
-    let (outcome, created) = patch(&call.operation(resource, options), &call.info.name, kind, &call.body)?;
-    view.outcome(resource, if created { 201 } else { 200 }, &outcome)
-}
-
-fn delete_options(call: &Call) -> Result<DeleteOptions, ApiError> {
-    let body = if call.body.is_empty() {
-        None
-    } else {
-        let (value, _) = decode::body(&call.headers, &call.body)?.map_err(ApiError::bad_request)?;
-        Some(value)
-    };
-    let mut options = DeleteOptions::read(&call.query, body.as_ref())?;
-    options.dry_run |= call.pretend;
-    Ok(options)
-}
-
-fn remove(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
-    let view = call.view()?;
-    let options = delete_options(call)?;
-    let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
-    let op = call.operation(resource, write);
-    match delete(&op, &call.info.name, &options)? {
-        DeleteOutcome::Gone(last) if returns_object(&resource.origin) => view.object(resource, &last, 200),
-        DeleteOutcome::Gone(last) => Ok(view.plain(200, &success(&op, &last))),
-        DeleteOutcome::Pending(outcome) => {
-            // The deprecated option for cascading deletion has a different status code.
-            let code = if options.orphan_dependents == Some(false) { 202 } else { 200 };
-            view.outcome(resource, code, &outcome)
-        }
-    }
-}
-
-fn remove_all(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
-    let options = delete_options(call)?;
-    let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
-    let op = call.operation(resource, write);
-    let matching = ListOptions::read(&call.query, resource, "", false)?.selectors;
-    let namespace = Some(op.namespace).filter(|namespace| !namespace.is_empty());
-    let page = call.server.store.page(&resource.storage, namespace, None, None, 0, |object| matching.matches(object));
-    let objects = page.map_err(|gone| ApiError::expired(gone.to_string()))?.objects;
-    let items = delete_collection(&op, objects, &options)?;
-    let revision = call.server.store.revision().to_string();
-    Ok(body::json(
-        200,
-        &json!({"apiVersion": &*resource.api_version, "kind": &*resource.list_kind, "metadata": {"resourceVersion": revision}, "items": items}),
-    ))
 }

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::auth;
 use crate::body::Body;
+use crate::call::Call;
 use crate::error::ApiError;
-use crate::handlers::Call;
 use crate::registry::Resource;
 use crate::write::decode;
 

@@ -8,9 +8,9 @@ use http::Response;
 use serde_json::{Value, json};
 
 use crate::body::Body;
+use crate::call::Call;
 use crate::error::{ApiError, merge_error, patch_error};
 use crate::fields::{meta_text, metadata};
-use crate::handlers::Call;
 use crate::registry::{Origin, Resource};
 use crate::store::Key;
 use crate::write::decode;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use http::Response;
 
 use crate::body::Body;
+use crate::call::Call;
 use crate::error::ApiError;
-use crate::handlers::{Call, apply_patch};
+use crate::objects::apply_patch;
 use crate::registry::Resource;
 use crate::store::Key;
 use crate::write::update;
@@ -23,7 +24,7 @@ pub(crate) async fn answer(call: &Arc<Call>, resource: &Arc<Resource>) -> Result
         "scale" => scale::answer(call, resource),
         "token" => reviews::token(call),
         "binding" => admission::pods::bind(call, resource),
-        "eviction" => admission::pods::evict(call, resource),
+        "eviction" => admission::eviction::evict(call, resource),
         // Every other subresource shows the object itself, and its strategy restricts a write to its part.
         _ => part(call, resource),
     }

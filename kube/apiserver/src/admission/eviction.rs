@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::pods::{created, set_condition, subresource_body};
 use crate::body::{self, Body};
+use crate::call::Call;
 use crate::error::{ApiError, Cause};
 use crate::fields::{list_mut, meta_text, metadata};
-use crate::handlers::Call;
 use crate::registry::Resource;
 use crate::write::delete::delete;
 use crate::write::options::{DeleteOptions, WriteOptions};

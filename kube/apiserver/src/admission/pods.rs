@@ -8,15 +8,13 @@ use serde_json::{Value, json};
 
 use super::pod_defaults::{merge, topology};
 use crate::body::{self, Body};
+use crate::call::Call;
 use crate::error::ApiError;
 use crate::fields::{list_mut, meta_text};
-use crate::handlers::Call;
 use crate::registry::Resource;
 use crate::store::{Change, CommitError, Precondition};
 use crate::write::decode;
 use crate::write_request::WriteRequest;
-
-pub(crate) use super::eviction::evict;
 
 /// The answer to a successful binding or eviction.
 pub(super) fn created() -> Response<Body> {
