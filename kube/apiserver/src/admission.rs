@@ -4,12 +4,10 @@
 
 mod certificates;
 mod denial;
-pub(crate) mod eviction;
 mod namespaces;
 mod networks;
 mod nodes;
-mod pod_defaults;
-pub(crate) mod pods;
+pub(crate) mod pod_defaults;
 mod quotas;
 mod storage;
 

@@ -26,7 +26,7 @@ pub(crate) fn answer(call: &Call, resource: &Arc<Resource>) -> Result<Response<B
         "SelfSubjectReview" => auth::self_subject_review(&call.user, now),
         "TokenReview" => auth::token_review(&call.server.tokens, &*call.server, body, now)?,
         // `POST …/bindings` is the deprecated form of `POST …/pods/NAME/binding`.
-        "Binding" => return crate::admission::pods::bind_named(call, &body),
+        "Binding" => return crate::subresources::binding::bind_named(call, &body),
         other => return Err(ApiError::internal(format!("{other} has no answer"))),
     };
     Ok(view.plain(201, &answer))

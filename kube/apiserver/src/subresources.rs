@@ -1,5 +1,8 @@
 //! Subresources: status, scale, binding, eviction, approval, finalize, token.
 
+pub(crate) mod binding;
+mod eviction;
+
 use std::sync::Arc;
 
 use http::Response;
@@ -11,7 +14,7 @@ use crate::objects::apply_patch;
 use crate::registry::Resource;
 use crate::store::Key;
 use crate::write::update;
-use crate::{admission, reviews, scale};
+use crate::{reviews, scale};
 
 /// Answers a request for a subresource of an object.
 pub(crate) async fn answer(call: &Arc<Call>, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
@@ -23,8 +26,8 @@ pub(crate) async fn answer(call: &Arc<Call>, resource: &Arc<Resource>) -> Result
     match info.subresource.as_str() {
         "scale" => scale::answer(call, resource),
         "token" => reviews::token(call),
-        "binding" => admission::pods::bind(call, resource),
-        "eviction" => admission::eviction::evict(call, resource),
+        "binding" => binding::bind(call, resource),
+        "eviction" => eviction::evict(call, resource),
         // Every other subresource shows the object itself, and its strategy restricts a write to its part.
         _ => part(call, resource),
     }

@@ -299,7 +299,7 @@ fn runtime_class(op: &WriteRequest<'_>, pod: &Value) -> Result<(), ApiError> {
 }
 
 /// The topology labels of a node, which its pods get, too.
-pub(super) fn topology(op: &WriteRequest<'_>, node: &str) -> Map<String, Value> {
+pub(crate) fn topology(op: &WriteRequest<'_>, node: &str) -> Map<String, Value> {
     if node.is_empty() {
         return Map::new();
     }
@@ -309,7 +309,7 @@ pub(super) fn topology(op: &WriteRequest<'_>, node: &str) -> Map<String, Value> 
 }
 
 /// Merges entries into a map, which is created when it is missing.
-pub(super) fn merge(map: &mut Value, entries: impl IntoIterator<Item = (String, Value)>) {
+pub(crate) fn merge(map: &mut Value, entries: impl IntoIterator<Item = (String, Value)>) {
     if !map.is_object() {
         *map = json!({});
     }

@@ -7,7 +7,7 @@ use fleetwright_rbac::User;
 use http::Response;
 use serde_json::{Value, json};
 
-use super::pods::{created, set_condition, subresource_body};
+use super::binding::{created, set_condition, subresource_body};
 use crate::body::{self, Body};
 use crate::call::Call;
 use crate::error::{ApiError, Cause};
@@ -25,7 +25,7 @@ const MAX_DISRUPTED: usize = 2000;
 const REFUSED: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
 /// `pods/eviction`.
-pub(crate) fn evict(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
+pub(super) fn evict(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
     let eviction = subresource_body(call, "Eviction")?;
     let name = &call.info.name;
     if meta_text(&eviction, "name") != name {

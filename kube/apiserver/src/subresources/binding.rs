@@ -6,7 +6,7 @@ use fleetwright_schema::FieldError;
 use http::Response;
 use serde_json::{Value, json};
 
-use super::pod_defaults::{merge, topology};
+use crate::admission::pod_defaults::{merge, topology};
 use crate::body::{self, Body};
 use crate::call::Call;
 use crate::error::ApiError;
@@ -34,7 +34,7 @@ pub(super) fn subresource_body(call: &Call, kind: &str) -> Result<Value, ApiErro
 }
 
 /// `pods/binding`.
-pub(crate) fn bind(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
+pub(super) fn bind(call: &Call, resource: &Arc<Resource>) -> Result<Response<Body>, ApiError> {
     let bindings = call.server.registry.by_kind("v1", "Binding").ok_or_else(ApiError::no_such_resource)?;
     let binding = call.object(&bindings, &call.options("CreateOptions", false)?)?;
     if meta_text(&binding, "name") != call.info.name {
