@@ -14,7 +14,7 @@ pub(crate) mod accounts;
 mod actor;
 mod certificates;
 mod cleanup;
-pub(crate) mod crds;
+mod crds;
 mod events;
 mod garbage;
 mod namespaces;

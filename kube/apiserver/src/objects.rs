@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::body::{self, Body};
 use crate::call::Call;
+use crate::controllers::accounts;
 use crate::error::ApiError;
 use crate::list::ListOptions;
 use crate::registry::Resource;
@@ -20,6 +21,7 @@ pub(crate) fn post(call: &Call, resource: &Arc<Resource>) -> Result<Response<Bod
     let view = call.view()?;
     let options = call.options("CreateOptions", false)?;
     let object = call.object(resource, &options)?;
+    ensure_account(call, resource);
     let outcome = create::create(&call.operation(resource, options), object, false)?;
     view.outcome(resource, 201, &outcome)
 }
@@ -38,8 +40,20 @@ pub(crate) fn apply_patch(call: &Call, resource: &Arc<Resource>) -> Result<Respo
     let view = call.view()?;
     let kind = PatchKind::of(decode::media_type(&call.headers), resource)?;
     let options = call.options("PatchOptions", kind == PatchKind::Apply)?;
+    if kind == PatchKind::Apply && call.info.subresource.is_empty() {
+        ensure_account(call, resource);
+    }
     let (outcome, created) = patch(&call.operation(resource, options), &call.info.name, kind, &call.body)?;
     view.outcome(resource, if created { 201 } else { 200 }, &outcome)
+}
+
+/// Creates the default service account of a namespace before a pod in it. The controller is about to create the account; the client of the pod
+/// should not have to wait and retry.
+fn ensure_account(call: &Call, resource: &Resource) {
+    let namespace = call.namespace(resource);
+    if resource.is("", "pods") && call.server.admit_namespace(resource, namespace, "").is_ok() {
+        accounts::ensure_account(&call.server, namespace);
+    }
 }
 
 fn delete_options(call: &Call) -> Result<DeleteOptions, ApiError> {

@@ -92,13 +92,7 @@ fn service_account(op: &WriteRequest<'_>, pod: &mut Value) -> Result<(), ApiErro
         pod["spec"]["serviceAccountName"] = name.as_str().into();
         pod["spec"]["serviceAccount"] = name.as_str().into();
     }
-    let find = || op.server.lookup("", "serviceaccounts", op.namespace, &name);
-    let found = find().or_else(|| {
-        // The controller is about to create the account; the client should not have to wait and retry.
-        (name == "default").then(|| crate::controllers::accounts::ensure_account(op.server, op.namespace))?;
-        find()
-    });
-    let Some(account) = found else {
+    let Some(account) = op.server.lookup("", "serviceaccounts", op.namespace, &name) else {
         let place = op.namespace;
         let why = format!("error looking up service account {place}/{name}: serviceaccount {name:?} not found");
         return Err(forbidden(op, pod, why));
