@@ -10,6 +10,7 @@ mod auth;
 mod body;
 mod bootstrap;
 mod call;
+mod column;
 mod config;
 mod connections;
 mod controllers;

@@ -12,8 +12,9 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::body::{self, Body};
+use crate::column::Column;
 use crate::error::ApiError;
-use crate::registry::{Column, Origin, Resource};
+use crate::registry::{Origin, Resource};
 use crate::request::Query;
 use crate::store::{Object, Page};
 

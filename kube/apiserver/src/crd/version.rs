@@ -12,7 +12,7 @@ use super::columns::Columns;
 use super::definition::{keep, set_generation, versions};
 use super::json_path::JsonPath;
 use super::rules::Rules;
-use crate::registry::Column;
+use crate::column::Column;
 
 /// The paths of the scale subresource.
 struct Scale {
