@@ -11,7 +11,7 @@ mod object;
 mod page;
 
 pub use cursor::{Cursor, WatchError};
-pub use history::{Event, HistoryLimits, frame};
+pub use history::{Compacted, Event, HistoryLimits, frame};
 pub use object::{Draft, Key, Object};
 pub use page::Page;
 
@@ -53,16 +53,6 @@ pub enum CommitError {
     /// The object is at another revision.
     #[error("{} is at revision {}", .0.key, .0.revision)]
     Conflict(Arc<Object>),
-}
-
-/// A revision that is no longer in the history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too old resource version: {requested} ({oldest})")]
-pub struct Compacted {
-    /// The requested revision.
-    pub requested: u64,
-    /// The oldest available revision.
-    pub oldest: u64,
 }
 
 /// The store of one server. Clones are the same store.

@@ -6,7 +6,17 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::{Compacted, Key, Object};
+use super::{Key, Object};
+
+/// A revision that is no longer in the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too old resource version: {requested} ({oldest})")]
+pub struct Compacted {
+    /// The requested revision.
+    pub requested: u64,
+    /// The oldest available revision.
+    pub oldest: u64,
+}
 
 /// The limits of the history of each resource. The first limit that is reached counts.
 #[derive(Clone, Debug)]
