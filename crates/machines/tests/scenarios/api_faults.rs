@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fleetwright_api::{ComponentState, Phase};
+use fleetwright_lab::ServerKind;
 use fleetwright_rig::faults::Fault;
 use fleetwright_rig::scenario::{Disturbance, run, run_in_real_time};
 use fleetwright_rig::{
@@ -130,7 +131,10 @@ async fn an_installation(harness: &Harness, fleet: &Fleet) -> Result<()> {
         ensure(started.as_ref().is_some_and(|one| one.outcome == Outcome::Running), format!("too late: {started:?}"))?;
         trouble.start_outage(harness.clock().now(), GONE_FOR);
     }
-    harness.phase("a", Phase::Ready).await.map(drop)
+    let seen = harness.phase("a", Phase::Ready).await?;
+    let kubelet = of(&seen, "kubelet").context("it is not listed")?;
+    let failed = kubelet.failed.is_some() || kubelet.rollback.is_some();
+    ensure(!failed, format!("a failure counts against the package: {}", shown(&seen)))
 }
 
 const UPGRADE: MachineScenario = MachineScenario::new(|harness, fleet| Box::pin(an_upgrade(harness, fleet)));
@@ -187,15 +191,25 @@ async fn an_api_server_that_is_gone_while_a_kubelet_joins_does_not_count_against
     assert_eq!(met.get("5xx"), Some(&FAILURES), "{met:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_is_gone_during_an_installation_does_not_count_against_the_package() {
-    let (scenario, test_server) = (Arc::new(INSTALLATION), TestServer::InProcess);
-    let (expected, _) = run(&scenario, &test_server, Disturbance::None).await.unwrap();
+/// The operator is cut off from the API server; kubelets are not.
+async fn gone_during_an_installation(test_server: &TestServer) {
+    let scenario = Arc::new(INSTALLATION);
+    let (expected, _) = run(&scenario, test_server, Disturbance::None).await.unwrap();
     let how = Disturbance::Faults { seed: 1, rates: FaultRates::none(), gone: None };
-    let (came, harness) = run(&scenario, &test_server, how).await.unwrap_or_else(|error| panic!("{error:#}"));
+    let (came, harness) = run(&scenario, test_server, how).await.unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(came, expected);
     let met = harness.fault_injector().map(FaultInjector::counts).unwrap_or_default();
     assert!(met.contains_key("server gone"), "{met:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_that_is_gone_during_an_installation_does_not_count_against_the_package() {
+    gone_during_an_installation(&TestServer::InProcess).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_that_is_gone_during_an_installation_does_not_count_against_the_package_on_real() {
+    gone_during_an_installation(&TestServer::start(ServerKind::Real).await.unwrap()).await;
 }
 
 /// From its status an operator reads later what has to prove itself: one of these writes is that before the step.
