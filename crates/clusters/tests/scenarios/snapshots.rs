@@ -315,10 +315,9 @@ async fn key(world: &TestFleet) -> Vec<u8> {
     secrets(world).get("pay-snapshot-key").await.unwrap().data.unwrap()["key"].0.clone()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_key_of_snapshots_is_made_once_and_brought_back_and_never_replaced() {
-    let world = TestFleet::start().await;
-    world.create("pay", |_| {}).await;
+async fn only_the_owner_replaces_the_key_of_snapshots(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
+    world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     write(&world, "before").await;
     let name = snapshot(&world, "first").await;
@@ -359,6 +358,17 @@ async fn the_key_of_snapshots_is_made_once_and_brought_back_and_never_replaced()
     restored(&world, &name).await;
     assert!(there(&world, "before").await);
     a_key_of_its_owner_is_used_and_replaced(&world).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_snapshots_is_made_once_and_brought_back_and_replaced_by_its_owner_alone() {
+    only_the_owner_replaces_the_key_of_snapshots(ServerKind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_snapshots_is_made_once_and_brought_back_and_replaced_by_its_owner_alone_on_real() {
+    only_the_owner_replaces_the_key_of_snapshots(ServerKind::Real).await;
 }
 
 /// A key that the owner of the cluster chooses: it is used if its Secret is shared, and after a rotation `previous` opens an older snapshot.
