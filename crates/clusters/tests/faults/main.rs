@@ -3,7 +3,8 @@
 //! Whatever happens, authorities and the keys of tokens are made once (and once more for each rotation), no more than one member of etcd is missing at any
 //! time but in a restore, no pass makes more calls than it may, no Operation is left that holds a place, and of a cluster that is deleted nothing is left.
 //!
-//! `RIG_SEED=n` runs one seed of trouble, and lets it choose the calls at which the operator is stopped once; see [`lifecycle::at_every_call`].
+//! `RIG_SEED=n` runs one seed of trouble, and lets it choose the calls at which the operator is stopped once; see [`lifecycle::at_every_call`] and
+//! [`lifecycle::at_some_calls`]. The test whose name ends in `_on_real` runs on kube-apiserver.
 
 mod delays;
 mod invariants;
@@ -15,7 +16,8 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright_rig::scenario::{Disturbance, run};
+use fleetwright_lab::ServerKind;
+use fleetwright_rig::scenario::{Disturbance, run, run_in_real_time};
 use fleetwright_rig::{FaultInjector, FaultRates, Side, TestServer, under_faults};
 use lifecycle::LifecyclePhase;
 use steps::ClusterSteps;
@@ -38,6 +40,8 @@ const GROW: LifecyclePhase =
     LifecyclePhase { play: |harness, name| Box::pin(phases::grow(harness, name)), struck: true };
 const SHRINK: LifecyclePhase =
     LifecyclePhase { play: |harness, name| Box::pin(phases::resize(harness, name, 1)), struck: true };
+const ADD: LifecyclePhase =
+    LifecyclePhase { play: |harness, name| Box::pin(phases::resize(harness, name, 3)), struck: true };
 const LOSE: LifecyclePhase =
     LifecyclePhase { play: |harness, name| Box::pin(phases::lose(harness, name, "etcd-1")), struck: true };
 
@@ -62,6 +66,8 @@ const ENDING: &[LifecyclePhase] = &[calm(MAKE), FINISH, calm(DELETE)];
 
 const RESTORING: &[LifecyclePhase] = &[calm(MAKE), ROTATE, RESTORE, calm(DELETE)];
 const RELEASING: &[LifecyclePhase] = &[calm(MAKE), PRUNE, RELEASE];
+/// Members are changed before there is a volume for snapshots, which is counted with theirs.
+const BRIEF: &[LifecyclePhase] = &[calm(MAKE), ADD, SHRINK, RESTORE, PRUNE, calm(DELETE)];
 
 const LIVES: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::laps(harness, LIVING)));
 const CHANGES: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::laps(harness, CHANGING)));
@@ -70,6 +76,7 @@ const RESIZES: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases:
 const MEMBERS: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::members(harness)));
 const RESTORES: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::laps(harness, RESTORING)));
 const RELEASES: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::laps(harness, RELEASING))).extended();
+const BRIEFLY: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::two_laps(harness, BRIEF))).extended();
 const SECURES: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::secured(harness))).extended();
 const SOAKS: ClusterScenario = ClusterScenario::new(|harness| Box::pin(phases::soaks(harness)));
 const LATE_BEFORE: ClusterScenario =
@@ -179,6 +186,13 @@ async fn an_operator_killed_at_any_call_rotates_authorities_and_restores_a_snaps
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_killed_at_any_call_prunes_extensions_and_releases_machines() {
     killed_at_every_call(RELEASES).await;
+}
+
+/// The clock of kube-apiserver is that of the machine, so a lap takes as long as for a user: the operator is killed at four calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_killed_at_some_calls_adds_and_removes_members_of_etcd_restores_a_snapshot_and_prunes_on_real() {
+    let test_server = TestServer::start(ServerKind::Real).await.unwrap();
+    run_in_real_time(&Arc::new(BRIEFLY), &test_server).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
