@@ -1,5 +1,6 @@
 //! What a business cluster's administrator lets its API server connect to is nothing of the meta cluster.
 
+use fleetwright_api::{Extension, ExtensionCheck, ExtensionHealth, ExtensionPlacement, Status};
 use fleetwright_lab::hosts::{apply, images};
 use fleetwright_plan::cluster::networks::{MetaNetworks, Network};
 use fleetwright_plan::cluster::policies::{DEFAULT_DENY, REACHABLE};
@@ -9,6 +10,8 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::LogParams;
 
 use super::*;
+use crate::bucket::Store;
+use crate::workers::extensions;
 
 /// Where a pod of the meta cluster is that no business cluster should reach.
 const THERE: &str = "canary";
@@ -19,6 +22,25 @@ const METADATA: &str = "169.254.169.254";
 /// Tells of each connection and of where it comes from.
 const SERVE: &str = "mkdir -p /www && hostname >/www/index.html; httpd -f -p 2379 -h /www & \
 exec httpd -f -vvv -p 8080 -h /www";
+/// An extension beside the control plane: a web server without rights. The probe shows that it listens, since policies do not hold up the node.
+const BESIDE: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: beside}
+spec:
+  selector: {matchLabels: {app: beside}}
+  template:
+    metadata: {labels: {app: beside}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
+      containers:
+      - name: web
+        image: WEB
+        command: ['/bin/busybox', 'httpd', '-f', '-p', '8080', '-h', '/']
+        readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}
+        securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenants_webhooks_and_proxies_do_not_reach_the_meta_network_on_hosts() -> Result<()> {
@@ -46,7 +68,12 @@ async fn a_tenants_webhooks_and_proxies_do_not_reach_the_meta_network_on_hosts()
         })
         .await?;
 
-        // Pods of snapshots get to etcd, to names and no further.
+        // The meta cluster's own API server is a process of this machine here, which is outside of it: `install` lists it among the networks of a real one.
+        let box_ = world.meta.site.network.address().to_string();
+        let store = Store::start(&box_).await?;
+        let port = store.port;
+
+        // Pods of snapshots get to etcd, to names and no further, unless there is a store.
         let ask = json!({ "metadata": { "annotations": { names::SNAPSHOT: "now" } } });
         world.clusters().patch("pay", &PatchParams::default(), &Patch::Merge(&ask)).await?;
         eventually("a snapshot to be taken", async || {
@@ -55,6 +82,9 @@ async fn a_tenants_webhooks_and_proxies_do_not_reach_the_meta_network_on_hosts()
         })
         .await?;
         eprintln!("a snapshot was taken, with policies enforced, after {:?}", begun.elapsed());
+        store.receives_a_snapshot(world).await?;
+        eprintln!("a store outside of the meta cluster has a snapshot after {:?}", begun.elapsed());
+        extensions(world, &["beside"], |one| one.ready == Status::True).await?;
 
         let client = once(world, &endpoint).await?;
         let pod = pod_at(&client, &canary).await?;
@@ -75,8 +105,6 @@ async fn a_tenants_webhooks_and_proxies_do_not_reach_the_meta_network_on_hosts()
         let said = aggregated(&client).await?;
         ensure!(!reached(&said), "a pod of the meta cluster was reached as an APIService: {said}");
         let server = pod_of(world, "kube-apiserver").await?;
-        // The meta cluster's own API server is a process of this machine here, which is outside of it: `install` lists it among the networks of a real one.
-        let box_ = world.meta.site.network.address().to_string();
         let node_address = world.meta.address().to_string();
         world.meta.node().run(&format!("ip address add {METADATA}/32 dev lo")).await?;
         // Of another control plane, a pod with the labels and the port of its etcd stands for all.
@@ -87,8 +115,6 @@ async fn a_tenants_webhooks_and_proxies_do_not_reach_the_meta_network_on_hosts()
             ensure!(!world.meta.connects(&server, to, port).await?, "{to}:{port} was reached");
         }
         ensure!(!world.meta.connects(&server, &canary, 8080).await?, "a pod of the meta cluster was reached");
-        let listener = tokio::net::TcpListener::bind((box_.as_str(), 0)).await?;
-        let port = listener.local_addr()?.port();
         ensure!(world.meta.connects(&server, &box_, port).await?, "what is outside the meta cluster is out of reach");
         let etcd = pod_of(world, "etcd").await?;
         ensure!(world.meta.connects(&server, &etcd, 2379).await?, "etcd is out of its API server's reach");
@@ -103,6 +129,16 @@ async fn a_tenants_webhooks_and_proxies_do_not_reach_the_meta_network_on_hosts()
         for (to, port) in [(&etcd, 2379), (&canary, 8080), (&probe, 2379), (&box_, port)] {
             ensure!(!world.meta.connects(&manager, to, port).await?, "the controller-manager reached {to}:{port}");
         }
+        let beside = pod_with(world, "app=beside").await?;
+        for (to, port) in [(&server, 6443), (&box_, port)] {
+            ensure!(world.meta.connects(&beside, to, port).await?, "the extension cannot reach {to}:{port}");
+        }
+        for (to, port) in [(&etcd, 2379), (&canary, 8080), (&probe, 2379), (&node_address, 10256)] {
+            ensure!(!world.meta.connects(&beside, to, port).await?, "the extension reached {to}:{port}");
+        }
+        for stranger in [&canary, &scheduler, &manager] {
+            ensure!(!world.meta.connects(stranger, &beside, 8080).await?, "the extension lets strangers in");
+        }
 
         // The pod itself saw none of that, and saw who came after it.
         visit(world, &probe, &canary, before).await?;
@@ -111,6 +147,7 @@ async fn a_tenants_webhooks_and_proxies_do_not_reach_the_meta_network_on_hosts()
             (&scheduler, "the scheduler"),
             (&manager, "the controller-manager"),
             (&etcd, "etcd"),
+            (&beside, "the extension"),
         ];
         for (from, who) in components {
             ensure!(visits(world, from).await? == 0, "a pod of the meta cluster was reached by {who}");
@@ -137,6 +174,7 @@ async fn a_tenants_webhooks_and_proxies_do_not_reach_the_meta_network_on_hosts()
         .await?;
         eprintln!("what was opened is reached after {:?}", begun.elapsed());
         ensure!(visits(world, &server).await? > 0, "the pod does not tell of the API server");
+        ensure!(world.meta.connects(&beside, &canary, 8080).await?, "the extension does not reach what was opened");
         let said = proxied(&client, &node).await?;
         ensure!(said.is_err(), "a node of the meta cluster was reached by nodes/proxy: {said:?}");
         let said = world.meta.connects(&server, &probe, 8080).await?;
@@ -154,9 +192,20 @@ async fn once(world: &MetaFixture, endpoint: &str) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-/// The cluster. Its network of Services is the default one, which is that of the meta cluster as well.
+/// The cluster, with an extension. Its network of Services is the default one, which is that of the meta cluster as well.
 async fn create(world: &MetaFixture) -> Result<()> {
-    let spec = ClusterSpec { replicas: 1, ..world.spec(1) };
+    let packages: Api<ClusterPackageVersion> = Api::namespaced(world.client.clone(), FLEET);
+    let mut package = packages.get("v1.36").await?.spec;
+    let checks = vec![ExtensionCheck { deployment: Some("beside".to_owned()), ..ExtensionCheck::default() }];
+    package.extensions = vec![Extension {
+        name: "beside".to_owned(),
+        placement: ExtensionPlacement::Meta,
+        template: BESIDE.replace("WEB", images::WEB),
+        health: ExtensionHealth { checks, ..ExtensionHealth::default() },
+        ..Extension::default()
+    }];
+    packages.create(&PostParams::default(), &ClusterPackageVersion::new("extended", package)).await?;
+    let spec = ClusterSpec { replicas: 1, package_version: "extended".to_owned(), ..world.spec(1) };
     world.clusters().create(&PostParams::default(), &Cluster::new("pay", spec)).await?;
     Ok(())
 }
@@ -213,10 +262,15 @@ async fn visits(world: &MetaFixture, from: &str) -> Result<usize> {
 
 /// The address of a component's pod.
 async fn pod_of(world: &MetaFixture, component: &str) -> Result<String> {
+    pod_with(world, &format!("{}={component}", names::COMPONENT)).await
+}
+
+/// The address of a pod beside the control plane or of it, by its label.
+async fn pod_with(world: &MetaFixture, label: &str) -> Result<String> {
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
-    let selected = kube::api::ListParams::default().labels(&format!("{}={component}", names::COMPONENT));
+    let selected = kube::api::ListParams::default().labels(label);
     let pod = pods.list(&selected).await?.items.into_iter().find_map(|pod| pod.status?.pod_ip);
-    pod.with_context(|| format!("{component} has no address"))
+    pod.with_context(|| format!("no pod with the label {label} has an address"))
 }
 
 /// A pod of the business cluster that says it has that address; where it is proxied to.

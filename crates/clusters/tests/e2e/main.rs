@@ -1,5 +1,6 @@
 //! Clusters whose control planes are real pods of a real meta cluster.
 
+mod bucket;
 mod confined;
 mod etcd;
 mod external;

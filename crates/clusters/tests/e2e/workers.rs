@@ -288,7 +288,7 @@ async fn conforms(world: &MetaFixture, endpoint: &str) -> Result<usize> {
 }
 
 /// Waits until that is so of these extensions.
-async fn extensions(world: &MetaFixture, names: &[&str], holds: impl Fn(&ExtensionStatus) -> bool) -> Result<()> {
+pub async fn extensions(world: &MetaFixture, names: &[&str], holds: impl Fn(&ExtensionStatus) -> bool) -> Result<()> {
     eventually(&format!("the extensions {}", names.join(", ")), async || {
         let all = world.clusters().get("pay").await?.status.unwrap_or_default().extensions;
         let so = |name: &&str| all.iter().any(|one| one.name == **name && holds(one));
