@@ -1,6 +1,6 @@
 //! Carries out the decision about a cluster that is not being deleted.
 
-use fleetwright_api::{ControlPlaneComponent, names};
+use fleetwright_api::{ControlPlaneComponent, ExtensionPlacement, names};
 use fleetwright_kit::events::Level;
 use fleetwright_kit::{JsonPatch, Key, Pass, WriteError};
 use fleetwright_plan::cluster::copied_secrets::required_copies;
@@ -191,30 +191,16 @@ impl Clusters {
                 self.publish_event(pass, found, Level::Normal, "Repaired", &message).await;
             }
         }
-        for (kind, name, uid) in choice.prune.iter().take(extensions::MAX_IN_META) {
-            refusal.noted(self.take_away(pass, &Key::new(&names.namespace, name), *kind, uid).await)?;
-        }
         self.extenders.begin(pass.key(), names, &choice.servers, &choice.work);
         for message in self.extenders.repaired(pass.key()) {
             self.publish_event(pass, found, Level::Normal, "Repaired", &message).await;
         }
-        Ok(refusal.noted(self.prune(pass, found, choice).await)?.flatten())
-    }
-
-    async fn take_away(&self, pass: &Pass, key: &Key, kind: Kind, uid: &str) -> Result<(), WriteError> {
-        use k8s_openapi::api::{
-            apps::v1 as apps, core::v1 as core, networking::v1 as networking, policy::v1 as policy,
-        };
-        let (writer, policy) = (pass.writer(), PropagationPolicy::Background);
-        match kind {
-            Kind::ConfigMap => writer.delete_uid::<core::ConfigMap>(key, uid, policy).await,
-            Kind::Service => writer.delete_uid::<core::Service>(key, uid, policy).await,
-            Kind::NetworkPolicy => writer.delete_uid::<networking::NetworkPolicy>(key, uid, policy).await,
-            Kind::PodDisruptionBudget => writer.delete_uid::<policy::PodDisruptionBudget>(key, uid, policy).await,
-            Kind::StatefulSet => writer.delete_uid::<apps::StatefulSet>(key, uid, policy).await,
-            Kind::Deployment => writer.delete_uid::<apps::Deployment>(key, uid, policy).await,
+        let mut next = None;
+        for placement in [ExtensionPlacement::Meta, ExtensionPlacement::Cluster] {
+            let again = refusal.noted(self.prune(pass, found, choice, placement).await)?.flatten();
+            next = next.into_iter().chain(again).min();
         }
-        .map(drop)
+        Ok(next)
     }
 
     /// Creates the namespace, and returns its uid. Nothing is written into the namespace before the uid is recorded.

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fleetwright_api::names;
+use fleetwright_api::{ExtensionPlacement, names};
 use fleetwright_kit::{Clock, Key};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::extensions::health::{self, CheckTarget};
 use fleetwright_plan::cluster::extensions::{
-    EXTENSION, ExtensionOutcome, ExtensionReport, ExtensionWork, IF_SERVED, KEEP, ObjectRef, OrphanedObject, Removal,
+    EXTENSION, ExtensionOutcome, ExtensionReport, ExtensionWork, IF_SERVED, KEEP, ObjectRef, OrphanedObject,
+    PruneInMeta, Removal,
 };
 use jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, GetParams, Patch, PatchParams, Preconditions};
@@ -46,6 +47,7 @@ pub struct ExtensionResults {
     reports: BTreeMap<String, ExtensionReport>,
     /// Objects whose drift was repaired, until their Events are published.
     repaired: Vec<String>,
+    in_meta: PruneInMeta,
 }
 
 impl ExtensionInstaller {
@@ -53,10 +55,13 @@ impl ExtensionInstaller {
         Self { background, meters }
     }
 
-    /// Since when the operator knows the cluster, and the report of each of its extensions since then.
-    pub fn known(&self, key: &Key) -> (Timestamp, BTreeMap<String, ExtensionReport>) {
+    /// Since when the operator knows the cluster, and since then the report of each of its extensions and the deletion of their objects in the meta
+    /// cluster.
+    pub fn known(&self, key: &Key) -> (Timestamp, BTreeMap<String, ExtensionReport>, PruneInMeta) {
         let now = self.background.clock().now();
-        self.background.state_or_default(key, |known| (*known.since.get_or_insert(now), known.reports.clone()))
+        self.background.state_or_default(key, |known| {
+            (*known.since.get_or_insert(now), known.reports.clone(), known.in_meta.clone())
+        })
     }
 
     /// Objects that were repaired since the last call.
@@ -71,6 +76,13 @@ impl ExtensionInstaller {
 
     /// Records that the objects are deleted.
     pub fn pruned(&self, key: &Key, removal: &Removal) {
+        if removal.placement == ExtensionPlacement::Meta {
+            self.background.state_or_default(key, |known| {
+                known.in_meta.deleted.extend(removal.objects.iter().map(|one| one.uid.clone()));
+                known.in_meta.waits.remove(&removal.extension);
+            });
+            return;
+        }
         self.change(key, removal, |report| {
             report.surplus.retain(|one| !removal.objects.contains(one));
             report.pruned.extend(removal.objects.iter().map(|one| one.object.clone()));
@@ -80,15 +92,31 @@ impl ExtensionInstaller {
 
     /// Records why the deletion of the objects waits.
     pub fn prune_waits(&self, key: &Key, removal: &Removal, why: &str) {
+        if removal.placement == ExtensionPlacement::Meta {
+            return self.waits_in_meta(key, removal, why);
+        }
         self.change(key, removal, |report| report.waits = Some(truncate(why, MAX_SAID)));
     }
 
     /// Records why the deletion of the objects failed, and when to look for the rest.
     pub fn prune_failed(&self, key: &Key, removal: &Removal, again: Timestamp, why: &str) {
+        if removal.placement == ExtensionPlacement::Meta {
+            return self.waits_in_meta(key, removal, why);
+        }
         self.change(key, removal, |report| {
             report.surplus.clear();
             (report.waits, report.look_at) = (Some(truncate(why, MAX_SAID)), Some(again));
         });
+    }
+
+    /// No object is left to delete in the meta cluster.
+    pub fn all_pruned(&self, key: &Key) {
+        self.background.known(key, |known| known.in_meta = PruneInMeta::default());
+    }
+
+    fn waits_in_meta(&self, key: &Key, removal: &Removal, why: &str) {
+        let why = truncate(why, MAX_SAID);
+        self.background.state_or_default(key, |known| known.in_meta.waits.insert(removal.extension.clone(), why));
     }
 
     /// Changes the report from which the removal was decided; a newer report already has the current state.

@@ -100,7 +100,7 @@ impl Clusters {
     }
 
     fn extensions_known(&self, key: &Key, names: &Names, cluster: &ClusterView) -> extensions::ExtensionKnowledge {
-        let (since, reports) = self.extenders.known(key);
+        let (since, reports, in_meta) = self.extenders.known(key);
         let secret = |name: &str| self.caches.secrets.get(&Key::new(&names.namespace, name));
         // While the authority is missing, a certificate that it signed has the same bundle.
         let authority = secret(Authority::Cluster.secret()).or_else(|| secret(OPERATOR));
@@ -110,6 +110,7 @@ impl Clusters {
             every: self.look_after,
             since: Some(since),
             reports,
+            in_meta,
         }
     }
 }

@@ -1,13 +1,19 @@
-//! The Operation that deletes orphaned objects of an extension from a business cluster.
+//! The Operation that deletes orphaned objects of an extension, from its business cluster or from beside the control plane.
 
 use std::time::Duration;
 
-use fleetwright_api::{Amount, OperationPolicySpec, Span, Target};
-use fleetwright_kit::Pass;
+use fleetwright_api::{Amount, ExtensionPlacement, Operation, OperationPolicySpec, Span, Target};
 use fleetwright_kit::journal::{Act, CallOutcome, Intent, OperationKey, ProbeResult, Progress};
-use fleetwright_plan::cluster::extensions::{EXTENSION_PRUNE, ExtensionDecision, Removal};
+use fleetwright_kit::{Key, Pass, WriteError};
+use fleetwright_plan::cluster::extensions::{EXTENSION, EXTENSION_PRUNE, ExtensionDecision, OrphanedObject, Removal};
+use fleetwright_plan::cluster::objects::Kind;
 use fleetwright_plan::cluster::{Names, counted};
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::PropagationPolicy;
 
 use crate::cluster::{Clusters, Found};
 use crate::errors::ActError;
@@ -23,30 +29,40 @@ const WITHIN: Duration = Duration::from_secs(20);
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 impl Clusters {
-    /// Deletes orphaned objects of extensions, as far as the gate grants it. Returns when to run the next pass.
+    /// Deletes orphaned objects of extensions from that cluster, as far as the gate grants it. Returns when to run the next pass.
     pub(crate) async fn prune(
         &self,
         pass: &Pass,
         found: &Found,
         choice: &ExtensionDecision,
+        placement: ExtensionPlacement,
     ) -> Result<Option<Timestamp>, ActError> {
         let key = pass.key();
-        let intent =
-            choice.remove.as_ref().map(|removal| operations::attempt(&self.journal, intent(removal, &key.name)));
+        let (removal, all_removed) = match placement {
+            ExtensionPlacement::Cluster => (&choice.remove, choice.all_removed),
+            ExtensionPlacement::Meta => (&choice.prune, choice.all_pruned),
+        };
+        let intent = removal.as_ref().map(|removal| operations::attempt(&self.journal, intent(removal, &key.name)));
         // Until the business cluster answers, the same objects may still have to be deleted: an Operation that waits for the gate keeps its place in
         // the queue, and the outcome of a started one is unknown.
-        if choice.all_removed || intent.is_some() {
+        if all_removed || intent.is_some() {
             let wanted = intent.as_ref().map(|intent| self.journal.key(intent));
-            // If the answer of a started Operation was lost, the business cluster shows the outcome.
+            // If the answer of a started Operation was lost, the cluster shows the outcome.
             let outcome = match &intent {
                 None => ProbeResult::Succeeded("no extension has objects left to delete".to_owned()),
                 Some(_) => ProbeResult::Failed("outcome unknown; other objects are left".to_owned()),
             };
-            self.close(pass, &[EXTENSION_PRUNE], |key, _| wanted.as_ref() == Some(key), |_| outcome.clone()).await?;
+            let stays = |key: &Key, operation: &Operation| {
+                wanted.as_ref() == Some(key) || Removal::placement_of(&operation.spec.fingerprint) != placement
+            };
+            self.close(pass, &[EXTENSION_PRUNE], stays, |_| outcome.clone()).await?;
         }
-        let (Some(removal), Some(intent)) = (&choice.remove, intent) else { return Ok(None) };
+        if all_removed && placement == ExtensionPlacement::Meta {
+            self.extenders.all_pruned(key);
+        }
+        let (Some(removal), Some(intent)) = (removal, intent) else { return Ok(None) };
         let permit = Permit { meta: self.extenders.meta(), caches: &self.caches, key };
-        let act = PruneAct { permit, names: &found.names, servers: &choice.servers, removal, intent };
+        let act = PruneAct { permit, pass, names: &found.names, servers: &choice.servers, removal, intent };
         self.journal.limit(pass, POLICY, policy()).await?;
         let progress = self.journal.drive(pass, &act).await?;
         tracing::info!(cluster = %key, extension = removal.extension, ?progress, "deleting objects of an extension");
@@ -73,8 +89,12 @@ fn policy() -> OperationPolicySpec {
 
 fn intent(removal: &Removal, cluster: &str) -> Intent {
     let first = removal.objects.first().map(|one| one.object.to_string()).unwrap_or_default();
+    let place = match removal.placement {
+        ExtensionPlacement::Cluster => "in the business cluster",
+        ExtensionPlacement::Meta => "beside the control plane",
+    };
     let reason = format!(
-        "extension {} no longer has {}, such as {first}: deleting in the business cluster",
+        "extension {} no longer has {}, such as {first}: deleting {place}",
         removal.extension,
         counted(removal.objects.len(), "object")
     );
@@ -87,10 +107,11 @@ fn intent(removal: &Removal, cluster: &str) -> Intent {
     }
 }
 
-/// Deletes objects of a business cluster, each by its uid and only while it has the label of its extension: a repetition does no harm, and an object
+/// Deletes objects of an extension, each by its uid and only while it has the label of its extension: a repetition does no harm, and an object
 /// of the same name that was created later is kept.
 struct PruneAct<'a> {
     permit: Permit<'a>,
+    pass: &'a Pass,
     names: &'a Names,
     servers: &'a [String],
     removal: &'a Removal,
@@ -111,7 +132,7 @@ impl Act for PruneAct<'_> {
     }
 
     async fn start(&self, _: &OperationKey) -> CallOutcome {
-        match self.on_first_server(PruneTarget::Delete).await {
+        match self.run(PruneTarget::Delete).await {
             Ok(deleted) => {
                 let all = self.removal.objects.len();
                 CallOutcome::Done(format!(
@@ -125,7 +146,7 @@ impl Act for PruneAct<'_> {
     }
 
     async fn probe(&self, _: &OperationKey) -> ProbeResult {
-        match self.on_first_server(PruneTarget::Count).await {
+        match self.run(PruneTarget::Count).await {
             Ok(0) => ProbeResult::Succeeded("all are deleted".to_owned()),
             Ok(left) => ProbeResult::Failed(format!("{} not deleted yet", counted(left, "object"))),
             // The act does not continue after the process that started it has ended, and the rest is looked up before the next attempt.
@@ -139,6 +160,33 @@ impl Act for PruneAct<'_> {
 }
 
 impl PruneAct<'_> {
+    async fn run(&self, work: PruneTarget) -> Result<usize, String> {
+        match self.removal.placement {
+            ExtensionPlacement::Cluster => self.on_first_server(work).await,
+            ExtensionPlacement::Meta => self.in_meta(work).await.map_err(|why| truncated(&why)),
+        }
+    }
+
+    /// Reads the objects from the caches: the operator may not read single objects there.
+    async fn in_meta(&self, work: PruneTarget) -> Result<usize, String> {
+        let mut done = 0;
+        for one in &self.removal.objects {
+            let Some(kind) = one.object.kind_in_meta().filter(|kind| self.is_there(*kind, one)) else { continue };
+            if matches!(work, PruneTarget::Delete) {
+                self.permit.check()?;
+                delete(self.pass, &Key::new(&self.names.namespace, &one.object.name), kind, &one.uid).await?;
+            }
+            done += 1;
+        }
+        Ok(done)
+    }
+
+    fn is_there(&self, kind: Kind, one: &OrphanedObject) -> bool {
+        let live = self.permit.caches.object(&self.names.namespace, kind, &one.object.name).unwrap_or_default();
+        let metadata = &live["metadata"];
+        metadata["uid"] == one.uid && metadata["labels"][EXTENSION] == self.removal.extension
+    }
+
     /// Uses the first API server that answers.
     async fn on_first_server(&self, work: PruneTarget) -> Result<usize, String> {
         let mut done = Err("no API server is verified".to_owned());
@@ -179,5 +227,23 @@ impl PruneAct<'_> {
             left += usize::from(there.is_some_and(|uid| uid == one.uid));
         }
         Ok(left)
+    }
+}
+
+/// Deletes an object of an extension beside the control plane.
+async fn delete(pass: &Pass, key: &Key, kind: Kind, uid: &str) -> Result<(), String> {
+    let (writer, policy) = (pass.writer(), PropagationPolicy::Background);
+    let deleted = match kind {
+        Kind::ConfigMap => writer.delete_uid::<ConfigMap>(key, uid, policy).await,
+        Kind::Service => writer.delete_uid::<Service>(key, uid, policy).await,
+        Kind::NetworkPolicy => writer.delete_uid::<NetworkPolicy>(key, uid, policy).await,
+        Kind::PodDisruptionBudget => writer.delete_uid::<PodDisruptionBudget>(key, uid, policy).await,
+        Kind::StatefulSet => writer.delete_uid::<StatefulSet>(key, uid, policy).await,
+        Kind::Deployment => writer.delete_uid::<Deployment>(key, uid, policy).await,
+    };
+    match deleted {
+        // With a conflict, another object has its name.
+        Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error.to_string()),
     }
 }

@@ -311,6 +311,33 @@ async fn nothing_of_an_extension_is_deleted_before_the_policy_lets_it_and_only_w
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nothing_beside_the_control_plane_is_deleted_before_the_policy_lets_it_and_only_the_object_that_was_found() {
+    let world = TestFleet::start().await;
+    world.limit("ExtensionPrune", 0).await;
+    world.package("full", "1.36.4", vec![notes(), beside()]).await;
+    world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
+    world.extended().await;
+    let deployments: Api<Deployment> = world.api("pay");
+    let uid = deployments.get("beside").await.unwrap().metadata.uid;
+    world.change("pay", json!({ "spec": { "extensions": [{ "name": "beside", "enabled": false }] } })).await;
+    let status = world.says(Status::False, names::reasons::REMOVING, "OperationPolicy extensionprune").await;
+    assert!(status.extensions.iter().any(|one| one.name == "notes" && one.ready == Status::True), "{status:#?}");
+    world.operations("ExtensionPrune", &[OperationPhase::Pending]).await;
+    assert_eq!(deployments.get("beside").await.unwrap().metadata.uid, uid);
+    // The Operation of an object that is wanted again is withdrawn.
+    world.change("pay", json!({ "spec": { "extensions": null } })).await;
+    world.extended().await;
+    world.operations("ExtensionPrune", &[OperationPhase::Failed]).await;
+    assert_eq!(deployments.get("beside").await.unwrap().metadata.uid, uid);
+
+    world.limit("ExtensionPrune", 1).await;
+    world.change("pay", json!({ "spec": { "extensions": [{ "name": "beside", "enabled": false }] } })).await;
+    world.extended().await;
+    assert!(deployments.get_opt("beside").await.unwrap().is_none());
+    world.operations("ExtensionPrune", &[OperationPhase::Failed, OperationPhase::Succeeded]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn wrong_values_and_templates_are_named_and_what_is_there_stays() {
     let world = TestFleet::start().await;
     let wrong = extension("wrong", 15, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ cluster.nmae }}}\n");

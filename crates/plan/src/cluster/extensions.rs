@@ -11,7 +11,7 @@ mod shipped;
 mod tests;
 mod values;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::objects::Kind;
 use super::{Names, PROVE_EVERY};
 
 pub use decide::{EXTENSION_PRUNE, ExtensionDecision, ExtensionWork, Removal};
@@ -124,6 +125,11 @@ impl ObjectRef {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
 
+    /// The kind, if extensions beside the control plane can have it.
+    pub fn kind_in_meta(&self) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.as_str() == self.kind)
+    }
+
     /// Whether both refer to one object, also in different versions of its group.
     pub fn is(&self, other: &Self) -> bool {
         self.group() == other.group()
@@ -153,11 +159,29 @@ pub struct ExtensionKnowledge {
     pub since: Option<Timestamp>,
     /// Report of each extension in the business cluster since then.
     pub reports: BTreeMap<String, ExtensionReport>,
+    /// The deletion of orphaned objects in the meta cluster since then.
+    pub in_meta: PruneInMeta,
+}
+
+/// State of the deletion of orphaned objects in the meta cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PruneInMeta {
+    /// Uids of the objects that were deleted: the caches may still have them.
+    pub deleted: BTreeSet<String>,
+    /// Why orphaned objects are not deleted yet, by extension.
+    pub waits: BTreeMap<String, String>,
 }
 
 impl Default for ExtensionKnowledge {
     fn default() -> Self {
-        Self { labels: BTreeMap::new(), ca_bundle: None, every: PROVE_EVERY, since: None, reports: BTreeMap::new() }
+        Self {
+            labels: BTreeMap::new(),
+            ca_bundle: None,
+            every: PROVE_EVERY,
+            since: None,
+            reports: BTreeMap::new(),
+            in_meta: PruneInMeta::default(),
+        }
     }
 }
 

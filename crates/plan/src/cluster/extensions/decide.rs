@@ -15,14 +15,16 @@ use super::super::observed::Observed;
 use super::super::proofs::proven_at;
 use super::inventory::{self, INVENTORY, Inventory, InventoryEntry};
 use super::{
-    EXTENSION, ExtensionError, ExtensionInputs, ExtensionOutcome, ExtensionReport, ObjectRef, OrphanedObject,
-    RenderedExtension, health, render,
+    EXTENSION, ExtensionError, ExtensionInputs, ExtensionOutcome, ExtensionReport, MAX_IN_META, ObjectRef,
+    OrphanedObject, RenderedExtension, health, render,
 };
 
-/// Type of the Operation that deletes orphaned objects of an extension from the business cluster.
+/// Type of the Operation that deletes orphaned objects of an extension.
 pub const EXTENSION_PRUNE: &str = "ExtensionPrune";
 /// One Operation deletes at most this many objects: a pass waits for it.
 const BATCH: usize = 50;
+/// Start of the fingerprint of a removal in the meta cluster.
+const IN_META: &str = "meta-";
 
 /// First interval at which an extension that is not ready is checked again.
 const RECHECK_AFTER: Duration = Duration::from_secs(3);
@@ -43,10 +45,12 @@ pub struct ExtensionWork {
     pub checks: Vec<ExtensionCheck>,
 }
 
-/// Objects that an Operation deletes from the business cluster.
+/// Objects that an Operation deletes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removal {
     pub extension: String,
+    /// The cluster that they are deleted from.
+    pub placement: ExtensionPlacement,
     /// The objects to delete.
     pub objects: Vec<OrphanedObject>,
 }
@@ -55,7 +59,19 @@ impl Removal {
     /// Fingerprint of exactly these objects.
     pub fn fingerprint(&self) -> String {
         let uids: Vec<_> = self.objects.iter().map(|one| one.uid.as_str()).collect();
-        super::super::digest(&format!("{}\n{}", self.extension, uids.join("\n")), 16)
+        let digest = super::super::digest(&format!("{}\n{}", self.extension, uids.join("\n")), 16);
+        match self.placement {
+            ExtensionPlacement::Cluster => digest,
+            ExtensionPlacement::Meta => format!("{IN_META}{digest}"),
+        }
+    }
+
+    /// The cluster that the removal with that fingerprint deletes from.
+    pub fn placement_of(fingerprint: &str) -> ExtensionPlacement {
+        match fingerprint.starts_with(IN_META) {
+            true => ExtensionPlacement::Meta,
+            false => ExtensionPlacement::Cluster,
+        }
     }
 }
 
@@ -66,8 +82,10 @@ pub struct ExtensionDecision {
     pub inventory: Option<Object>,
     /// Objects to apply in the meta cluster; the first field that differs, if the live object exists.
     pub apply: Vec<(Object, Option<String>)>,
-    /// Objects to delete in the meta cluster: kind, name and uid.
-    pub prune: Vec<(Kind, String, String)>,
+    /// Objects that an Operation deletes in the meta cluster.
+    pub prune: Option<Removal>,
+    /// Whether no object is left to delete in the meta cluster.
+    pub all_pruned: bool,
     /// Objects that an Operation deletes in the business cluster.
     pub remove: Option<Removal>,
     /// Whether the business cluster has confirmed that every object to remove is gone.
@@ -97,7 +115,7 @@ pub(in super::super) fn choose(
     };
     add_strays(seen, &mut held);
     if package.1.extensions.is_empty() && seen.spec.extensions.is_empty() && held.is_empty() {
-        return ExtensionDecision { all_removed: true, ..ExtensionDecision::default() };
+        return ExtensionDecision { all_removed: true, all_pruned: true, ..ExtensionDecision::default() };
     }
     let known = &seen.extensions;
     let given = ExtensionInputs {
@@ -118,8 +136,9 @@ pub(in super::super) fn choose(
         .collect();
     choosing.install_extensions(&all);
     choosing.remove_extensions(&all);
-    let in_cluster = choosing.held.keys().map(|name| choosing.orphaned_objects(name, ExtensionPlacement::Cluster));
-    choosing.choice.all_removed = in_cluster.flatten().next().is_none();
+    let none_left = |placement| choosing.held.keys().all(|name| choosing.orphaned_objects(name, placement).is_empty());
+    let (in_cluster, in_meta) = (none_left(ExtensionPlacement::Cluster), none_left(ExtensionPlacement::Meta));
+    (choosing.choice.all_removed, choosing.choice.all_pruned) = (in_cluster, in_meta);
     let Choosing { mut choice, held, .. } = choosing;
     let written = inventory::object(&seen.names, &held);
     // A removed entry is not seen by a comparison of contained fields.
@@ -243,7 +262,8 @@ impl Choosing<'_> {
         let surplus = self.orphaned_objects(name, ExtensionPlacement::Cluster);
         let left = report.surplus.iter().filter(|one| surplus.iter().any(|old| old.is(&one.object)));
         let objects: Vec<_> = left.take(BATCH).cloned().collect();
-        (!objects.is_empty()).then(|| Removal { extension: name.to_owned(), objects })
+        let placement = ExtensionPlacement::Cluster;
+        (!objects.is_empty()).then(|| Removal { extension: name.to_owned(), placement, objects })
     }
 
     fn in_cluster(&mut self, extension: &RenderedExtension, held_back: Option<&str>) -> ExtensionStatus {
@@ -306,7 +326,8 @@ impl Choosing<'_> {
         if status.ready != Status::True {
             return status;
         }
-        let why = orphans_message(report, left);
+        let first = report.surplus.first().map(|one| &one.object);
+        let why = orphans_message(first, left, report.waits.as_ref());
         extension_status(name, Status::False, names::reasons::REMOVING, why, status.applied)
     }
 
@@ -353,7 +374,7 @@ impl Choosing<'_> {
         let mut trouble = None;
         for body in &extension.objects {
             let this = ObjectRef::of(body);
-            let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.as_str() == this.kind) else { continue };
+            let Some(kind) = this.kind_in_meta() else { continue };
             let live = self.seen.object(kind, &this.name);
             if let Some(live) = live.as_ref().filter(|live| live["metadata"]["labels"][EXTENSION].is_null()) {
                 let owner = live["metadata"]["labels"][names::COMPONENT].as_str().unwrap_or("another owner");
@@ -367,9 +388,7 @@ impl Choosing<'_> {
                 self.choice.apply.push((object, place.filter(|_| applied)));
             }
         }
-        for gone in self.orphaned_objects(name, ExtensionPlacement::Meta) {
-            self.take_away(name, &gone);
-        }
+        self.remove_in_meta(name);
         if let Some(why) = trouble {
             return not_yet(why);
         }
@@ -385,7 +404,13 @@ impl Choosing<'_> {
             };
             health::health_problem(what, checked, self.seen.object(kind, checked).as_ref())
         });
+        let left = self.orphaned_objects(name, ExtensionPlacement::Meta);
         match trouble {
+            None if !left.is_empty() => {
+                let waits = self.seen.extensions.in_meta.waits.get(name);
+                let why = orphans_message(left.first(), left.len(), waits);
+                extension_status(name, Status::False, names::reasons::REMOVING, why, now)
+            }
             None => {
                 let message = healthy_message(&[]);
                 extension_status(name, Status::True, names::reasons::HEALTHY, message, now)
@@ -404,21 +429,28 @@ impl Choosing<'_> {
         }
     }
 
-    /// Deletes an object in the meta cluster; the inventory drops it when it is gone, or not ours.
-    fn take_away(&mut self, extension: &str, gone: &ObjectRef) {
-        let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == gone.kind);
-        let live = kind.and_then(|kind| self.seen.object(kind, &gone.name));
-        let ours = live.filter(|live| live["metadata"]["labels"][EXTENSION] == *extension);
-        match (kind, ours) {
-            (Some(kind), Some(live)) => {
-                let uid = live["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-                self.choice.prune.push((kind, gone.name.clone(), uid));
-            }
-            _ => {
-                if let Some(held) = self.held.get_mut(extension) {
-                    held.objects.retain(|one| one != gone);
+    /// Chooses the objects to delete next in the meta cluster; the inventory drops those that are gone, or not ours.
+    fn remove_in_meta(&mut self, extension: &str) {
+        let mut objects = Vec::new();
+        for object in self.orphaned_objects(extension, ExtensionPlacement::Meta) {
+            let live = object.kind_in_meta().and_then(|kind| self.seen.object(kind, &object.name));
+            match live.filter(|live| live["metadata"]["labels"][EXTENSION] == *extension) {
+                Some(live) => {
+                    let uid = live["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+                    objects.push(OrphanedObject { object, uid });
+                }
+                None => {
+                    if let Some(held) = self.held.get_mut(extension) {
+                        held.objects.retain(|one| *one != object);
+                    }
                 }
             }
+        }
+        objects.retain(|one| !self.seen.extensions.in_meta.deleted.contains(&one.uid));
+        objects.truncate(MAX_IN_META);
+        if !objects.is_empty() {
+            let placement = ExtensionPlacement::Meta;
+            self.choice.prune.get_or_insert(Removal { extension: extension.to_owned(), placement, objects });
         }
     }
 
@@ -448,11 +480,14 @@ impl Choosing<'_> {
             };
             if self.choice.statuses.iter().all(|status| status.name != name) {
                 let report = self.report(&name).filter(|report| report.digest.is_empty());
-                let why = match report.map(|report| (&report.outcome, &report.waits)) {
-                    Some((ExtensionOutcome::Failed(why), _) | (_, Some(why))) => {
-                        format!("deleting {}: {why}", with_others(next, left.len()))
-                    }
-                    _ => format!("deleting {}", with_others(next, left.len())),
+                let waits = match (held.placement, report.map(|report| (&report.outcome, &report.waits))) {
+                    (ExtensionPlacement::Meta, _) => self.seen.extensions.in_meta.waits.get(&name),
+                    (_, Some((ExtensionOutcome::Failed(why), _) | (_, Some(why)))) => Some(why),
+                    _ => None,
+                };
+                let why = match waits {
+                    Some(why) => format!("deleting {}: {why}", with_others(next, left.len())),
+                    None => format!("deleting {}", with_others(next, left.len())),
                 };
                 self.choice.statuses.push(extension_status(&name, Status::False, names::reasons::REMOVING, why, None));
             }
@@ -466,7 +501,7 @@ impl Choosing<'_> {
             held.objects.retain(|one| surplus.contains(one));
         }
         match placement {
-            ExtensionPlacement::Meta => surplus.iter().for_each(|gone| self.take_away(name, gone)),
+            ExtensionPlacement::Meta => self.remove_in_meta(name),
             ExtensionPlacement::Cluster => {
                 let report = self.report(name).filter(|report| report.digest.is_empty()).cloned();
                 let gone = |one: &ObjectRef| report.iter().flat_map(|report| &report.pruned).any(|gone| gone.is(one));
@@ -527,14 +562,12 @@ fn healthy_message(skipped: &[ObjectRef]) -> String {
 }
 
 /// Message about objects that an extension no longer has and that still exist.
-fn orphans_message(report: &ExtensionReport, left: usize) -> String {
-    let what = match report.surplus.first() {
-        Some(first) => {
-            format!("objects are applied; deleting {} that it no longer has", with_others(&first.object, left))
-        }
+fn orphans_message(first: Option<&ObjectRef>, left: usize, waits: Option<&String>) -> String {
+    let what = match first {
+        Some(first) => format!("objects are applied; deleting {} that it no longer has", with_others(first, left)),
         None => "objects are applied; deleting objects that it no longer has".to_owned(),
     };
-    report.waits.as_ref().map_or_else(|| what.clone(), |why| format!("{what}: {why}"))
+    waits.map_or_else(|| what.clone(), |why| format!("{what}: {why}"))
 }
 
 /// The first object, and the number of the others.

@@ -3,7 +3,7 @@
 use fleetwright_api::{Extension, ExtensionChoice, ExtensionPlacement};
 use serde_json::{Value, json};
 
-use super::extensions::{ExtensionOutcome, ExtensionReport, ExtensionWork, OrphanedObject};
+use super::extensions::{ExtensionOutcome, ExtensionReport, ExtensionWork, OrphanedObject, PruneInMeta, Removal};
 use super::*;
 
 fn extension(name: &str, order: u32, placement: ExtensionPlacement) -> Extension {
@@ -34,8 +34,8 @@ pub(super) fn done(
     for object in choice.inventory.iter().chain(choice.apply.iter().map(|(object, _)| object)) {
         world.live.insert((object.kind, object.name.clone()), object.body.clone());
     }
-    for (kind, name, _) in &choice.prune {
-        world.live.remove(&(*kind, name.clone()));
+    for one in choice.prune.iter().flat_map(|removal| &removal.objects) {
+        world.live.remove(&(one.object.kind_in_meta().unwrap(), one.object.name.clone()));
     }
     if let Some(removal) = &choice.remove {
         let report = world.extensions.reports.get_mut(&removal.extension).unwrap();
@@ -125,7 +125,7 @@ fn what_is_turned_off_goes_the_last_first_and_is_forgotten_when_it_is_gone() {
     world.extensions.reports.clear();
     let choice = done(&mut world, &|_| ExtensionOutcome::Failed("nobody answers".to_owned()));
     assert_eq!(works(&choice), ["far"]);
-    assert!(choice.work[0].objects.is_empty() && choice.work[0].surplus.len() == 1 && choice.prune.is_empty());
+    assert!(choice.work[0].objects.is_empty() && choice.work[0].surplus.len() == 1 && choice.prune.is_none());
     assert_eq!(reason(&world), names::reasons::REMOVING);
     assert!(!choice.all_removed);
     // No API server is proven: that says nothing of what is left there.
@@ -143,10 +143,26 @@ fn what_is_turned_off_goes_the_last_first_and_is_forgotten_when_it_is_gone() {
     let removal = done(&mut world, &healthy).remove.unwrap();
     assert_eq!((removal.extension.as_str(), removal.objects.len()), ("far", 1));
     assert_eq!(removal.objects[0].uid, "uid of ConfigMap default/far");
+    let choice = done(&mut world, &healthy);
+    assert!(choice.prune.is_none() && choice.all_removed && !choice.all_pruned, "{choice:?}");
+    let near = world.decide().extensions.prune.unwrap();
+    assert_eq!((near.extension.as_str(), near.placement, near.objects.len()), ("near", meta, 1));
+    for (fingerprint, placement) in [(near.fingerprint(), meta), (removal.fingerprint(), cluster)] {
+        assert_eq!(Removal::placement_of(&format!("{fingerprint}-1")), placement);
+    }
+    // Why it waits is reported, and what is deleted is not deleted again while the caches still have it.
+    world.extensions.in_meta.waits.insert("near".to_owned(), "no OperationPolicy names it".to_owned());
+    let left = world.status().extensions;
+    assert!(left.iter().any(|one| one.name == "near" && one.message.contains("no OperationPolicy")), "{left:?}");
+    world.extensions.in_meta.deleted.extend(near.objects.iter().map(|one| one.uid.clone()));
+    let choice = world.decide().extensions;
+    assert!(choice.prune.is_none() && !choice.all_pruned, "{choice:?}");
+    world.extensions.in_meta = PruneInMeta::default();
     for _ in 0..2 {
         let choice = done(&mut world, &healthy);
         assert!(choice.remove.is_none() && choice.all_removed, "{choice:?}");
     }
+    assert!(world.decide().extensions.all_pruned);
     assert!(!world.live.contains_key(&(Kind::ConfigMap, "near".to_owned())));
     assert!(
         world.status.extensions.iter().all(|one| one.name != "near" && one.name != "far"),
