@@ -140,6 +140,8 @@ pub mod reasons {
     pub const DELETION_PROTECTED: &str = "DeletionProtected";
     /// Deletion: blocked by joined machines, because `onDelete` waits for them.
     pub const MACHINES_JOINED: &str = "MachinesJoined";
+    /// Deletion: no OperationPolicy grants its Operation yet.
+    pub const DELETION_PENDING: &str = "DeletionPending";
     /// Any: the operator changes nothing while `paused` is true.
     pub const PAUSED: &str = "Paused";
     /// Accepted: the spec is valid and acted on.

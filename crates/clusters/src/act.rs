@@ -1,11 +1,12 @@
 //! Carries out the decision about a cluster that is not being deleted.
 
-use fleetwright_api::{ControlPlaneComponent, ExtensionPlacement, names};
+use fleetwright_api::{ControlPlaneComponent, ExtensionPlacement, Operation, names};
 use fleetwright_kit::events::Level;
+use fleetwright_kit::journal::ProbeResult;
 use fleetwright_kit::{JsonPatch, Key, Pass, WriteError};
 use fleetwright_plan::cluster::copied_secrets::required_copies;
 use fleetwright_plan::cluster::objects::{Kind, Object};
-use fleetwright_plan::cluster::release::DeletionHold;
+use fleetwright_plan::cluster::release::{CLUSTER_DELETE, DeletionHold};
 use fleetwright_plan::cluster::{Decision, Names, certificates, extensions};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -27,13 +28,19 @@ pub(crate) struct ActResult {
 }
 
 impl Clusters {
-    /// Carries out the decision about machines that block the deletion.
+    /// Carries out the decision about machines that block the deletion, and ends the Operation of a deletion that is blocked.
     pub(crate) async fn held(
         &self,
         pass: &Pass,
         found: &Found,
         hold: Option<&DeletionHold>,
     ) -> Result<Option<String>, ActError> {
+        // Until the machines are listed again, the Operation keeps its place in the queue.
+        let wanted = hold.map_or(found.gated.is_some(), |hold| hold.message.is_none());
+        if !wanted {
+            let outcome = |_: &Operation| ProbeResult::Failed("stopped: the deletion is blocked again".to_owned());
+            self.close(pass, &[CLUSTER_DELETE], |_, _| false, outcome).await?;
+        }
         match hold {
             Some(hold) => self.hold(pass, found, hold).await,
             None => Ok(None),

@@ -19,6 +19,7 @@ use crate::access::{self, Account};
 use crate::act::ActResult;
 use crate::caches::Caches;
 use crate::deletion::{self, DeletionState};
+use crate::deletion_operation::DeletionGrant;
 use crate::errors::{ActError, Invalid};
 use crate::extension_tasks::ExtensionInstaller;
 use crate::joined::JoinedMachines;
@@ -86,6 +87,8 @@ pub struct Found {
     unrecorded: Option<Arc<NamespaceView>>,
     ending: Option<DeletionState>,
     hold: Option<DeletionHold>,
+    /// Why the gate refused the deletion of a cluster that is reconciled until the gate grants it.
+    pub(crate) gated: Option<String>,
     /// Why the spec of `cluster` is not the declared one.
     pub(crate) refused: Option<Refused>,
     /// Whether the operator may read and write in its namespace, if there is one.
@@ -105,7 +108,7 @@ pub enum Done {
     Recorded(String),
     /// The cluster exists.
     Kept {
-        /// Why the gate does not grant the release of its machines, if it does not.
+        /// Why the gate does not grant the release of its machines, or its deletion, if it does not.
         waits: Option<String>,
         /// When to run the next pass, besides the decision's own time.
         next: Option<Timestamp>,
@@ -149,10 +152,10 @@ impl Controller for Clusters {
     /// Secrets in the spec, new ones twice. For a snapshot, its key, the sealed keys that go into it, and the copy with its seal key. Writes: all
     /// objects of the first step of a new cluster, the key of its snapshots with its copy, the sealed keys for snapshots, the Operation that releases
     /// machines, the accepted spec, and the status. Also the calls of the journal for an act on a member of etcd, a restore, objects of an extension
-    /// and machines, each with its policy, with reads of the operator's certificate and of a pod. Also volumes that grow, with their StatefulSet. 9
-    /// of the writes are for policies besides the one of etcd.
+    /// in either cluster, machines and the deletion, each with its policy, with reads of the operator's certificate and of a pod. Also volumes that
+    /// grow, with their StatefulSet. 10 of the writes are for policies besides the one of etcd.
     const BUDGET: Budget =
-        Budget { reads: 28 + 4 * Journal::BUDGET.reads + 5, writes: 44 + 4 * Journal::BUDGET.writes + 12 };
+        Budget { reads: 28 + 6 * Journal::BUDGET.reads + 5, writes: 44 + 6 * Journal::BUDGET.writes + 13 };
 
     type Found = Arc<Found>;
     type Valid = Valid;
@@ -195,9 +198,16 @@ impl Controller for Clusters {
         let package = package.filter(|_| refused.as_ref().is_none_or(|refused| refused.instead.is_some()));
         let (answer, namespace) = (self.askers.answer(key), namespace.as_deref());
         let hold = deletion::deletion_hold(&self.caches, answer.as_ref(), namespace, &names, &cluster, pass.now());
-        let ending = deletion::ending(&self.caches, namespace, &names, &cluster).filter(|_| hold.is_none());
+        // What has started is not stopped by machines.
+        let hold = hold.filter(|_| namespace.is_none_or(|namespace| !self.deletion_runs(&key.name, namespace)));
         let (taken_by, unrecorded) = (self.caches.taken_by(&names), self.caches.unrecorded(&names));
         let packaged = package.is_some();
+        let ending = deletion::ending(&self.caches, namespace, &names, &cluster);
+        let deletable = namespace.filter(|_| ending.as_ref().is_some_and(DeletionState::deletes));
+        let gated = deletable.filter(|_| packaged && admitted && taken_by.is_none());
+        let gated = gated.filter(|_| !deletion::has_started(&self.caches, &names, &cluster));
+        let gated = gated.and_then(|namespace| self.refused_deletion(&key.name, namespace));
+        let ending = ending.filter(|_| hold.is_none() && gated.is_none());
         let observable = package.filter(|_| admitted && ending.is_none() && taken_by.is_none());
         let (observed, certificates) = match observable {
             Some(package) => {
@@ -217,6 +227,7 @@ impl Controller for Clusters {
             unrecorded,
             ending,
             hold,
+            gated,
             refused,
             admitted,
         })))
@@ -260,7 +271,7 @@ impl Controller for Clusters {
         let finalizers = found.cluster.0.metadata.finalizers.iter().flatten();
         let finalized = finalizers.clone().any(|name| name == names::CLUSTER_FINALIZER);
         // Nothing is created for a paused cluster, so no object needs the protection of a finalizer.
-        if !finalized && !found.cluster.0.spec.paused {
+        if !finalized && !found.cluster.0.spec.paused && found.gated.is_none() {
             return Choice::Finalize;
         }
         if let Some(namespace) = found.unrecorded.as_ref().filter(|_| !found.cluster.0.spec.paused) {
@@ -276,11 +287,7 @@ impl Controller for Clusters {
     async fn act(&self, pass: &Pass, valid: &Valid, choice: &Choice) -> Result<Done, ActError> {
         let found = &valid.found;
         match choice {
-            Choice::Delete(ending) => {
-                self.close_all(pass, self.askers.none_joined(pass.key())).await?;
-                let gone = deletion::end(&self.caches, pass, found, self.account, ending).await?;
-                Ok(if gone { Done::Gone } else { Done::KEPT })
-            }
+            Choice::Delete(ending) => self.delete(pass, found, ending).await,
             Choice::Finalize => {
                 let patch = JsonPatch::add_finalizer(&found.cluster.0.metadata, names::CLUSTER_FINALIZER);
                 pass.writer().json_patch(&self.caches.clusters, pass.key(), patch).await?;
@@ -303,9 +310,22 @@ impl Controller for Clusters {
                 if decision.namespace {
                     return Ok(self.namespace(pass, found).await?.map_or(Done::KEPT, Done::Recorded));
                 }
+                // Before the other steps, of which one may fail.
+                let again = match (&found.gated, &found.hold) {
+                    (Some(_), None) => self.ask_to_delete(pass, found).await?,
+                    _ => None,
+                };
+                if matches!(again, Some(DeletionGrant::Granted | DeletionGrant::Ended(_))) {
+                    return Ok(Done::KEPT);
+                }
                 let kept = self.keep(pass, found, decision).await?;
                 let waits = self.held(pass, found, found.hold.as_ref()).await?;
                 let ActResult { trouble, next, refusal } = kept;
+                let again = match again {
+                    Some(DeletionGrant::Waits(_, again)) => again,
+                    _ => None,
+                };
+                let next = next.into_iter().chain(again).min();
                 match refusal.0 {
                     Some(refusal) => {
                         let (refusal, trouble) = (Box::new(refusal), trouble.map(Box::new));
@@ -360,7 +380,13 @@ impl Controller for Clusters {
                 Some((reason, why)) => (found.not_accepted(status, reason, &why, pass.now()), *next),
                 None => ((**status).clone(), *next),
             },
-            Outcome::Done { decision: Choice::Delete(_), .. } => (deletion::status(&found.cluster, pass.now()), None),
+            Outcome::Done { decision: Choice::Delete(_), done: Done::Kept { waits: Some(why), next, .. }, .. } => {
+                let (reason, generation) = (names::reasons::DELETION_PENDING, found.cluster.0.metadata.generation);
+                (cluster::failed_pass_status(&found.status(), reason, why, generation, pass.now()), *next)
+            }
+            Outcome::Done { decision: Choice::Delete(_), done: Done::Kept { next, .. }, .. } => {
+                (deletion::status(&found.cluster, pass.now()), *next)
+            }
             Outcome::Done { decision: Choice::Finalize, .. } => return Ok(Next::AwaitChange),
             Outcome::Done { decision: Choice::Claim(_), done: Done::Kept { next, .. }, .. } => {
                 return Ok(next.map_or(Next::AwaitChange, Next::At));
@@ -441,7 +467,10 @@ fn choose(found: &Found, observed: &Observed, now: Timestamp) -> Choice {
         paused: observed.spec.paused,
         deletion_paused: deletion::paused(&found.cluster),
         protected: deletion::protected(&found.cluster),
-        held: found.hold.as_ref().and_then(|hold| hold.message.clone()),
+        held: match found.hold.as_ref().and_then(|hold| hold.message.clone()) {
+            Some(why) => Some((names::reasons::MACHINES_JOINED, why)),
+            None => found.gated.clone().map(|why| (names::reasons::DELETION_PENDING, why)),
+        },
     };
     let status = Box::new(cluster::status(observed, &decision, &outlook, now));
     match observed.spec.paused {

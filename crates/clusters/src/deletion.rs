@@ -14,10 +14,12 @@ use kube::api::PropagationPolicy;
 
 use crate::access::Account;
 use crate::caches::{BY_NAMESPACE, Caches};
-use crate::cluster::Found;
+use crate::cluster::{Clusters, Done, Found};
+use crate::deletion_operation::DeletionGrant;
 use crate::errors::ActError;
 use crate::messages::api_error_message;
 use crate::namespace_claim;
+use crate::operations::Permit;
 use crate::view::{ClusterView, NamespaceView, PodView};
 
 /// Grace period in seconds of the cluster's pods: their work is no longer needed.
@@ -37,6 +39,13 @@ pub enum DeletionState {
     Waits,
     /// Nothing is left.
     Gone,
+}
+
+impl DeletionState {
+    /// Whether the next step deletes something, which only an Operation allows.
+    pub fn deletes(&self) -> bool {
+        matches!(self, Self::Pods | Self::Namespace)
+    }
 }
 
 /// Whether the cluster is marked for deletion and protected: it is reconciled as if it were not marked.
@@ -93,7 +102,7 @@ pub fn deletion_hold(
 
 /// Whether the deletion has deleted something. A missing Deployment alone does not show it: people delete Deployments, because the operator recreates
 /// them. The deletion starts with the claims, and is recorded in the status after its first pass.
-fn has_started(caches: &Caches, names: &Names, cluster: &ClusterView) -> bool {
+pub fn has_started(caches: &Caches, names: &Names, cluster: &ClusterView) -> bool {
     if cluster.0.status.as_ref().is_some_and(|status| status.phase == Some(ClusterPhase::Deleting)) {
         return true;
     }
@@ -120,17 +129,63 @@ fn slow(caches: &Caches, names: &Names) -> impl Iterator<Item = (Key, Arc<PodVie
     pods.filter(|(_, pod)| pod.grace.is_none_or(|grace| grace > GRACE.into()))
 }
 
-/// Does the next step of the deletion; returns whether the cluster is gone.
-pub async fn end(
-    caches: &Caches,
+impl Clusters {
+    /// Does the next step of the deletion. Nothing is deleted unless the Operation of the deletion is running.
+    pub(crate) async fn delete(&self, pass: &Pass, found: &Found, ending: &DeletionState) -> Result<Done, ActError> {
+        let (caches, released) = (&self.caches, self.askers.none_joined(pass.key()));
+        match ending {
+            DeletionState::Pods | DeletionState::Namespace => {
+                self.close_all(pass, released, false).await?;
+                match self.ask_to_delete(pass, found).await? {
+                    Some(DeletionGrant::Granted) => {
+                        let permit = Permit { meta: self.extenders.meta(), caches, key: pass.key() };
+                        delete_contents(&permit, pass, &found.names, ending).await?;
+                        Ok(Done::KEPT)
+                    }
+                    Some(DeletionGrant::Waits(why, next)) => Ok(Done::Kept { waits: Some(why), next, trouble: None }),
+                    Some(DeletionGrant::Ended(next)) => Ok(Done::Kept { waits: None, next, trouble: None }),
+                    None => Ok(Done::KEPT),
+                }
+            }
+            DeletionState::Waits => {
+                self.close_all(pass, released, true).await?;
+                Ok(Done::KEPT)
+            }
+            DeletionState::Gone => {
+                if !is_gone(caches, pass, found, self.account).await? {
+                    return Ok(Done::KEPT);
+                }
+                // Before the finalizer is removed: nobody would end them afterwards.
+                self.close_all(pass, released, true).await?;
+                forget(caches, pass, found).await?;
+                Ok(Done::Gone)
+            }
+        }
+    }
+
+    /// Asks the gate for the deletion; `None` if the namespace is terminating or gone, and a pass for that follows.
+    pub(crate) async fn ask_to_delete(&self, pass: &Pass, found: &Found) -> Result<Option<DeletionGrant>, ActError> {
+        match self.caches.namespace(&found.names).filter(|namespace| !namespace.ending) {
+            Some(namespace) => Ok(Some(self.drive_deletion(pass, found, &namespace).await?)),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Does the next step of the deletion in the namespace. Before each call, it checks that the operator still leads and the Cluster is not paused.
+async fn delete_contents(
+    permit: &Permit<'_>,
     pass: &Pass,
-    found: &Found,
-    account: Option<Account>,
+    names: &Names,
     ending: &DeletionState,
-) -> Result<bool, ActError> {
-    let (names, cluster) = (&found.names, &found.cluster);
+) -> Result<(), ActError> {
+    let caches = permit.caches;
+    let check = || {
+        let what = format!("deletion of Cluster {}/{}", names.fleet, names.name);
+        permit.check().map_err(|message| WriteError::Conflict { what, message })
+    };
     match ending {
-        DeletionState::Waits => Ok(false),
+        DeletionState::Waits | DeletionState::Gone => Ok(()),
         DeletionState::Pods => {
             // Not with their pods: the garbage collector would delete these with their normal grace period, and the kubelet does not apply a shorter
             // one afterwards.
@@ -140,73 +195,89 @@ pub async fn end(
                 // Volume claims are removed when no pod uses them any more. A claim in a terminating namespace would delay its removal by eight
                 // seconds.
                 let background = PropagationPolicy::Background;
+                check()?;
                 writer.delete_all::<PersistentVolumeClaim>(within, &labels, background).await?;
+                check()?;
                 writer.delete_all::<Deployment>(within, &labels, PropagationPolicy::Orphan).await?;
+                check()?;
                 writer.delete_all::<ReplicaSet>(within, &labels, PropagationPolicy::Orphan).await?;
+                check()?;
                 writer.delete_all::<StatefulSet>(within, &labels, PropagationPolicy::Orphan).await?;
             }
             // An API server whose etcd is gone would use its whole grace period to wait for etcd.
             for (key, pod) in slow(caches, names).take(AT_ONCE) {
+                check()?;
                 match pass.writer().hurry::<Pod>(&key, &pod.replica.uid, GRACE).await {
                     Ok(_) | Err(WriteError::Conflict { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
             }
-            Ok(false)
+            Ok(())
         }
         DeletionState::Namespace => {
             let key = Key::cluster(&names.namespace);
             if let Some(namespace) = caches.namespace(names) {
+                check()?;
                 match pass.writer().delete(&caches.namespaces, &key, &namespace.uid, &namespace.version).await {
                     Ok(()) | Err(WriteError::Gone(_)) => {}
                     Err(error) => return Err(error.into()),
                 }
             }
-            Ok(false)
+            Ok(())
         }
-        DeletionState::Gone => {
-            // The cache may not yet have a namespace that the previous leader created.
-            let api: kube::Api<Namespace> = kube::Api::all(pass.client());
-            // A failed read proves nothing: if the namespace exists, what is deleted from here on is still needed.
-            let there = api.get_opt(&names.namespace).await.map_err(|error| unread(names, &error))?;
-            // Without its labels, a namespace with another name than the usual one is known from the status alone.
-            let recorded = cluster.0.status.as_ref().and_then(|status| status.namespace.as_deref());
-            let former = match recorded.filter(|recorded| *recorded != names.namespace) {
-                Some(recorded) => api.get_opt(recorded).await.map_err(|error| unread(names, &error))?,
-                None => None,
-            };
-            if let Some(namespace) = former.as_ref().or(there.as_ref())
-                && !names.owns(namespace.labels())
-                && namespace.uid().is_some_and(|uid| names.is_recorded(cluster.0.status.as_ref(), &uid))
-            {
-                return Err(unlabelled(names, &namespace.name_any()).into());
-            }
-            let labelled = there.filter(|one| names.owns(one.labels())).map(NamespaceView::of);
-            let created = cluster.0.status.as_ref().is_some_and(|status| status.package_version.is_some());
-            if labelled.is_some() && created {
-                // It got its labels back a moment ago, and machines may block its deletion.
-                let message = "the namespace exists but is not in the cache yet".to_owned();
-                return Err(WriteError::Conflict { what: format!("Namespace {}", names.namespace), message }.into());
-            }
-            if let Some(namespace) = labelled
-                && (names.is_recorded(cluster.0.status.as_ref(), &namespace.uid)
-                    || namespace_claim::is_proven(caches, pass, names, &cluster.0, &namespace).await?)
-            {
-                namespace_claim::discard(caches, pass, names, account, &namespace).await?;
-                return Ok(false);
-            }
-            // A later cluster of the same name gets keys of its own.
-            let copy = Key::new(&caches.keys, &names.sealed_keys());
-            if let Some(sealed) = caches.secrets.get(&copy) {
-                pass.writer().delete_uid::<Secret>(&copy, &sealed.uid, PropagationPolicy::Background).await?;
-            }
-            let patch = JsonPatch::new().remove_finalizer(&cluster.0.metadata, names::CLUSTER_FINALIZER);
-            let Some(patch) = patch else { return Ok(true) };
-            match pass.writer().json_patch(&caches.clusters, pass.key(), patch).await {
-                Ok(()) | Err(WriteError::Gone(_)) => Ok(true),
-                Err(error) => Err(error.into()),
-            }
-        }
+    }
+}
+
+/// Whether nothing is left of the cluster. A namespace in which nothing was created yet is deleted.
+async fn is_gone(caches: &Caches, pass: &Pass, found: &Found, account: Option<Account>) -> Result<bool, ActError> {
+    let (names, cluster) = (&found.names, &found.cluster);
+    // The cache may not yet have a namespace that the previous leader created.
+    let api: kube::Api<Namespace> = kube::Api::all(pass.client());
+    // A failed read proves nothing: if the namespace exists, what is deleted from here on is still needed.
+    let there = api.get_opt(&names.namespace).await.map_err(|error| unread(names, &error))?;
+    // Without its labels, a namespace with another name than the usual one is known from the status alone.
+    let recorded = cluster.0.status.as_ref().and_then(|status| status.namespace.as_deref());
+    let former = match recorded.filter(|recorded| *recorded != names.namespace) {
+        Some(recorded) => api.get_opt(recorded).await.map_err(|error| unread(names, &error))?,
+        None => None,
+    };
+    if let Some(namespace) = former.as_ref().or(there.as_ref())
+        && !names.owns(namespace.labels())
+        && namespace.uid().is_some_and(|uid| names.is_recorded(cluster.0.status.as_ref(), &uid))
+    {
+        return Err(unlabelled(names, &namespace.name_any()).into());
+    }
+    let labelled = there.filter(|one| names.owns(one.labels())).map(NamespaceView::of);
+    let recorded = labelled.as_ref().is_some_and(|one| names.is_recorded(cluster.0.status.as_ref(), &one.uid));
+    let created = cluster.0.status.as_ref().is_some_and(|status| status.package_version.is_some());
+    if labelled.is_some() && (created || recorded) {
+        // It got its labels back a moment ago, and machines may block its deletion; or another leader created it, and only an Operation may delete
+        // what is in it.
+        let message = "the namespace exists but is not in the cache yet".to_owned();
+        return Err(WriteError::Conflict { what: format!("Namespace {}", names.namespace), message }.into());
+    }
+    if let Some(namespace) = labelled
+        && namespace_claim::is_proven(caches, pass, names, &cluster.0, &namespace).await?
+    {
+        namespace_claim::discard(caches, pass, names, account, &namespace).await?;
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// Deletes what is left of the cluster elsewhere, and removes its finalizer.
+async fn forget(caches: &Caches, pass: &Pass, found: &Found) -> Result<(), ActError> {
+    let (names, cluster) = (&found.names, &found.cluster);
+    // A later cluster of the same name gets keys of its own.
+    let copy = Key::new(&caches.keys, &names.sealed_keys());
+    if let Some(sealed) = caches.secrets.get(&copy) {
+        pass.writer().delete_uid::<Secret>(&copy, &sealed.uid, PropagationPolicy::Background).await?;
+    }
+    let patch = JsonPatch::new().remove_finalizer(&cluster.0.metadata, names::CLUSTER_FINALIZER);
+    let Some(patch) = patch else { return Ok(()) };
+    match pass.writer().json_patch(&caches.clusters, pass.key(), patch).await {
+        Ok(()) | Err(WriteError::Gone(_)) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -21,6 +21,7 @@ mod cluster_plan;
 mod connect;
 mod creation;
 mod deletion;
+mod deletion_operation;
 mod errors;
 mod extension_tasks;
 mod heal;

@@ -7,13 +7,14 @@ use fleetwright_kit::journal::{Act, CallOutcome, Intent, Journal, JournalError, 
 use fleetwright_kit::{Key, Next, Pass};
 use fleetwright_plan::cluster::extensions::EXTENSION_PRUNE;
 use fleetwright_plan::cluster::members::OPERATIONS;
-use fleetwright_plan::cluster::release::RELEASE_MACHINES;
+use fleetwright_plan::cluster::release::{CLUSTER_DELETE, RELEASE_MACHINES};
 use fleetwright_plan::cluster::restore::RESTORE;
 use jiff::Timestamp;
 
 use crate::caches::Caches;
 use crate::cluster::Clusters;
 use crate::connect::MetaAccess;
+use crate::deletion_operation::DELETED;
 use crate::joined::RELEASED;
 
 /// Target kind of the Operations.
@@ -109,12 +110,15 @@ impl Clusters {
         Ok(())
     }
 
-    /// The Cluster is deleted: none of its Operations is wanted any more. With `released`, no machine was joined when the deletion started.
-    pub(crate) async fn close_all(&self, pass: &Pass, released: bool) -> Result<(), JournalError> {
-        let types: Vec<&str> = OPERATIONS.into_iter().chain([RELEASE_MACHINES, EXTENSION_PRUNE, RESTORE]).collect();
-        let outcome = |operation: &Operation| match operation.spec.type_ == RELEASE_MACHINES && released {
-            true => ProbeResult::Succeeded(RELEASED.to_owned()),
-            false => ProbeResult::Failed("outcome unknown; the Cluster is deleted".to_owned()),
+    /// The Cluster is deleted: none of its Operations is wanted any more. With `deleted`, the namespace is terminating or gone, which ends the
+    /// Operation of the deletion. With `released`, no machine was joined when the deletion started.
+    pub(crate) async fn close_all(&self, pass: &Pass, released: bool, deleted: bool) -> Result<(), JournalError> {
+        let types = OPERATIONS.into_iter().chain([RELEASE_MACHINES, EXTENSION_PRUNE, RESTORE]);
+        let types: Vec<&str> = types.chain(deleted.then_some(CLUSTER_DELETE)).collect();
+        let outcome = |operation: &Operation| match operation.spec.type_.as_str() {
+            RELEASE_MACHINES if released => ProbeResult::Succeeded(RELEASED.to_owned()),
+            CLUSTER_DELETE => ProbeResult::Succeeded(DELETED.to_owned()),
+            _ => ProbeResult::Failed("outcome unknown; the Cluster is deleted".to_owned()),
         };
         self.close(pass, &types, |_, _| false, outcome).await
     }

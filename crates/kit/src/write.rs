@@ -14,7 +14,7 @@
 //!   of the Secrets that the Cluster refers to. The caller computes the content without the live object, so it can lose no change that it should have kept, and the
 //!   namespace is the one whose uid the status of the Cluster records. Only the Secret with a cluster's keys for snapshots keeps keys of the live object:
 //!   its body has the resourceVersion, and it is created with [`Writer::create_in`].
-//! - `delete_all`: the workloads and volume claims of a Cluster with a deletionTimestamp, in that namespace. Objects created since the decision must be deleted too.
+//! - `delete_all`: the workloads and volume claims of a Cluster with a deletionTimestamp, in that namespace, while the Operation of the deletion runs. Objects created since the decision must be deleted too.
 //! - `delete_by_name`: the Secret of a bootstrap token. The operator may not read it, so its uid is unknown after a restart; its name is random and not reused.
 
 use std::time::Duration;

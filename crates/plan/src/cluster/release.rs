@@ -7,6 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{counted, some};
 
+/// Type of the Operation of the deletion of a cluster.
+pub const CLUSTER_DELETE: &str = "ClusterDelete";
 /// Type of the Operation that releases machines.
 pub const RELEASE_MACHINES: &str = "ReleaseMachines";
 /// Interval at which joined objects are listed.

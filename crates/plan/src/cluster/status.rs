@@ -43,8 +43,8 @@ pub struct StatusInputs {
     pub deletion_paused: bool,
     /// Whether the cluster is marked for deletion and protected.
     pub protected: bool,
-    /// Why the deletion of a cluster that is marked for deletion is blocked.
-    pub held: Option<String>,
+    /// Why the deletion of a cluster that is marked for deletion is blocked: the reason and its message.
+    pub held: Option<(&'static str, String)>,
 }
 
 /// The status of a cluster that is not being deleted.
@@ -76,7 +76,7 @@ pub fn status(seen: &Observed, decision: &Decision, outlook: &StatusInputs, now:
         .or(refused)
         .or_else(|| waiting(decision, settled))
         .or_else(|| outlook.protected.then(|| protected.to_owned()));
-    let waiting = waiting.or_else(|| outlook.held.clone());
+    let waiting = waiting.or_else(|| outlook.held.as_ref().map(|(_, why)| why.clone()));
     let waiting = if outlook.deletion_paused { Some(DELETION_PAUSED.to_owned()) } else { waiting };
     let soak = soak(seen, decision, settled && !partial && !outlook.paused, now);
     let changes = !partial && before.package_version.as_deref() != Some(&decision.package);
@@ -382,8 +382,8 @@ fn accepted(seen: &Observed, decision: &Decision, outlook: &StatusInputs) -> Con
     if outlook.deletion_paused {
         return condition_of(names::ACCEPTED, Status::False, names::reasons::PAUSED, DELETION_PAUSED.to_owned());
     }
-    if let Some(why) = &outlook.held {
-        return condition_of(names::ACCEPTED, Status::False, names::reasons::MACHINES_JOINED, why.clone());
+    if let Some((reason, why)) = &outlook.held {
+        return condition_of(names::ACCEPTED, Status::False, reason, why.clone());
     }
     if let Some(why) = &decision.extensions.refused {
         return condition_of(names::ACCEPTED, Status::False, names::reasons::INVALID_EXTENSION, why.clone());
