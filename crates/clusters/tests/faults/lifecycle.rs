@@ -161,7 +161,7 @@ impl LifecycleRun<'_> {
 /// cluster is left that needs it.
 async fn forget_fleet(harness: &Harness) -> Result<()> {
     delete::<Secret>(harness, SEAL).await?;
-    for policy in ["etcd-members", "restores", "extension-prune"] {
+    for policy in ["etcd-members", "restores", "extension-prune", "cluster-deletion"] {
         delete::<OperationPolicy>(harness, policy).await?;
     }
     Ok(())
@@ -213,7 +213,7 @@ fn watches(harness: &Harness) -> Vec<Call> {
 /// Whether the call updates the count of a policy that exists before the leg or is used only in the leg before: whether the leg contains that write
 /// depends on timing.
 fn kept(call: &Call) -> bool {
-    let early = ["releases", "extension-prune"].contains(&call.name.as_str());
+    let early = ["releases", "extension-prune", "cluster-deletion"].contains(&call.name.as_str());
     early && call.resource.starts_with("operationpolicies.") && call.subresource == "status"
 }
 

@@ -26,8 +26,16 @@ pub async fn make(harness: &Harness, name: &str) -> Result<Value> {
 /// It is deleted.
 pub async fn delete_cluster(harness: &Harness, name: &str) -> Result<Value> {
     harness.remove(name).await?;
-    harness.gone(name).await?;
+    deleted(harness, name).await?;
     harness.of(name).await
+}
+
+/// Waits until it is gone. However often the operator was stopped, one Operation deleted it.
+async fn deleted(harness: &Harness, name: &str) -> Result<()> {
+    harness.gone(name).await?;
+    let operations = harness.operated(name, "ClusterDelete").await?;
+    ensure!(operations == 1, "{operations} Operations deleted {name}");
+    Ok(())
 }
 
 /// It gets the next minor, which emulates the one before.
@@ -277,7 +285,7 @@ pub async fn release(harness: &Harness, name: &str) -> Result<Value> {
             .await
             .context("its machine is gone too early")?;
     }
-    harness.gone(name).await?;
+    deleted(harness, name).await?;
     heard(harness, name, "ReleaseMachines", 1).await?;
     harness.of(name).await
 }
@@ -370,7 +378,7 @@ pub async fn life(harness: &Harness) -> Result<()> {
     harness.ready("pay").await?;
     harness.ready("shop").await?;
     harness.remove("pay").await?;
-    harness.gone("pay").await
+    deleted(harness, "pay").await
 }
 
 async fn harm(harness: &Harness, name: &str) -> Result<()> {

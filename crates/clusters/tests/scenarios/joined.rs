@@ -69,7 +69,7 @@ impl TestFleet {
         (machines, budgets)
     }
 
-    async fn gone(&self) {
+    pub async fn gone(&self) {
         self.until("it is gone", async || {
             let cluster = self.clusters().get_opt("pay").await.unwrap();
             let namespace = Api::<Namespace>::all(self.client.clone()).get_opt("fleet-pay").await.unwrap();

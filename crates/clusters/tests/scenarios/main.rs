@@ -3,6 +3,7 @@
 mod authorities;
 mod copied_secrets;
 mod datastore;
+mod deletion;
 mod etcd_minors;
 mod extensions;
 mod heal;

@@ -1,0 +1,88 @@
+//! The deletion of a cluster is an Operation.
+
+use fleetwright_api::{OperationPhase, names};
+use fleetwright_lab::ServerKind;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::Api;
+use kube::api::DeleteParams;
+use serde_json::json;
+
+use crate::support::{TestFleet, not_accepted};
+
+const TYPE: &str = "ClusterDelete";
+
+/// The uids of the volumes of `pay` that are not terminating.
+async fn volumes(world: &TestFleet) -> Vec<Option<String>> {
+    let claims: Api<PersistentVolumeClaim> = world.api("pay");
+    let all = claims.list(&Default::default()).await.unwrap().items.into_iter().map(|claim| claim.metadata);
+    all.filter(|claim| claim.deletion_timestamp.is_none()).map(|claim| claim.uid).collect()
+}
+
+async fn a_policy_holds_a_deletion(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
+    world.limit(TYPE, 0).await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    let before = volumes(&world).await;
+    assert!(!before.is_empty(), "it has no volume");
+    world.delete("pay").await;
+    not_accepted(&world, "pay", names::reasons::DELETION_PENDING, "OperationPolicy clusterdelete").await;
+    world.operations(TYPE, &[OperationPhase::Pending]).await;
+    // Until then it is repaired like any other.
+    let deployments: Api<Deployment> = world.api("pay");
+    let uid = deployments.get("kube-scheduler").await.unwrap().metadata.uid;
+    deployments.delete("kube-scheduler", &DeleteParams::background()).await.unwrap();
+    world.seen(&deployments, "kube-scheduler", |one| one.metadata.uid != uid).await;
+    assert_eq!(volumes(&world).await, before);
+    // A protection that is set again withdraws the Operation.
+    world.change("pay", json!({ "spec": { "deletionProtection": true } })).await;
+    world.operations(TYPE, &[OperationPhase::Failed]).await;
+    world.change("pay", json!({ "spec": { "deletionProtection": false } })).await;
+    world.operations(TYPE, &[OperationPhase::Failed, OperationPhase::Pending]).await;
+    // A pause holds the deletion although the policy has room.
+    world.change("pay", json!({ "spec": { "paused": true } })).await;
+    not_accepted(&world, "pay", names::reasons::PAUSED, "spec.paused").await;
+    world.limit(TYPE, 1).await;
+    world.create("shop", |spec| spec.replicas = 1).await;
+    world.ready("shop").await;
+    world.operations(TYPE, &[OperationPhase::Failed, OperationPhase::Pending]).await;
+    assert_eq!(volumes(&world).await, before);
+
+    world.change("pay", json!({ "spec": { "paused": false } })).await;
+    world.gone().await;
+    world.operations(TYPE, &[OperationPhase::Failed, OperationPhase::Succeeded]).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_cluster_is_kept_with_its_volumes_until_the_policy_grants_its_deletion() {
+    a_policy_holds_a_deletion(ServerKind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_cluster_is_kept_with_its_volumes_until_the_policy_grants_its_deletion_on_real() {
+    a_policy_holds_a_deletion(ServerKind::Real).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_waits_for_its_policy_needs_no_package_version_and_survives_a_restart() {
+    let mut world = TestFleet::start().await;
+    world.limit(TYPE, 0).await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    let before = volumes(&world).await;
+    world.packages().delete("v1.36", &DeleteParams::default()).await.unwrap();
+    world.delete("pay").await;
+    not_accepted(&world, "pay", names::reasons::DELETION_PENDING, "OperationPolicy clusterdelete").await;
+    world.operator_stops().await;
+    world.operator_starts();
+    world.create("shop", |spec| spec.package_version = "v1.37".to_owned()).await;
+    world.ready("shop").await;
+    world.operations(TYPE, &[OperationPhase::Pending]).await;
+    assert_eq!(volumes(&world).await, before);
+    world.limit(TYPE, 1).await;
+    world.gone().await;
+    // The Operation that waited is the one that was granted.
+    world.operations(TYPE, &[OperationPhase::Succeeded]).await;
+}
