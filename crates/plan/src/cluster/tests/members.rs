@@ -151,7 +151,7 @@ impl Etcd {
     /// One pass: what is decided is done and written down.
     fn pass(&mut self) -> NextMemberStep {
         self.world.members = Some(MemberQueryResult { at: self.world.now, outcome: Ok(self.member_list()) });
-        let decision = self.world.decide();
+        let decision = self.world.next_decision();
         self.world.status = self.world.status_after(&decision);
         match &decision.members {
             NextMemberStep::Act(act) => {
@@ -215,6 +215,7 @@ impl Etcd {
             // A StatefulSet that was deleted without its pods is applied again in the next pass.
             let whole = self.world.live.contains_key(&(Kind::StatefulSet, "etcd".to_owned()));
             if rests && whole && self.world.status.waiting_for.is_none() {
+                self.world.decide();
                 return;
             }
         }
