@@ -228,12 +228,15 @@ impl TestFleet {
     /// Waits until it holds.
     pub async fn until<T>(&self, what: &str, mut holds: impl AsyncFnMut() -> Result<T, String>) -> T {
         let deadline = Instant::now() + WAIT_TIMEOUT;
+        let mut pause = Duration::from_millis(20);
         loop {
             match holds().await {
                 Ok(value) => return value,
                 Err(why) if Instant::now() > deadline => panic!("not in time: {what}: {why}"),
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                Err(_) => tokio::time::sleep(pause).await,
             }
+            // What takes longer is asked for less often: each time costs about as much as a step of the operator.
+            pause = (pause + Duration::from_millis(5)).min(Duration::from_millis(100));
         }
     }
 
