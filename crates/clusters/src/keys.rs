@@ -218,8 +218,7 @@ impl CertificateIssuer<'_> {
         let broken = |why: &str| SecretError::Broken(name.clone(), why.to_owned());
         let found = api.get_opt(&name).await.map_err(|error| SecretError::Read(name.clone(), error))?;
         let Some(secret) = found else { return Ok(Copy { seal, version: None, keys: BTreeMap::new() }) };
-        let is = |label: &str, value: &String| secret.labels().get(label) == Some(value);
-        if !is(names::CLUSTER, &self.names.name) || !is(names::CLUSTER_NAMESPACE, &self.names.fleet) {
+        if !self.names.owns(secret.labels()) {
             return Err(broken(
                 "the Secret does not belong to this cluster: rename it, because the sealed copy of the cluster's keys has this name",
             ));
