@@ -234,11 +234,8 @@ impl Clusters {
             }
             let what = format!("Namespace {}", names.namespace);
             let message = format!(
-                "the namespace exists and does not belong to this Cluster: delete it, or create the Cluster under another name; to give it to this Cluster, label it {}={} and {}={}, and record its uid: {}",
-                names::CLUSTER_NAMESPACE,
-                names.fleet,
-                names::CLUSTER,
-                names.name,
+                "the namespace exists and does not belong to this Cluster: delete it, or create the Cluster under another name; to give it to this Cluster, label it {} and record its uid: {}",
+                names.label_arguments(),
                 namespace_claim::adopt(names, "UID")
             );
             return Err(WriteError::Refused { what, code: 409, message }.into());

@@ -44,11 +44,10 @@ where
         let message = "object exists but is not in the cache yet".to_owned();
         return WriteError::Conflict { what, message };
     }
-    let labels: Vec<_> = names.labels().iter().map(|(key, value)| format!("{key}={value}")).collect();
     let message = format!(
         "the object exists without the labels of this Cluster, so the operator does not see it: run kubectl label {} -n {namespace} {name} {}, or delete it if it is not the one that the cluster uses",
         kind.to_lowercase(),
-        labels.join(" ")
+        names.label_arguments()
     );
     WriteError::Refused { what, code: 409, message }
 }

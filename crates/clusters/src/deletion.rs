@@ -283,13 +283,12 @@ async fn forget(caches: &Caches, pass: &Pass, found: &Found) -> Result<(), ActEr
 
 /// Error for the namespace of the cluster without its labels: the cluster runs in it, and its keys are still needed.
 fn unlabelled(names: &Names, namespace: &str) -> WriteError {
-    let labels: Vec<_> = names.labels().iter().map(|(key, value)| format!("{key}={value}")).collect();
     WriteError::Refused {
         what: format!("deletion of Cluster {}/{}", names.fleet, names.name),
         code: 409,
         message: format!(
             "Namespace {namespace} lacks the labels of this Cluster, so nothing in it was deleted: restore them with kubectl label namespace {namespace} {}, or delete the namespace",
-            labels.join(" ")
+            names.label_arguments()
         ),
     }
 }

@@ -121,6 +121,12 @@ impl Names {
         .collect()
     }
 
+    /// The same labels as arguments of `kubectl label`, for messages.
+    pub fn label_arguments(&self) -> String {
+        let labels: Vec<_> = self.labels().iter().map(|(key, value)| format!("{key}={value}")).collect();
+        labels.join(" ")
+    }
+
     /// DNS name in the certificates of the API servers by which the operator verifies them at any address.
     pub fn apiserver(&self) -> String {
         format!("kube-apiserver.{}.svc", self.namespace)

@@ -255,16 +255,13 @@ fn request(key: Key, fingerprint: &str) -> String {
 
 fn lost_message(names: &Names, sealed_in: &str, key: Key, fingerprint: &str) -> String {
     format!(
-        "Secret {}/{} is missing, and its sealed copy (Secret {}/{}) is missing or cannot be decrypted. The control plane keeps running, but nothing is signed or restarted. Recreate one of the two Secrets from a backup, with its labels {}={} and {}={}, or the first one from a snapshot with `fleetwright snapshot keys`; if \
+        "Secret {}/{} is missing, and its sealed copy (Secret {}/{}) is missing or cannot be decrypted. The control plane keeps running, but nothing is signed or restarted. Recreate one of the two Secrets from a backup, with its labels {}, or the first one from a snapshot with `fleetwright snapshot keys`; if \
          the key is lost, annotate the Cluster with {}={} to generate a new one, which disconnects everything that trusts the old one",
         names.namespace,
         key.secret(),
         sealed_in,
         names.sealed_keys(),
-        names::CLUSTER,
-        names.name,
-        names::CLUSTER_NAMESPACE,
-        names.fleet,
+        names.label_arguments(),
         names::REPLACE_KEY,
         request(key, fingerprint)
     )
