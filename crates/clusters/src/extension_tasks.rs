@@ -11,6 +11,7 @@ use fleetwright_plan::cluster::extensions::{
     EXTENSION, ExtensionOutcome, ExtensionReport, ExtensionWork, IF_SERVED, KEEP, ObjectRef, OrphanedObject,
     PruneInMeta, Removal,
 };
+use fleetwright_wire::text::truncate_line;
 use jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, GetParams, Patch, PatchParams, Preconditions};
 use kube::core::{ApiResource, GroupVersionKind, Request};
@@ -21,7 +22,7 @@ use serde_json::Value;
 
 use crate::background_tasks::BackgroundTasks;
 use crate::connect::MetaAccess;
-use crate::messages::{api_error_message, truncate};
+use crate::messages::api_error_message;
 use crate::meters::Meters;
 use crate::proofs::client_of;
 use crate::thin::{ThinMeta, ThinObject};
@@ -95,7 +96,7 @@ impl ExtensionInstaller {
         if removal.placement == ExtensionPlacement::Meta {
             return self.waits_in_meta(key, removal, why);
         }
-        self.change(key, removal, |report| report.waits = Some(truncate(why, MAX_SAID)));
+        self.change(key, removal, |report| report.waits = Some(truncate_line(why, MAX_SAID)));
     }
 
     /// Records why the deletion of the objects failed, and when to look for the rest.
@@ -105,7 +106,7 @@ impl ExtensionInstaller {
         }
         self.change(key, removal, |report| {
             report.surplus.clear();
-            (report.waits, report.look_at) = (Some(truncate(why, MAX_SAID)), Some(again));
+            (report.waits, report.look_at) = (Some(truncate_line(why, MAX_SAID)), Some(again));
         });
     }
 
@@ -115,7 +116,7 @@ impl ExtensionInstaller {
     }
 
     fn waits_in_meta(&self, key: &Key, removal: &Removal, why: &str) {
-        let why = truncate(why, MAX_SAID);
+        let why = truncate_line(why, MAX_SAID);
         self.background.state_or_default(key, |known| known.in_meta.waits.insert(removal.extension.clone(), why));
     }
 
@@ -177,7 +178,7 @@ impl ExtensionResults {
         for one in work {
             let done = done.remove(&one.extension).unwrap_or_default();
             let old = self.reports.get(&one.extension).filter(|old| old.digest == one.digest);
-            let outcome = done.outcome.unwrap_or_else(|| ExtensionOutcome::Failed(truncate(why, MAX_SAID)));
+            let outcome = done.outcome.unwrap_or_else(|| ExtensionOutcome::Failed(truncate_line(why, MAX_SAID)));
             let report = ExtensionReport {
                 at: now,
                 // If an extension stops working, its wait starts then.
@@ -227,8 +228,8 @@ async fn all(
         let entry = done.entry(one.extension.clone()).or_default();
         entry.outcome = Some(match place.one(one, entry).await {
             Ok(None) => ExtensionOutcome::Healthy,
-            Ok(Some(why)) => ExtensionOutcome::Waits(truncate(&why, MAX_SAID)),
-            Err(why) => ExtensionOutcome::Failed(truncate(&why, MAX_SAID)),
+            Ok(Some(why)) => ExtensionOutcome::Waits(truncate_line(&why, MAX_SAID)),
+            Err(why) => ExtensionOutcome::Failed(truncate_line(&why, MAX_SAID)),
         });
     }
     Ok(())

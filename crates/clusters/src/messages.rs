@@ -1,13 +1,10 @@
 //! Error messages of other servers, shortened for people.
 
+use fleetwright_wire::text::truncate_line;
+
 /// Messages of a server are not trusted.
 pub(crate) fn truncated(text: &str) -> String {
-    truncate(text, 300)
-}
-
-/// Truncates an untrusted text.
-pub(crate) fn truncate(text: &str, most: usize) -> String {
-    text.chars().filter(|one| !one.is_control()).take(most).collect()
+    truncate_line(text, 300)
 }
 
 /// The message of a server, without the rest of the error.

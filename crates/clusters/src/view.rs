@@ -14,6 +14,7 @@ use fleetwright_plan::cluster::members::VolumeClaim;
 use fleetwright_plan::cluster::objects::{PACKAGE_VERSION, TRUST_BUNDLE_HASH};
 use fleetwright_plan::cluster::snapshots::SnapshotPod;
 use fleetwright_plan::cluster::{LiveObject, Replica, content_hash};
+use fleetwright_wire::text::truncate_line;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::rbac::v1::RoleBinding;
@@ -24,7 +25,6 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::keys::Sealed;
-use crate::messages::truncate;
 
 /// Annotation of `kubectl apply`, which is as large as the object itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -460,7 +460,7 @@ fn why(container: &ContainerStatus) -> String {
         format!("exited with {}: {said}", ended.exit_code)
     });
     let text = [waiting, ended].into_iter().flatten().collect::<Vec<_>>().join("; ");
-    truncate(&text, MAX_LENGTH)
+    truncate_line(&text, MAX_LENGTH)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use std::time::Duration;
 use fleetwright_api::Status;
 use jiff::Timestamp;
 
-pub use text::{cut, is_plain, manager_name, stamp};
+pub use text::{is_plain, manager_name, stamp};
 
 /// One condition, as gates read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,8 @@ use fleetwright_plan::readiness::safety_net::{FullNet, NetMembership};
 use fleetwright_plan::readiness::verdict::{
     Decision, ForeignTaint, GateVerdict, MachineObservation, ManualChange, Node, NodeAction, NodeObservation, judge,
 };
-use fleetwright_plan::readiness::{ObservedCondition, cut, stamp};
+use fleetwright_plan::readiness::{ObservedCondition, stamp};
+use fleetwright_wire::text::truncate_line;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -298,7 +299,8 @@ fn reports_valid(refused: &[RefusedReport]) -> (Status, &'static str, String) {
     if refused.is_empty() {
         return (Status::True, "AllValid", "all reports on the Machine are valid".to_owned());
     }
-    let told: Vec<String> = refused.iter().take(MAX_LISTED_REPORTS).map(|refused| cut(&refused.why, 400)).collect();
+    let told: Vec<String> =
+        refused.iter().take(MAX_LISTED_REPORTS).map(|refused| truncate_line(&refused.why, 400)).collect();
     let more = refused.len().saturating_sub(MAX_LISTED_REPORTS);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     (Status::False, "ReportInvalid", format!("{}{more}", told.join("; ")))

@@ -24,6 +24,13 @@ pub fn truncate_chars(text: &str, limit: usize) -> String {
     format!("{}…", first_chars(text, limit.saturating_sub(1)))
 }
 
+/// At most `limit` characters of a text from elsewhere, on one line: a space replaces each control character. The last character is `…` if the text is
+/// longer.
+pub fn truncate_line(text: &str, limit: usize) -> String {
+    let short = truncate_chars(text, limit);
+    short.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// The first characters of a text, at most `limit`, without a mark if the text is longer.
 pub fn first_chars(text: &str, limit: usize) -> &str {
     text.char_indices().nth(limit).map_or(text, |(end, _)| &text[..end])
@@ -65,5 +72,12 @@ mod tests {
         assert_eq!(truncate_chars("abcdef", 4), "abc…");
         assert_eq!(truncate_chars("äöüß", 3), "äö…");
         assert_eq!(truncate_chars("abc", 0), "…");
+    }
+
+    #[test]
+    fn a_text_from_elsewhere_stays_on_its_line() {
+        assert_eq!(truncate_line("short", 5), "short");
+        assert_eq!(truncate_line("a\nb\u{1b}[31mc", 5), "a b …");
+        assert_eq!(truncate_line("äöüß", 3), "äö…");
     }
 }

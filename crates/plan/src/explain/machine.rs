@@ -3,13 +3,14 @@
 use fleetwright_api::{
     ComponentState, Condition, GateWhen, Machine, MachineStatus, ReadinessGates, Status, condition, names,
 };
+use fleetwright_wire::text::truncate_line;
 use jiff::Timestamp;
 
 use super::{Action, Check, Explanation, Group, State, Subject, Verdict};
 use crate::readiness::gate::{CheckedGate, ConditionSource, GateResult, GateState};
 use crate::readiness::reports::CopiedConditions;
 use crate::readiness::verdict::{Decision, GateVerdict, MachineObservation, Node, NodeObservation, reason};
-use crate::readiness::{cut, is_plain, manager_name};
+use crate::readiness::{is_plain, manager_name};
 
 /// Broken reports that are listed.
 const MAX_REPORTS: usize = 8;
@@ -74,7 +75,7 @@ pub fn schedulability(input: &Schedulability<'_, '_>, now: Timestamp) -> Explana
     out.checks.extend(input.gates.iter().filter_map(|gates| safety_net(gates)));
     let refused = input.copies.refused.iter().take(MAX_REPORTS);
     out.checks.extend(refused.map(|refused| Check {
-        message: cut(&refused.why, 300),
+        message: truncate_line(&refused.why, 300),
         ..Check::new(Group::Reports, "report", State::Failing)
     }));
     let actions = actions(input, written.is_some());
@@ -90,9 +91,12 @@ fn gate(checked: &CheckedGate<'_>, closed: bool, now: Timestamp) -> Check {
         GateState::Holds { .. } => State::Passing,
     };
     let (value, since, reason, message) = match &checked.found {
-        GateResult::Fact(fact) => {
-            (fact.status.as_str().to_owned(), fact.since, cut(fact.reason, 120), cut(fact.message, 120))
-        }
+        GateResult::Fact(fact) => (
+            fact.status.as_str().to_owned(),
+            fact.since,
+            truncate_line(fact.reason, 120),
+            truncate_line(fact.message, 120),
+        ),
         GateResult::Missing { since, hint } => {
             ("missing".to_owned(), *since, String::new(), hint.clone().unwrap_or_default())
         }
@@ -178,7 +182,7 @@ fn safety_net(gates: &ReadinessGates) -> Option<Check> {
     let active = condition(conditions, names::SAFETY_NET_ACTIVE).filter(|active| active.status == Status::True)?;
     let mut check = Check::of_condition(Group::SafetyNet, active, State::Waiting);
     check.rule = Some(format!("ReadinessGates/{}", gates.metadata.name.as_deref().unwrap_or_default()));
-    check.message = cut(&check.message, 600);
+    check.message = truncate_line(&check.message, 600);
     Some(check)
 }
 
@@ -191,7 +195,7 @@ fn actions(input: &Schedulability<'_, '_>, recorded: bool) -> Vec<Action> {
         NodeObservation::Found(node) => {
             if node.cordoned {
                 let by = node.cordoned_by.map(|hand| hand.manager).filter(|manager| is_plain(manager));
-                let by = by.map_or(String::new(), |manager| format!(" if {} is done", cut(manager, 63)));
+                let by = by.map_or(String::new(), |manager| format!(" if {} is done", truncate_line(manager, 63)));
                 actions
                     .push(Action::run(format!("kubectl uncordon {}", node.name), format!("makes it schedulable{by}")));
             }

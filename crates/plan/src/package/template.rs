@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use fleetwright_api::{Facts, Hardware, Machine, MachineSpec, Taint, TaintEffect, templates};
+use fleetwright_wire::text::truncate_line;
 use minijinja::value::{Enumerator, Object, Value as Any, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, filters, tests};
 use serde::Serialize;
@@ -485,11 +486,7 @@ fn says_without_line(error: &Error) -> String {
 
 /// A text, bounded and on one line.
 fn shown(text: &str) -> String {
-    let mut out: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
-    if text.chars().count() > 200 {
-        out.push('…');
-    }
-    out
+    truncate_line(text, 200)
 }
 
 /// The first of many names, for messages.

@@ -1,10 +1,11 @@
 //! The evaluation of one gate: does it hold, fail, or say nothing, and since when?
 
 use fleetwright_api::{Absence, Gate, GateWhen, Status};
+use fleetwright_wire::text::truncate_line;
 use jiff::Timestamp;
 
 use super::reports::{CopiedConditions, MISSING, reporter_of};
-use super::{Gates, ObservedCondition, after, cut, stamp};
+use super::{Gates, ObservedCondition, after, stamp};
 
 /// The source of a gate's condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,7 +234,7 @@ impl CheckedGate<'_> {
             for part in [fact.reason, fact.message] {
                 if !part.is_empty() {
                     text.push_str(": ");
-                    text.push_str(&cut(part, 160));
+                    text.push_str(&truncate_line(part, 160));
                 }
             }
             text

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleetwright_api::{Condition, Gate, Status};
-use fleetwright_wire::text::first_chars;
+use fleetwright_wire::text::{first_chars, truncate_line};
 use jiff::Timestamp;
 
-use super::{Gates, ObservedCondition, after, before, cut, earlier, stamp};
+use super::{Gates, ObservedCondition, after, before, earlier, stamp};
 
 /// Reason of a copied condition whose report is stale.
 pub const STALE: &str = "ReportStale";
@@ -269,7 +269,7 @@ fn one<'a>(
                 let last = fact.heartbeat.map(stamp).unwrap_or_default();
                 (Status::Unknown, STALE.to_owned(), format!("last heartbeat of reporter {reporter} was at {last}"))
             } else {
-                (fact.status, cut(fact.reason, 128), first_chars(fact.message, 1024).to_owned())
+                (fact.status, truncate_line(fact.reason, 128), first_chars(fact.message, 1024).to_owned())
             }
         }
     };

@@ -1,22 +1,10 @@
+use fleetwright_wire::text::truncate_line;
 use jiff::Timestamp;
 
 /// A time as conditions show it: to the second, so that a message does not change by itself.
 pub fn stamp(time: Timestamp) -> String {
     let seconds = Timestamp::from_second(time.as_second()).unwrap_or(time);
     seconds.to_string()
-}
-
-/// The first `most` characters, without control characters: text of others becomes part of our messages.
-pub fn cut(text: &str, most: usize) -> String {
-    let mut out = String::with_capacity(text.len().min(most * 4));
-    for (count, c) in text.chars().enumerate() {
-        if count == most {
-            out.push('…');
-            break;
-        }
-        out.push(if c.is_control() { ' ' } else { c });
-    }
-    out
 }
 
 /// Whether text of others can be part of a command that a person pastes into a shell, or of the comment after it: some interactive shells run comments.
@@ -27,7 +15,7 @@ pub fn is_plain(text: &str) -> bool {
 
 /// The name of a field manager for messages. Everybody who writes an object chooses that name: it is quoted and escaped unless it is [plain](is_plain).
 pub fn manager_name(manager: &str) -> String {
-    let name = cut(manager, 63);
+    let name = truncate_line(manager, 63);
     if is_plain(&name) { name } else { format!("{name:?}") }
 }
 
@@ -47,13 +35,6 @@ mod tests {
             assert!(!is_plain(other), "{other}");
         }
         assert_eq!(manager_name("a: run `b`\n\"c\""), "\"a: run `b` \\\"c\\\"\"");
-    }
-
-    #[test]
-    fn what_others_wrote_is_cut_and_stays_on_its_line() {
-        assert_eq!(cut("short", 5), "short");
-        assert_eq!(cut("a\nb\u{1b}[31mc", 4), "a b …");
-        assert_eq!(cut("äöüß", 3), "äöü…");
     }
 
     #[test]

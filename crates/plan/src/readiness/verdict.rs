@@ -1,12 +1,13 @@
 //! The verdict on a machine: should its Node be open or closed, and what is its condition `Schedulable`?
 
 use fleetwright_api::{Bootstrapped, Status, TaintEffect};
+use fleetwright_wire::text::truncate_line;
 use jiff::Timestamp;
 
 use super::gate::{CheckedGate, GateInputs, GateState, check};
 use super::reports::CopiedConditions;
 use super::safety_net::{FullNet, NetState};
-use super::{Gates, ObservedCondition, cut, earlier, manager_name, stamp};
+use super::{Gates, ObservedCondition, earlier, manager_name, stamp};
 
 /// Reasons of the condition `Schedulable`.
 pub mod reason {
@@ -407,7 +408,7 @@ pub fn net_message(gates: &str, scope: &str) -> String {
     if scope.is_empty() {
         format!("ReadinessGates {gates}")
     } else {
-        format!("ReadinessGates {gates} in scope {}", cut(scope, 63))
+        format!("ReadinessGates {gates} in scope {}", truncate_line(scope, 63))
     }
 }
 

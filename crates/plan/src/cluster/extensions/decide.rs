@@ -5,6 +5,7 @@ use std::time::Duration;
 use fleetwright_api::{
     ControlPlaneComponent, ExtensionCheck, ExtensionPlacement, ExtensionStatus, Status, condition as found, names,
 };
+use fleetwright_wire::text::truncate_line;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -545,8 +546,13 @@ fn extension_status(
     message: String,
     applied: Option<String>,
 ) -> ExtensionStatus {
-    let message = message.chars().filter(|one| !one.is_control()).take(1000).collect();
-    ExtensionStatus { name: name.to_owned(), ready, reason: reason.to_owned(), message, applied }
+    ExtensionStatus {
+        name: name.to_owned(),
+        ready,
+        reason: reason.to_owned(),
+        message: truncate_line(&message, 1000),
+        applied,
+    }
 }
 
 /// Message about an extension that works, with the objects that were left out.
