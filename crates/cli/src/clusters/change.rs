@@ -2,13 +2,14 @@
 
 use anyhow::{anyhow, bail};
 use fleetwright_api::{Cluster, ClusterSpec, GROUP, names};
+use fleetwright_kit::JsonPatch;
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::limits::CheckedCluster;
 use fleetwright_plan::cluster::upgrade_path::{self, VersionNode};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::packages::PackageVersions;
 use super::wait::{RequestedVersion, WaitArgs};
@@ -172,8 +173,7 @@ impl ChangeOptions {
             let present = cluster.status.as_ref().and_then(|status| status.package_version.as_deref());
             super::limits::refuse(meta, checked, present).await?;
         }
-        let change = json!({"op": "replace", "path": "/spec/packageVersion", "value": to.name});
-        let changed = patch(meta, cluster, change, self.dry_run).await?;
+        let changed = set(meta, cluster, "packageVersion", to.name, self.dry_run).await?;
         if self.dry_run {
             let plan = super::plan::of(meta, cluster, Some(to.name)).await?;
             println!("{}", explanation::plan::cluster(&plan, Timestamp::now()));
@@ -236,14 +236,19 @@ impl ChangeOptions {
     }
 }
 
-/// Patches a cluster, if it is still the same object and still refers to the same package version.
-pub(super) async fn patch(meta: &Meta, cluster: &Cluster, change: Value, dry_run: bool) -> anyhow::Result<Cluster> {
-    let operations = json!([
-        {"op": "test", "path": "/metadata/uid", "value": cluster.uid()},
-        {"op": "test", "path": "/spec/packageVersion", "value": cluster.spec.package_version},
-        change,
-    ]);
-    write(meta, cluster, &Patch::Json::<()>(serde_json::from_value(operations)?), dry_run).await
+/// Sets a field of the spec, if it is still the same object and still refers to the same package version.
+pub(super) async fn set(
+    meta: &Meta,
+    cluster: &Cluster,
+    field: &str,
+    value: impl serde::Serialize,
+    dry_run: bool,
+) -> anyhow::Result<Cluster> {
+    let patch = JsonPatch::new()
+        .test_uid(cluster.metadata.uid.as_deref().unwrap_or_default())
+        .test(&["spec", "packageVersion"], &cluster.spec.package_version)
+        .replace(&["spec", field], value);
+    write(meta, cluster, &Patch::Json::<()>(serde_json::from_value(patch.into())?), dry_run).await
 }
 
 async fn write<P: serde::Serialize + std::fmt::Debug>(

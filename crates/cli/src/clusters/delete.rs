@@ -7,7 +7,6 @@ use fleetwright_api::{Cluster, ClusterOnDelete, GROUP};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, ResourceExt as _};
-use serde_json::json;
 
 use super::wait::{WaitArgs, WaitState};
 use super::{SelectedCluster, called};
@@ -49,8 +48,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
         let suffix = if args.dry_run { " (dry run)" } else { "" };
         if cluster.spec.deletion_protection {
-            let patch = json!({"op": "replace", "path": "/spec/deletionProtection", "value": false});
-            super::change::patch(&meta, &cluster, patch, args.dry_run).await?;
+            super::change::set(&meta, &cluster, "deletionProtection", false, args.dry_run).await?;
             println!("cluster.{GROUP}/{name} unprotected{suffix}");
         }
         if cluster.metadata.deletion_timestamp.is_some() {

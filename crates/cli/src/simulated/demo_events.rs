@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use fleetwright_api::{Machine, MachineStatus, Phase, Status, condition, names};
+use fleetwright_kit::JsonPatch;
 use fleetwright_sim::{Fleet, demo};
 use futures::{StreamExt, TryStreamExt};
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
@@ -142,9 +143,9 @@ async fn rolls(api: &Api<Machine>, fleet: &Fleet, machines: usize) {
 
 /// Changes the kubelet reference of a machine, unless a person changed it before.
 async fn kubelet(api: &Api<Machine>, number: usize, from: &str, to: &str) {
-    const PATH: &str = "/spec/packages/2/ref";
-    let patch = json!([{ "op": "test", "path": PATH, "value": from }, { "op": "replace", "path": PATH, "value": to }]);
-    if let Ok(patch) = serde_json::from_value(patch) {
+    const PATH: [&str; 4] = ["spec", "packages", "2", "ref"];
+    let patch = JsonPatch::new().test(&PATH, from).replace(&PATH, to);
+    if let Ok(patch) = serde_json::from_value(patch.into()) {
         let _ = api.patch(&demo::name(number), &PatchParams::default(), &Patch::Json::<()>(patch)).await;
     }
 }
