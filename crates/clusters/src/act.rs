@@ -49,9 +49,9 @@ impl Clusters {
 
     /// Stops background tasks that change something. A proof that already runs continues, so that it deletes the object that it created.
     pub(crate) fn stop_tasks(&self, key: &Key) {
-        self.members.0.abort_others(key, |_| false);
+        self.members.abort_others(key, |_| false);
         self.extenders.stop_tasks(key);
-        self.askers.0.abort_others(key, |_| false);
+        self.askers.abort_others(key, |_| false);
     }
 
     /// Records which components are as declared, so that the next pass does not compare their objects again if nothing changed.
@@ -140,12 +140,12 @@ impl Clusters {
         let mut next = refusal.noted(self.change_members(pass, found, decision).await)?.flatten();
         self.heal(pass, found, &decision.heal, &mut refusal).await?;
         match decision.preflight.ask.as_ref().or(decision.soak.ask.as_ref()) {
-            Some(ask) => self.surveys.begin(pass.key(), names, ask),
+            Some(ask) => self.surveys.start(pass.key(), names, ask),
             None if !decision.preflight.begins && !decision.soak.surveyed => self.surveys.forget(pass.key()),
             None => {}
         }
         match &decision.follow {
-            Some(follow) => self.followers.begin(pass.key(), names, follow),
+            Some(follow) => self.followers.start(pass.key(), names, follow),
             None if decision.rotation.is_none() => self.followers.forget(pass.key()),
             None => {}
         }

@@ -136,6 +136,27 @@ impl<K: Default + Send + 'static> BackgroundTasks<K> {
     }
 }
 
+/// Tasks whose result for a cluster is one answer, the last one.
+impl<T: Clone + Send + 'static> BackgroundTasks<Option<T>> {
+    /// The last answer.
+    pub fn answer(&self, key: &Key) -> Option<T> {
+        self.known(key, |answer| answer.clone()).flatten()
+    }
+
+    /// Starts the task that answers a question, unless it is running, and cancels those of the cluster with other questions.
+    pub fn ask_only<F>(
+        &self,
+        key: &Key,
+        question: &str,
+        operation_future: impl FnOnce(MetaAccess, Clock) -> F + Send + 'static,
+    ) where
+        F: Future<Output = T> + Send,
+    {
+        self.abort_others(key, |name| name == question);
+        self.begin(key, question, operation_future, |known, answer| *known = Some(answer));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};

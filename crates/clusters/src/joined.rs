@@ -33,22 +33,12 @@ pub const RELEASED: &str = "all joined Machines and PodDisruptionBudgets are del
 const MAX_LISTED: usize = 500;
 
 /// Lists the objects that are joined to business clusters, without changes.
-pub struct JoinedMachines(pub BackgroundTasks<Option<JoinedAnswer>>);
+pub type JoinedMachines = BackgroundTasks<Option<JoinedAnswer>>;
 
 impl JoinedMachines {
-    /// The last answer.
-    pub fn answer(&self, key: &Key) -> Option<JoinedAnswer> {
-        self.0.known(key, |answer| answer.clone()).flatten()
-    }
-
     /// Whether no machine was joined at the last query.
     pub fn none_joined(&self, key: &Key) -> bool {
         self.answer(key).is_some_and(|answer| answer.found.is_ok_and(|joined| joined.machines.is_empty()))
-    }
-
-    /// Drops the answer of a cluster that is gone, or is not deleted any more.
-    pub fn forget(&self, key: &Key) {
-        self.0.forget(key);
     }
 
     /// Lists the joined objects, unless a query is running. Its end triggers a pass of the cluster.
@@ -58,14 +48,14 @@ impl JoinedMachines {
             let found = list_joined(&meta, &names, &servers).await;
             (clock.now(), found)
         };
-        self.0.begin(key, "", operation_future, move |known, (at, found)| {
+        self.begin(key, "", operation_future, move |known, (at, found)| {
             *known = Some(JoinedAnswer::after(known.as_ref(), at, on_delete, found));
         });
     }
 
     /// Marks the last answer as acted on. After a success, the objects are listed again at once.
     fn acted_on(&self, key: &Key, well: bool) {
-        self.0.known(key, |known| {
+        self.known(key, |known| {
             if let Some(answer) = known {
                 answer.acted_on = true;
                 answer.at = if well { Timestamp::UNIX_EPOCH } else { answer.at };
@@ -100,7 +90,7 @@ impl Clusters {
             self.close(pass, &[RELEASE_MACHINES], |key, _| wanted.as_ref() == Some(key), |_| outcome.clone()).await?;
         }
         let (Some(release), Some(intent)) = (&hold.release, intent) else { return Ok(None) };
-        let permit = Permit { meta: self.askers.0.meta(), caches: &self.caches, key };
+        let permit = Permit { meta: self.askers.meta(), caches: &self.caches, key };
         let act = ReleaseAct { permit, names, servers, release, intent };
         let progress = self.journal.drive(pass, &act).await?;
         tracing::info!(cluster = %key, ?progress, "releasing machines");

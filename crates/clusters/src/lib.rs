@@ -63,12 +63,9 @@ use cluster::Clusters;
 pub use cluster_plan::{ClusterSnapshot, limit_violations, limits};
 use connect::MetaAccess;
 use extension_tasks::ExtensionInstaller;
-use joined::JoinedMachines;
-use members::MemberQueries;
 use meters::Meters;
 use proofs::ProofRunner;
 pub use rules::{Rules, rules};
-use survey::Surveys;
 
 /// Name of the controller of clusters.
 pub const NAME: &str = "clusters";
@@ -172,13 +169,13 @@ pub fn add(operator: &mut Operator, namespace: &str, options: Options) {
             BackgroundTasks::new(meta, clock.clone(), waker.clone(), $places)
         }};
     }
-    let members = MemberQueries(background!("members", options.provers));
+    let members = background!("members", options.provers);
     let journal = Journal::add(operator, namespace, ());
     let provers = ProofRunner::new(background!("probes", options.provers), meters.clone());
     let extenders = ExtensionInstaller::new(background!("extensions", options.extenders), meters.clone());
-    let askers = JoinedMachines(background!("machines", options.extenders));
-    let followers = trust_queries::TrustQueries(background!("followers", options.provers));
-    let surveys = Surveys(background!("preflight", options.provers));
+    let askers = background!("machines", options.extenders);
+    let followers = background!("followers", options.provers);
+    let surveys = background!("preflight", options.provers);
     let controller = Clusters {
         caches: caches.clone(),
         provers,

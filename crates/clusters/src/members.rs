@@ -35,7 +35,7 @@ const ACT_WITHIN: Duration = Duration::from_secs(20);
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Answers of members, and running queries.
-pub struct MemberQueries(pub BackgroundTasks<Option<MemberReports>>);
+pub type MemberQueries = BackgroundTasks<Option<MemberReports>>;
 
 /// Answers of the members of a cluster.
 #[derive(Clone)]
@@ -46,20 +46,10 @@ pub struct MemberReports {
 }
 
 impl MemberQueries {
-    /// The last answers of the members of a cluster.
-    fn known(&self, key: &Key) -> Option<MemberReports> {
-        self.0.known(key, |known| known.clone()).flatten()
-    }
-
-    /// Drops the answers of a deleted cluster.
-    pub fn forget(&self, key: &Key) {
-        self.0.forget(key);
-    }
-
     /// Invalidates earlier answers after an attempt of an act. If the act failed, the next attempt waits for a moment, with this reason.
     fn invalidate(&self, key: &Key, at: Timestamp, why: Option<String>) {
-        self.0.abort_others(key, |_| false);
-        self.0.known(key, |known| {
+        self.abort_others(key, |_| false);
+        self.known(key, |known| {
             *known = why
                 .map(|why| MemberReports { began: at, asked: MemberQueryResult { at, outcome: Err(truncated(&why)) } });
         });
@@ -74,7 +64,7 @@ impl MemberQueries {
             let outcome = outcome.map_err(|why| format!("cannot query the etcd members: {why}"));
             MemberReports { began, asked: MemberQueryResult { at: clock.now(), outcome } }
         };
-        self.0.begin(key, "", operation_future, |known, heard| *known = Some(heard));
+        self.begin(key, "", operation_future, |known, heard| *known = Some(heard));
     }
 }
 
@@ -88,7 +78,7 @@ impl Clusters {
             acts.filter_map(|one| one.status.as_ref().and_then(|status| status.ended_at.or(status.started_at)));
         let changed = changed.max();
         let counts = |heard: &MemberReports| heard.asked.outcome.is_err() || changed.is_none_or(|at| heard.began >= at);
-        self.members.known(key).filter(counts).map(|heard| heard.asked)
+        self.members.answer(key).filter(counts).map(|heard| heard.asked)
     }
 
     /// Takes the next step towards the declared members. Returns when to run the next pass.
@@ -104,7 +94,7 @@ impl Clusters {
             _ => None,
         };
         // Until the members answer, the same act may still be wanted: an Operation that waits for the gate keeps its place in the queue.
-        let unanswered = || self.members.known(key).is_some_and(|heard| heard.asked.outcome.is_err());
+        let unanswered = || self.members.answer(key).is_some_and(|heard| heard.asked.outcome.is_err());
         let undecided = match &decision.members {
             NextMemberStep::QueryMembers => true,
             NextMemberStep::Wait(_) => unanswered(),
@@ -147,15 +137,8 @@ impl Clusters {
             NextMemberStep::Act(act) => {
                 let addresses = self.caches.members(&names.namespace);
                 let intent = intent(&self.journal, act, &key.name);
-                let act = MemberAct {
-                    meta: self.members.0.meta(),
-                    caches: &self.caches,
-                    pass,
-                    names,
-                    act,
-                    addresses,
-                    intent,
-                };
+                let act =
+                    MemberAct { meta: self.members.meta(), caches: &self.caches, pass, names, act, addresses, intent };
                 self.journal.limit(pass, POLICY, policy()).await?;
                 let progress = self.journal.drive(pass, &act).await?;
                 tracing::info!(cluster = %key, act = ?act.act, ?progress, "changing an etcd member");

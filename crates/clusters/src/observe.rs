@@ -72,10 +72,10 @@ impl Clusters {
             endpoint,
             extensions: self.extensions_known(&key, names, cluster),
             preflight: preflight::PreflightInputs {
-                survey: self.surveys.known(&key),
+                survey: self.surveys.answer(&key),
                 overrides: annotation(names::OVERRIDE),
             },
-            followers: self.followers.known(&key),
+            followers: self.followers.answer(&key),
             meta: self.networks.clone(),
             status,
         };

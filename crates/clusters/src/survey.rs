@@ -24,21 +24,11 @@ const WITHIN: Duration = Duration::from_secs(30);
 const MAX_NODES: usize = 20_000;
 
 /// Survey answers, and running surveys.
-pub struct Surveys(pub BackgroundTasks<Option<Survey>>);
+pub type Surveys = BackgroundTasks<Option<Survey>>;
 
 impl Surveys {
-    /// The last survey answer.
-    pub fn known(&self, key: &Key) -> Option<Survey> {
-        self.0.known(key, |survey| survey.clone()).flatten()
-    }
-
-    /// Drops the answer of a cluster without a question.
-    pub fn forget(&self, key: &Key) {
-        self.0.forget(key);
-    }
-
     /// Starts a survey, unless it is running, and cancels one with an older question. Its end triggers a pass of the cluster.
-    pub fn begin(&self, key: &Key, names: &Names, ask: &SurveyQuestion) {
+    pub fn start(&self, key: &Key, names: &Names, ask: &SurveyQuestion) {
         let (names, asked) = (names.clone(), ask.clone());
         let operation_future = async move |meta: MetaAccess, clock: Clock| {
             let within = |why: &str| format!("{why} within {} s", WITHIN.as_secs());
@@ -50,8 +40,7 @@ impl Surveys {
             let kubelets = kubelets.await.unwrap_or_else(|_| Err(within("no API server listed the Nodes")));
             Survey { of: asked.of, at: clock.now(), apis, quotas, kubelets }
         };
-        self.0.abort_others(key, |of| of == ask.of);
-        self.0.begin(key, &ask.of, operation_future, |known, survey| *known = Some(survey));
+        self.ask_only(key, &ask.of, operation_future);
     }
 }
 

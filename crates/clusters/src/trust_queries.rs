@@ -18,21 +18,11 @@ const WITHIN: Duration = Duration::from_secs(60);
 const MAX_MACHINES: usize = 20_000;
 
 /// Answers, and running queries.
-pub struct TrustQueries(pub BackgroundTasks<Option<TrustDistribution>>);
+pub type TrustQueries = BackgroundTasks<Option<TrustDistribution>>;
 
 impl TrustQueries {
-    /// The last answer.
-    pub fn known(&self, key: &Key) -> Option<TrustDistribution> {
-        self.0.known(key, |known| known.clone()).flatten()
-    }
-
-    /// Drops the answer of a cluster without a query.
-    pub fn forget(&self, key: &Key) {
-        self.0.forget(key);
-    }
-
-    /// Starts a query, unless one is running. Its end triggers a pass of the cluster.
-    pub fn begin(&self, key: &Key, names: &Names, follow: &TrustQuery) {
+    /// Starts a query, unless it is running, and cancels one with an older question. Its end triggers a pass of the cluster.
+    pub fn start(&self, key: &Key, names: &Names, follow: &TrustQuery) {
         let (names, asked) = (names.clone(), follow.clone());
         let operation_future = async move |meta: MetaAccess, clock: Clock| {
             let behind = tokio::time::timeout(WITHIN, machines_without_trust(&meta, &names, &asked));
@@ -40,8 +30,7 @@ impl TrustQueries {
             let behind = behind.await.unwrap_or_else(late);
             TrustDistribution { at: clock.now(), of: asked.of, behind }
         };
-        self.0.abort_others(key, |of| of == follow.of);
-        self.0.begin(key, &follow.of, operation_future, |known, answer| *known = Some(answer));
+        self.ask_only(key, &follow.of, operation_future);
     }
 }
 
