@@ -6,12 +6,11 @@ use anyhow::{Context, Result, bail};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use fleetwright_pki::{Authority, Identity, Leaf, LeafUsage, PemPair, kubeconfig, write_private};
-use http::Request;
 use kube::Client;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::plane::{client, free_port};
+use crate::plane::{call_etcd, client, free_port};
 use crate::process::Process;
 use crate::{Binaries, DEFAULT_MINOR};
 
@@ -134,7 +133,6 @@ impl Etcd {
     }
 
     async fn call(&self, what: &str, body: &Value) -> Result<Value> {
-        let request = Request::post(format!("/v3/{what}")).header("content-type", "application/json");
-        Ok(self.client.request(request.body(body.to_string().into())?).await?)
+        call_etcd(&self.client, what, body).await
     }
 }

@@ -75,7 +75,7 @@ impl Builder {
     }
 
     /// Uses the arguments of a production control plane, for comparisons of time: etcd syncs to the disk and requires TLS with client certificates;
-    /// the other components elect leaders and serve a port, and each controller has its own account. [`ControlPlane::etcd_call`] does not work then.
+    /// the other components elect leaders and serve a port, and each controller has its own account. [`ControlPlane::compact`] does not work then.
     pub fn production_arguments(mut self, wanted: bool) -> Self {
         self.production_arguments = wanted;
         self
@@ -191,16 +191,16 @@ impl ControlPlane {
     /// Caveat: API servers keep their own snapshots. They read the key by which they announce compactions to each other every
     /// 15 seconds, so it takes that long until a paged list that was started before expires.
     pub async fn compact(&self) -> Result<i64> {
-        let status = self.etcd_call("/v3/maintenance/status", json!({})).await?;
+        let status = self.etcd_call("maintenance/status", &json!({})).await?;
         let revision = status["header"]["revision"].as_str().and_then(|text| text.parse::<i64>().ok());
         let revision = revision.with_context(|| format!("no revision in the status of etcd: {status}"))?;
         let told = json!({
             "key": BASE64_STANDARD.encode("compact_rev_key"),
             "value": BASE64_STANDARD.encode(revision.to_string()),
         });
-        self.etcd_call("/v3/kv/put", told).await?;
+        self.etcd_call("kv/put", &told).await?;
         let done =
-            self.etcd_call("/v3/kv/compaction", json!({ "revision": revision.to_string(), "physical": true })).await;
+            self.etcd_call("kv/compaction", &json!({ "revision": revision.to_string(), "physical": true })).await;
         match done {
             // Another compaction came in between with a newer revision.
             Err(error) if error.to_string().contains("required revision has been compacted") => Ok(revision),
@@ -208,12 +208,10 @@ impl ControlPlane {
         }
     }
 
-    /// Calls etcd's JSON gateway.
-    pub async fn etcd_call(&self, path: &str, body: Value) -> Result<Value> {
+    async fn etcd_call(&self, what: &str, body: &Value) -> Result<Value> {
         let mut config = Config::new(self.etcd.parse()?);
         config.default_retry = false;
-        let request = Request::post(path).header("content-type", "application/json").body(body.to_string().into())?;
-        Ok(Client::try_from(config)?.request(request).await?)
+        call_etcd(&Client::try_from(config)?, what, body).await
     }
 
     /// The executables in use, kubectl included.
@@ -485,4 +483,10 @@ pub(crate) async fn client(kubeconfig: &str) -> Result<Client> {
     // one slow one.
     config.default_retry = false;
     Ok(Client::try_from(config)?)
+}
+
+/// Sends a request to the JSON gateway of etcd, such as `kv/put`.
+pub(crate) async fn call_etcd(client: &Client, what: &str, body: &Value) -> Result<Value> {
+    let request = Request::post(format!("/v3/{what}")).header("content-type", "application/json");
+    Ok(client.request(request.body(body.to_string().into())?).await?)
 }
