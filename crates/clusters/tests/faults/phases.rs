@@ -223,8 +223,8 @@ pub async fn prune(harness: &Harness, name: &str) -> Result<Value> {
         there.map_or(Ok(()), |there| Err(format!("{there:?}")))
     };
     harness.settle("what was beside it is gone", gone).await?;
-    // One for each of the two.
-    heard(harness, name, "ExtensionPrune", 2).await?;
+    // One for each of the two, and one for what was beside it.
+    heard(harness, name, "ExtensionPrune", 3).await?;
     all_of(harness, name).await
 }
 
