@@ -29,6 +29,8 @@ use crate::thin::{ThinMeta, ThinObject};
 
 /// Timeout of the work for a cluster.
 const WITHIN: Duration = Duration::from_secs(90);
+/// Interval between two deletions of one orphaned object.
+pub const PRUNE_AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// Time within which the API server serves a new CustomResourceDefinition.
 const CRD_SERVED_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum length of an error message of a business cluster.
@@ -82,7 +84,7 @@ impl ExtensionInstaller {
                 known.in_meta.deleted.extend(removal.objects.iter().map(|one| one.uid.clone()));
                 known.in_meta.waits.remove(&removal.extension);
             });
-            return;
+            return self.not_before(key, removal, self.background.clock().now().checked_add(PRUNE_AGAIN_AFTER).ok());
         }
         self.change(key, removal, |report| {
             report.surplus.retain(|one| !removal.objects.contains(one));
@@ -102,7 +104,8 @@ impl ExtensionInstaller {
     /// Records why the deletion of the objects failed, and when to look for the rest.
     pub fn prune_failed(&self, key: &Key, removal: &Removal, again: Timestamp, why: &str) {
         if removal.placement == ExtensionPlacement::Meta {
-            return self.waits_in_meta(key, removal, why);
+            self.waits_in_meta(key, removal, why);
+            return self.not_before(key, removal, Some(again));
         }
         self.change(key, removal, |report| {
             report.surplus.clear();
@@ -112,7 +115,18 @@ impl ExtensionInstaller {
 
     /// No object is left to delete in the meta cluster.
     pub fn all_pruned(&self, key: &Key) {
-        self.background.known(key, |known| known.in_meta = PruneInMeta::default());
+        let now = self.background.clock().now();
+        self.background.known(key, |known| {
+            // An object that somebody recreates is not deleted again at once.
+            known.in_meta.not_before.retain(|_, at| *at > now);
+            let not_before = std::mem::take(&mut known.in_meta.not_before);
+            known.in_meta = PruneInMeta { not_before, ..PruneInMeta::default() };
+        });
+    }
+
+    fn not_before(&self, key: &Key, removal: &Removal, at: Option<Timestamp>) {
+        let objects = removal.objects.iter().filter_map(|one| Some((one.object.clone(), at?)));
+        self.background.state_or_default(key, |known| known.in_meta.not_before.extend(objects));
     }
 
     fn waits_in_meta(&self, key: &Key, removal: &Removal, why: &str) {

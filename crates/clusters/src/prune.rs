@@ -17,7 +17,7 @@ use kube::api::PropagationPolicy;
 
 use crate::cluster::{Clusters, Found};
 use crate::errors::ActError;
-use crate::extension_tasks::BusinessCluster;
+use crate::extension_tasks::{BusinessCluster, PRUNE_AGAIN_AFTER};
 use crate::messages::truncated;
 use crate::operations::{self, KEEP_OPERATIONS, KIND, Permit};
 
@@ -25,8 +25,6 @@ use crate::operations::{self, KEEP_OPERATIONS, KIND, Permit};
 const POLICY: &str = "extension-prune";
 /// Timeout of a request to an API server.
 const WITHIN: Duration = Duration::from_secs(20);
-/// Wait after a failed attempt, before the remaining objects are looked up.
-const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 impl Clusters {
     /// Deletes orphaned objects of extensions from that cluster, as far as the gate grants it. Returns when to run the next pass.
@@ -67,7 +65,7 @@ impl Clusters {
         let progress = self.journal.drive(pass, &act).await?;
         tracing::info!(cluster = %key, extension = removal.extension, ?progress, "deleting objects of an extension");
         let now = pass.clock().now();
-        let again = operations::next(&progress, RETRY_AFTER, now);
+        let again = operations::next(&progress, PRUNE_AGAIN_AFTER, now);
         match &progress {
             Progress::Waiting { why, .. } | Progress::NeedsPerson(why) => self.extenders.prune_waits(key, removal, why),
             Progress::Running { .. } => {}
@@ -169,16 +167,21 @@ impl PruneAct<'_> {
 
     /// Reads the objects from the caches: the operator may not read single objects there.
     async fn in_meta(&self, work: PruneTarget) -> Result<usize, String> {
-        let mut done = 0;
+        let (mut done, mut refused) = (0, None);
         for one in &self.removal.objects {
             let Some(kind) = one.object.kind_in_meta().filter(|kind| self.is_there(*kind, one)) else { continue };
             if matches!(work, PruneTarget::Delete) {
                 self.permit.check()?;
-                delete(self.pass, &Key::new(&self.names.namespace, &one.object.name), kind, &one.uid).await?;
+                let key = Key::new(&self.names.namespace, &one.object.name);
+                // An object that may not be deleted does not keep the others.
+                if let Err(why) = delete(self.pass, &key, kind, &one.uid).await {
+                    refused.get_or_insert(why);
+                    continue;
+                }
             }
             done += 1;
         }
-        Ok(done)
+        refused.map_or(Ok(done), Err)
     }
 
     fn is_there(&self, kind: Kind, one: &OrphanedObject) -> bool {
@@ -208,16 +211,19 @@ impl PruneAct<'_> {
     }
 
     async fn delete(&self, place: &mut BusinessCluster) -> Result<usize, String> {
-        let mut deleted = 0;
+        let (mut deleted, mut refused) = (0, None);
         for one in &self.removal.objects {
             let there = place.find(&self.removal.extension, &one.object).await?;
             if there.is_some_and(|uid| uid == one.uid) {
                 self.permit.check()?;
-                place.delete(one).await?;
+                if let Err(why) = place.delete(one).await {
+                    refused.get_or_insert(why);
+                    continue;
+                }
                 deleted += 1;
             }
         }
-        Ok(deleted)
+        refused.map_or(Ok(deleted), Err)
     }
 
     async fn left(&self, place: &mut BusinessCluster) -> Result<usize, String> {

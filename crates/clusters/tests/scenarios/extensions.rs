@@ -1,19 +1,28 @@
 //! Extensions: put in place, looked after, replaced with the package version, and taken away.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
 use fleetwright_api::{
     ClusterPackageVersion, ClusterPackageVersionSpec, ClusterStatus, Endpoint, EndpointType, Extension, ExtensionCheck,
-    ExtensionHealth, ExtensionPlacement, OperationPhase, Status, condition, names,
+    ExtensionHealth, ExtensionPlacement, Operation, OperationPhase, Status, condition, names,
 };
+use fleetwright_rig::Call;
+use fleetwright_rig::layer::{CallResult, Layer, forward, refusal, wrap};
+use futures::future::BoxFuture;
+use http::{Request, StatusCode};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::client::Body;
+use kube::{Api, Client};
 use serde_json::json;
 
-use crate::support::TestFleet;
+use crate::support::{FLEET, TestFleet};
 use crate::versions::{business, refer};
 
 const SCHEMA: &str = "type: object\nproperties:\n  text: {type: string, default: hello}\n";
@@ -77,6 +86,35 @@ spec:
         env: [{name: SERVER, value: {{ cluster.internalServer | json }}}]
         resources: {requests: {cpu: "0.1"}}
 "#;
+
+/// Another object of the same extension.
+const BESIDE_NOTES: &str =
+    "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: beside-notes}\ndata: {text: hello}\n";
+
+/// Refuses to delete the object of the extension `beside` that is deleted first, as an admission webhook can, until it is free.
+#[derive(Default)]
+struct PinnedObject {
+    name: OnceLock<String>,
+    free: AtomicBool,
+}
+
+impl Layer for PinnedObject {
+    fn call(
+        self: Arc<Self>,
+        call: Call,
+        request: Request<Body>,
+        next_client: Client,
+    ) -> BoxFuture<'static, CallResult> {
+        Box::pin(async move {
+            let deletes = call.verb == "delete" && call.name.starts_with("beside");
+            let refuses = deletes && !self.free.load(Ordering::SeqCst);
+            if refuses && *self.name.get_or_init(|| call.name.clone()) == call.name {
+                return Ok(refusal(StatusCode::FORBIDDEN, "Forbidden", "this object is pinned"));
+            }
+            forward(&next_client, request).await
+        })
+    }
+}
 
 pub fn extension(name: &str, order: u32, template: &str) -> Extension {
     Extension { name: name.to_owned(), order, template: template.to_owned(), ..Extension::default() }
@@ -335,6 +373,46 @@ async fn nothing_beside_the_control_plane_is_deleted_before_the_policy_lets_it_a
     world.extended().await;
     assert!(deployments.get_opt("beside").await.unwrap().is_none());
     world.operations("ExtensionPrune", &[OperationPhase::Failed, OperationPhase::Succeeded]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_may_not_be_deleted_costs_few_operations_and_keeps_no_other() {
+    let mut world = TestFleet::start().await;
+    world.operator_stops().await;
+    let (admin, pinned) = (world.client.clone(), Arc::new(PinnedObject::default()));
+    world.client = wrap(admin.clone(), pinned.clone());
+    world.operator_starts();
+    world.client = admin;
+    let both = Extension { template: format!("{BESIDE}{BESIDE_NOTES}"), ..beside() };
+    world.package("full", "1.36.4", vec![both]).await;
+    world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
+    world.extended().await;
+    let start = Instant::now();
+    world.change("pay", json!({ "spec": { "extensions": [{ "name": "beside", "enabled": false }] } })).await;
+    world.says(Status::False, names::reasons::REMOVING, "this object is pinned").await;
+    let (deployments, maps): (Api<Deployment>, Api<ConfigMap>) = (world.api("pay"), world.api("pay"));
+    let left = async || {
+        let deployment = deployments.get_opt("beside").await.unwrap().map(|_| "beside");
+        let map = maps.get_opt("beside-notes").await.unwrap().map(|_| "beside-notes");
+        deployment.into_iter().chain(map).collect::<Vec<_>>()
+    };
+    world
+        .until("only the pinned object is left", async || {
+            let left = left().await;
+            if left == [pinned.name.get().unwrap().as_str()] { Ok(()) } else { Err(format!("{left:?}")) }
+        })
+        .await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let operations: Api<Operation> = Api::namespaced(world.client.clone(), FLEET);
+    let all = operations.list(&ListParams::default()).await.unwrap().items;
+    let prunes = all.iter().filter(|one| one.spec.type_ == "ExtensionPrune").count();
+    let most = (start.elapsed().as_secs_f64() / 30.0) as usize + 1;
+    assert!((1..=most).contains(&prunes), "{prunes} Operations instead of {most}");
+    world.says(Status::False, names::reasons::REMOVING, "this object is pinned").await;
+
+    pinned.free.store(true, Ordering::SeqCst);
+    world.extended().await;
+    assert!(left().await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

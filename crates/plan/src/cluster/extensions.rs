@@ -170,6 +170,9 @@ pub struct PruneInMeta {
     pub deleted: BTreeSet<String>,
     /// Why orphaned objects are not deleted yet, by extension.
     pub waits: BTreeMap<String, String>,
+    /// When each object may be deleted again, after a deletion that failed, or that was undone by whoever recreated the object: each attempt is an
+    /// Operation, so attempts without a pause would be Operations without end.
+    pub not_before: BTreeMap<ObjectRef, Timestamp>,
 }
 
 impl Default for ExtensionKnowledge {

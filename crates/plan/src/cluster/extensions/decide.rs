@@ -447,8 +447,15 @@ impl Choosing<'_> {
                 }
             }
         }
-        objects.retain(|one| !self.seen.extensions.in_meta.deleted.contains(&one.uid));
+        let in_meta = &self.seen.extensions.in_meta;
+        objects.retain(|one| !in_meta.deleted.contains(&one.uid));
+        let due = |one: &OrphanedObject| in_meta.not_before.get(&one.object).copied().filter(|at| *at > self.now);
+        let later = objects.iter().filter_map(due).min();
+        objects.retain(|one| due(one).is_none());
         objects.truncate(MAX_IN_META);
+        if let Some(later) = later {
+            self.requeue_at(later);
+        }
         if !objects.is_empty() {
             let placement = ExtensionPlacement::Meta;
             self.choice.prune.get_or_insert(Removal { extension: extension.to_owned(), placement, objects });

@@ -157,6 +157,15 @@ fn what_is_turned_off_goes_the_last_first_and_is_forgotten_when_it_is_gone() {
     world.extensions.in_meta.deleted.extend(near.objects.iter().map(|one| one.uid.clone()));
     let choice = world.decide().extensions;
     assert!(choice.prune.is_none() && !choice.all_pruned, "{choice:?}");
+    // An object whose deletion failed, or that somebody recreated, is deleted again after a pause.
+    let again = world.now + SignedDuration::from_secs(30);
+    let not_before = [(near.objects[0].object.clone(), again)].into();
+    world.extensions.in_meta = PruneInMeta { not_before, ..PruneInMeta::default() };
+    let choice = world.decide().extensions;
+    assert!(choice.prune.is_none() && !choice.all_pruned, "{choice:?}");
+    assert!(choice.next.is_some_and(|next| next <= again), "{choice:?}");
+    world.now = again;
+    assert_eq!(world.decide().extensions.prune, Some(near));
     world.extensions.in_meta = PruneInMeta::default();
     for _ in 0..2 {
         let choice = done(&mut world, &healthy);
