@@ -51,7 +51,8 @@ impl Clusters {
     pub(crate) fn stop_tasks(&self, key: &Key) {
         self.members.abort_others(key, |_| false);
         self.extenders.stop_tasks(key);
-        self.askers.abort_others(key, |_| false);
+        // Machines that join during a pause block the deletion after it.
+        self.askers.forget(key);
     }
 
     /// Records which components are as declared, so that the next pass does not compare their objects again if nothing changed.

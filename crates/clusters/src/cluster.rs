@@ -198,8 +198,10 @@ impl Controller for Clusters {
         let package = package.filter(|_| refused.as_ref().is_none_or(|refused| refused.instead.is_some()));
         let (answer, namespace) = (self.askers.answer(key), namespace.as_deref());
         let hold = deletion::deletion_hold(&self.caches, answer.as_ref(), namespace, &names, &cluster, pass.now());
-        // What has started is not stopped by machines.
-        let hold = hold.filter(|_| namespace.is_none_or(|namespace| !self.deletion_runs(&key.name, namespace)));
+        // A deletion that has deleted something is not stopped by machines. One that only started, such as before a pause, is.
+        let deletes = namespace.is_some_and(|namespace| self.deletion_runs(&key.name, namespace))
+            && deletion::has_deleted(&self.caches, &names, &cluster);
+        let hold = hold.filter(|_| !deletes);
         let (taken_by, unrecorded) = (self.caches.taken_by(&names), self.caches.unrecorded(&names));
         let packaged = package.is_some();
         let ending = deletion::ending(&self.caches, namespace, &names, &cluster);

@@ -106,14 +106,26 @@ pub fn has_started(caches: &Caches, names: &Names, cluster: &ClusterView) -> boo
     if cluster.0.status.as_ref().is_some_and(|status| status.phase == Some(ClusterPhase::Deleting)) {
         return true;
     }
-    let served =
-        caches.deployments.get(&Key::new(&names.namespace, ControlPlaneComponent::Apiserver.binary())).is_some();
     let claims = caches.claims(&names.namespace);
     let ends = match claims.is_empty() {
         true => cluster.0.spec.datastore.etcd.is_some() && !workloads_left(caches, names),
         false => claims.iter().all(|claim| claim.ending),
     };
-    !served && ends
+    !is_served(caches, names) && ends
+}
+
+/// Whether something is terminating or missing that the deletion deletes first. That is no proof without the Operation of the deletion: people delete
+/// Deployments, and members of etcd are replaced with their claims.
+pub fn has_deleted(caches: &Caches, names: &Names, cluster: &ClusterView) -> bool {
+    let etcd = cluster.0.status.as_ref().and_then(|status| status.etcd.as_ref());
+    let members = etcd.map_or(0, |etcd| etcd.members as usize);
+    let claims = caches.claims(&names.namespace);
+    !is_served(caches, names) || claims.len() < members || claims.iter().any(|claim| claim.ending)
+}
+
+/// Whether the Deployment of the API servers exists.
+fn is_served(caches: &Caches, names: &Names) -> bool {
+    caches.deployments.get(&Key::new(&names.namespace, ControlPlaneComponent::Apiserver.binary())).is_some()
 }
 
 fn workloads_left(caches: &Caches, names: &Names) -> bool {

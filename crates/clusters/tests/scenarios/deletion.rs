@@ -1,14 +1,16 @@
 //! The deletion of a cluster is an Operation.
 
-use fleetwright_api::{OperationPhase, names};
+use fleetwright_api::{Operation, OperationPhase, names};
 use fleetwright_lab::ServerKind;
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::Api;
-use kube::api::DeleteParams;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::support::{TestFleet, not_accepted};
+use crate::support::{FLEET, TestFleet, not_accepted};
+use crate::versions::business;
 
 const TYPE: &str = "ClusterDelete";
 
@@ -85,4 +87,38 @@ async fn a_deletion_that_waits_for_its_policy_needs_no_package_version_and_survi
     world.gone().await;
     // The Operation that waited is the one that was granted.
     world.operations(TYPE, &[OperationPhase::Succeeded]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_started_and_deleted_nothing_is_stopped_by_a_machine_that_joined_since() {
+    let mut world = TestFleet::start().await;
+    world.limit(TYPE, 0).await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    let before = volumes(&world).await;
+    world.delete("pay").await;
+    not_accepted(&world, "pay", names::reasons::DELETION_PENDING, "OperationPolicy clusterdelete").await;
+    // The operator ends after it claimed the Operation and before it deletes anything. Then a machine joins.
+    world.operator_stops().await;
+    let operations: Api<Operation> = Api::namespaced(world.client.clone(), FLEET);
+    let all = operations.list(&ListParams::default()).await.unwrap().items;
+    let waiting = all.iter().find(|one| one.spec.type_ == TYPE).unwrap().name_any();
+    let started = json!({ "phase": "Running", "startedAt": Timestamp::now(), "startedBy": "an earlier process" });
+    let started = Patch::Merge(json!({ "status": started }));
+    operations.patch_status(&waiting, &PatchParams::default(), &started).await.unwrap();
+    let nodes: Api<Node> = Api::all(business(&world).await);
+    let metadata = ObjectMeta { name: Some("host-17".to_owned()), ..ObjectMeta::default() };
+    nodes.create(&PostParams::default(), &Node { metadata, ..Node::default() }).await.unwrap();
+    world.operator_starts();
+    not_accepted(&world, "pay", names::reasons::MACHINES_JOINED, "1 node").await;
+    world.operations(TYPE, &[OperationPhase::Failed]).await;
+    assert_eq!(volumes(&world).await, before);
+    // The next attempt asks the gate.
+    nodes.delete("host-17", &DeleteParams::default()).await.unwrap();
+    not_accepted(&world, "pay", names::reasons::DELETION_PENDING, "OperationPolicy clusterdelete").await;
+    world.operations(TYPE, &[OperationPhase::Failed, OperationPhase::Pending]).await;
+    assert_eq!(volumes(&world).await, before);
+    world.limit(TYPE, 1).await;
+    world.gone().await;
+    world.operations(TYPE, &[OperationPhase::Failed, OperationPhase::Succeeded]).await;
 }
