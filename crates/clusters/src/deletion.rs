@@ -147,9 +147,10 @@ impl Clusters {
         let (caches, released) = (&self.caches, self.askers.none_joined(pass.key()));
         match ending {
             DeletionState::Pods | DeletionState::Namespace => {
-                self.close_all(pass, released, false).await?;
                 match self.ask_to_delete(pass, found).await? {
                     Some(DeletionGrant::Granted) => {
+                        // Not before: until then the cluster is reconciled, and a restore continues.
+                        self.close_all(pass, released, false).await?;
                         let permit = Permit { meta: self.extenders.meta(), caches, key: pass.key() };
                         delete_contents(&permit, pass, &found.names, ending).await?;
                         Ok(Done::KEPT)

@@ -9,6 +9,7 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostPa
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
+use crate::snapshots::snapshot;
 use crate::support::{FLEET, TestFleet, not_accepted};
 use crate::versions::business;
 
@@ -87,6 +88,25 @@ async fn a_deletion_that_waits_for_its_policy_needs_no_package_version_and_survi
     world.gone().await;
     // The Operation that waited is the one that was granted.
     world.operations(TYPE, &[OperationPhase::Succeeded]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_waits_for_its_policy_withdraws_no_other_operation() {
+    let world = TestFleet::start().await;
+    for type_ in [TYPE, "Restore"] {
+        world.limit(type_, 0).await;
+    }
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    let name = snapshot(&world, "now").await;
+    world.change("pay", json!({ "spec": { "restore": { "snapshot": name } } })).await;
+    world.operations("Restore", &[OperationPhase::Pending]).await;
+    world.delete("pay").await;
+    not_accepted(&world, "pay", names::reasons::DELETION_PENDING, "OperationPolicy clusterdelete").await;
+    world.operations("Restore", &[OperationPhase::Pending]).await;
+    world.limit(TYPE, 1).await;
+    world.gone().await;
+    world.operations("Restore", &[OperationPhase::Failed]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
