@@ -20,7 +20,7 @@ use crate::act::ActResult;
 use crate::caches::Caches;
 use crate::deletion::{self, DeletionState};
 use crate::deletion_operation::DeletionGrant;
-use crate::errors::{ActError, Invalid};
+use crate::errors::{ActError, Invalid, Refusal};
 use crate::extension_tasks::ExtensionInstaller;
 use crate::joined::JoinedMachines;
 use crate::members::MemberQueries;
@@ -312,9 +312,10 @@ impl Controller for Clusters {
                 if decision.namespace {
                     return Ok(self.namespace(pass, found).await?.map_or(Done::KEPT, Done::Recorded));
                 }
-                // Before the other steps, of which one may fail.
+                // Before the other steps, of which one may fail. A refused write of the Operation does not stop them.
+                let mut refused = Refusal::default();
                 let again = match (&found.gated, &found.hold) {
-                    (Some(_), None) => self.ask_to_delete(pass, found).await?,
+                    (Some(_), None) => refused.noted(self.ask_to_delete(pass, found).await)?.flatten(),
                     _ => None,
                 };
                 if matches!(again, Some(DeletionGrant::Granted | DeletionGrant::Ended(_))) {
@@ -328,7 +329,7 @@ impl Controller for Clusters {
                     _ => None,
                 };
                 let next = next.into_iter().chain(again).min();
-                match refusal.0 {
+                match refused.0.or(refusal.0) {
                     Some(refusal) => {
                         let (refusal, trouble) = (Box::new(refusal), trouble.map(Box::new));
                         Err(ActError::Incomplete { refusal, next, trouble })
