@@ -364,10 +364,10 @@ impl Controller for Clusters {
                 let next = next.into_iter().chain(again).min();
                 match (found.refusal(), trouble) {
                     (Some((reason, why)), _) => (found.not_accepted(&status, reason, &why, pass.now()), next),
-                    (None, Some(error)) => {
+                    (None, Some(error)) if found.gated.is_none() => {
                         (found.not_accepted(&status, error.reason(), &error.to_string(), pass.now()), next)
                     }
-                    (None, None) => (status, next),
+                    (None, _) => (status, next),
                 }
             }
             Outcome::Done { decision: Choice::HoldDeletion(hold), .. } => {
@@ -439,7 +439,8 @@ impl Found {
 
     /// Why the declared spec is not reconciled, unless the cluster is being deleted, which needs none.
     fn refusal(&self) -> Option<(&'static str, String)> {
-        let refused = self.refused.as_ref().filter(|_| self.hold.is_none() && !deletion::paused(&self.cluster))?;
+        let deleted = self.hold.is_some() || self.gated.is_some() || deletion::paused(&self.cluster);
+        let refused = self.refused.as_ref().filter(|_| !deleted)?;
         Some((refused.why.reason(), refused.message()))
     }
 

@@ -1,6 +1,6 @@
 //! The deletion of a cluster is an Operation.
 
-use fleetwright_api::{Operation, OperationPhase, names};
+use fleetwright_api::{Operation, OperationPhase, condition, names};
 use fleetwright_lab::ServerKind;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -88,6 +88,30 @@ async fn a_deletion_that_waits_for_its_policy_needs_no_package_version_and_survi
     world.gone().await;
     // The Operation that waited is the one that was granted.
     world.operations(TYPE, &[OperationPhase::Succeeded]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_waits_for_its_policy_is_shown_beside_an_invalid_spec() {
+    let world = TestFleet::start().await;
+    world.limit(TYPE, 0).await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    world.delete("pay").await;
+    not_accepted(&world, "pay", names::reasons::DELETION_PENDING, "OperationPolicy clusterdelete").await;
+    world.change("pay", json!({ "spec": { "packageVersion": "nowhere" } })).await;
+    let accepted = world
+        .until("the new spec is observed", async || {
+            let cluster = world.clusters().get("pay").await.unwrap();
+            let conditions = cluster.status.unwrap_or_default().conditions;
+            match condition(&conditions, names::ACCEPTED) {
+                Some(one) if one.observed_generation == cluster.metadata.generation => Ok(one.clone()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    assert_eq!(accepted.reason, names::reasons::DELETION_PENDING, "{accepted:?}");
+    world.limit(TYPE, 1).await;
+    world.gone().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
