@@ -263,7 +263,12 @@ async fn is_gone(caches: &Caches, pass: &Pass, found: &Found, account: Option<Ac
     let labelled = there.filter(|one| names.owns(one.labels())).map(NamespaceView::of);
     let recorded = labelled.as_ref().is_some_and(|one| names.is_recorded(cluster.0.status.as_ref(), &one.uid));
     let created = cluster.0.status.as_ref().is_some_and(|status| status.package_version.is_some());
-    if labelled.is_some() && (created || recorded) {
+    if let Some(namespace) = labelled.as_ref().filter(|_| created || recorded) {
+        let cached = caches.labelled(names).is_some_and(|cached| cached.uid == namespace.uid);
+        // Somebody recreated it: waiting for the cache would never end.
+        if cached && !recorded {
+            return Err(ActError::Unproven { names: names.clone(), uid: namespace.uid.to_string() });
+        }
         // It got its labels back a moment ago, and machines may block its deletion; or another leader created it, and only an Operation may delete
         // what is in it.
         let message = "the namespace exists but is not in the cache yet".to_owned();

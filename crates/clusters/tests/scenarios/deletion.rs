@@ -4,13 +4,14 @@ use fleetwright_api::{Operation, OperationPhase, condition, names};
 use fleetwright_lab::ServerKind;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolumeClaim};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::snapshots::snapshot;
 use crate::support::{FLEET, TestFleet, not_accepted};
+use crate::tenants::prepared;
 use crate::versions::business;
 
 const TYPE: &str = "ClusterDelete";
@@ -131,6 +132,30 @@ async fn a_deletion_that_waits_for_its_policy_withdraws_no_other_operation() {
     world.limit(TYPE, 1).await;
     world.gone().await;
     world.operations("Restore", &[OperationPhase::Failed]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_somebody_recreated_is_named_and_not_deleted_with_the_cluster() {
+    let mut world = TestFleet::start().await;
+    world.create("pay", |spec| spec.replicas = 1).await;
+    world.ready("pay").await;
+    world.operator_stops().await;
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    namespaces.delete("fleet-pay", &DeleteParams::default()).await.unwrap();
+    world
+        .until("its namespace is gone", async || match namespaces.get_opt("fleet-pay").await.unwrap() {
+            None => Ok(()),
+            Some(there) => Err(format!("{there:?}")),
+        })
+        .await;
+    let made = prepared(&world, "pay", None).await;
+    world.delete("pay").await;
+    world.operator_starts();
+    not_accepted(&world, "pay", names::reasons::NAMESPACE_CONFLICT, "Delete the namespace").await;
+    let left = namespaces.get("fleet-pay").await.unwrap();
+    assert_eq!((left.uid(), left.metadata.deletion_timestamp), (made.uid(), None));
+    namespaces.delete("fleet-pay", &DeleteParams::default()).await.unwrap();
+    world.gone().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -103,7 +103,7 @@ async fn a_cluster_neither_uses_nor_deletes_the_namespace_of_another_one_on_real
 }
 
 /// Creates the namespace of that cluster as who may create namespaces could, with the labels of the operator and that proof.
-async fn prepared(world: &TestFleet, cluster: &str, proof: Option<&String>) -> Namespace {
+pub async fn prepared(world: &TestFleet, cluster: &str, proof: Option<&String>) -> Namespace {
     let names = Names::of(FLEET, cluster);
     let annotations: BTreeMap<_, _> = proof.map(|proof| (names::CREATION_PROOF, proof)).into_iter().collect();
     let metadata = json!({ "name": names.namespace, "labels": names.labels(), "annotations": annotations });
