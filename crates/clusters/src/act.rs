@@ -35,8 +35,8 @@ impl Clusters {
         found: &Found,
         hold: Option<&DeletionHold>,
     ) -> Result<Option<String>, ActError> {
-        // Until the machines are listed again, the Operation keeps its place in the queue.
-        let wanted = hold.map_or(found.gated.is_some(), |hold| hold.message.is_none());
+        // Until the machines can be listed, the Operation keeps its place in the queue.
+        let wanted = hold.map_or(found.gated.is_some(), |hold| !hold.joined);
         if !wanted {
             let outcome = |_: &Operation| ProbeResult::Failed("stopped: the deletion is blocked again".to_owned());
             self.close(pass, &[CLUSTER_DELETE], |_, _| false, outcome).await?;

@@ -199,7 +199,7 @@ impl Controller for Clusters {
         let (answer, namespace) = (self.askers.answer(key), namespace.as_deref());
         let hold = deletion::deletion_hold(&self.caches, answer.as_ref(), namespace, &names, &cluster, pass.now());
         // A deletion that has deleted something is not stopped by machines. One that only started, such as before a pause, is.
-        let deletes = namespace.is_some_and(|namespace| self.deletion_runs(&key.name, namespace))
+        let deletes = namespace.is_some_and(|namespace| self.deletion_runs(&cluster, namespace))
             && deletion::has_deleted(&self.caches, &names, &cluster);
         let hold = hold.filter(|_| !deletes);
         let (taken_by, unrecorded) = (self.caches.taken_by(&names), self.caches.unrecorded(&names));
@@ -208,7 +208,7 @@ impl Controller for Clusters {
         let deletable = namespace.filter(|_| ending.as_ref().is_some_and(DeletionState::deletes));
         let gated = deletable.filter(|_| packaged && admitted && taken_by.is_none());
         let gated = gated.filter(|_| !deletion::has_started(&self.caches, &names, &cluster));
-        let gated = gated.and_then(|namespace| self.refused_deletion(&key.name, namespace));
+        let gated = gated.and_then(|namespace| self.refused_deletion(&cluster, namespace));
         let ending = ending.filter(|_| hold.is_none() && gated.is_none());
         let observable = package.filter(|_| admitted && ending.is_none() && taken_by.is_none());
         let (observed, certificates) = match observable {

@@ -1,6 +1,7 @@
 //! Deletion of a cluster: protection is checked first, then everything is deleted at once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fleetwright_api::{ClusterPhase, ClusterStatus, Condition, ControlPlaneComponent, RestoreStage, Status, names};
 use fleetwright_kit::{JsonPatch, Key, Pass, View as _, WriteError};
@@ -26,6 +27,9 @@ use crate::view::{ClusterView, NamespaceView, PodView};
 const GRACE: u32 = 1;
 /// Pods deleted per pass; each terminated pod triggers a pass for the rest.
 const AT_ONCE: usize = 16;
+
+/// Interval between two passes that end the Operations of a cluster that is gone.
+const CLOSE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// State of the deletion of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,6 +174,10 @@ impl Clusters {
                 }
                 // Before the finalizer is removed: nobody would end them afterwards.
                 self.close_all(pass, released, true).await?;
+                if self.has_open(&pass.key().name) {
+                    let next = pass.now().checked_add(CLOSE_AGAIN_AFTER).ok();
+                    return Ok(Done::Kept { waits: None, next, trouble: None });
+                }
                 forget(caches, pass, found).await?;
                 Ok(Done::Gone)
             }

@@ -3,18 +3,19 @@
 
 use std::time::Duration;
 
-use fleetwright_api::{Amount, Operation, OperationPhase, OperationPolicySpec, Span, Status, Target, condition, names};
+use fleetwright_api::{Amount, Operation, OperationPhase, OperationPolicySpec, Status, Target, condition, names};
 use fleetwright_kit::Pass;
 use fleetwright_kit::journal::{Act, CallOutcome, Intent, OperationKey, ProbeResult, Progress};
 use fleetwright_plan::cluster::Names;
 use fleetwright_plan::cluster::release::CLUSTER_DELETE;
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
 
 use crate::cluster::{Clusters, Found};
 use crate::errors::ActError;
 use crate::messages::truncated;
-use crate::operations::{self, KEEP_OPERATIONS, KIND, Permit, phase};
-use crate::view::NamespaceView;
+use crate::operations::{self, KIND, Permit, phase};
+use crate::view::{ClusterView, NamespaceView};
 
 /// Name of the default policy for deletions, if no other policy exists.
 const POLICY: &str = "cluster-deletion";
@@ -37,18 +38,18 @@ pub enum DeletionGrant {
 
 impl Clusters {
     /// Why the gate refused the deletion of the cluster with that namespace, if it did.
-    pub(crate) fn refused_deletion(&self, cluster: &str, namespace: &NamespaceView) -> Option<String> {
-        let known = self.journal.of_target(KIND, cluster);
-        let pending = |one: &Operation| is_of(one, &namespace.uid) && phase(one) == OperationPhase::Pending;
+    pub(crate) fn refused_deletion(&self, cluster: &ClusterView, namespace: &NamespaceView) -> Option<String> {
+        let (known, deletion) = (self.journal.of_target(KIND, &cluster.0.name_any()), fingerprint(cluster, namespace));
+        let pending = |one: &Operation| is_of(one, &deletion) && phase(one) == OperationPhase::Pending;
         let (_, operation) = known.iter().find(|(_, one)| pending(&one.0))?;
         let granted = condition(&operation.0.status.as_ref()?.conditions, names::GRANTED)?;
         (granted.status == Status::False).then(|| waiting(&granted.message))
     }
 
     /// Whether the deletion of the cluster with that namespace is running.
-    pub(crate) fn deletion_runs(&self, cluster: &str, namespace: &NamespaceView) -> bool {
-        let known = self.journal.of_target(KIND, cluster);
-        let runs = |one: &Operation| is_of(one, &namespace.uid) && phase(one) == OperationPhase::Running;
+    pub(crate) fn deletion_runs(&self, cluster: &ClusterView, namespace: &NamespaceView) -> bool {
+        let (known, deletion) = (self.journal.of_target(KIND, &cluster.0.name_any()), fingerprint(cluster, namespace));
+        let runs = |one: &Operation| is_of(one, &deletion) && phase(one) == OperationPhase::Running;
         known.iter().any(|(_, one)| runs(&one.0))
     }
 
@@ -60,7 +61,8 @@ impl Clusters {
         namespace: &NamespaceView,
     ) -> Result<DeletionGrant, ActError> {
         let (key, now) = (pass.key(), pass.clock().now());
-        if let Some(until) = self.deleted_until(&key.name, &namespace.uid).filter(|until| *until > now) {
+        let deletion = fingerprint(&found.cluster, namespace);
+        if let Some(until) = self.deleted_until(&key.name, &deletion).filter(|until| *until > now) {
             return Ok(DeletionGrant::Ended(Some(until)));
         }
         let intent = Intent {
@@ -70,8 +72,8 @@ impl Clusters {
                 "the Cluster is being deleted: deleting Namespace {} with all workloads, volumes and keys in it",
                 found.names.namespace
             )),
-            fingerprint: namespace.uid.to_string(),
-            keep_for: Some(Span(KEEP_OPERATIONS)),
+            fingerprint: deletion,
+            keep_for: None,
         };
         let permit = Permit { meta: self.extenders.meta(), caches: &self.caches, key };
         let intent = operations::attempt(&self.journal, intent);
@@ -89,10 +91,10 @@ impl Clusters {
         Ok(DeletionGrant::Waits(waiting(&why), next))
     }
 
-    /// Until when the cache may lack the outcome of a deletion of that namespace that succeeded.
-    fn deleted_until(&self, cluster: &str, uid: &str) -> Option<Timestamp> {
+    /// Until when the cache may lack the outcome of that deletion, if it succeeded.
+    fn deleted_until(&self, cluster: &str, deletion: &str) -> Option<Timestamp> {
         let known = self.journal.of_target(KIND, cluster);
-        let done = |one: &Operation| is_of(one, uid) && phase(one) == OperationPhase::Succeeded;
+        let done = |one: &Operation| is_of(one, deletion) && phase(one) == OperationPhase::Succeeded;
         let ended = known.iter().filter(|(_, one)| done(&one.0));
         let ended = ended.filter_map(|(_, one)| one.0.status.as_ref()?.ended_at).max()?;
         ended.checked_add(CACHE_TIMEOUT).ok()
@@ -103,9 +105,15 @@ fn waiting(why: &str) -> String {
     format!("deletion is waiting for its Operation {CLUSTER_DELETE}: {why}")
 }
 
-/// Whether the Operation deletes the namespace with that uid.
-fn is_of(operation: &Operation, uid: &str) -> bool {
-    let attempt = operation.spec.fingerprint.strip_prefix(uid);
+/// Fingerprint of the deletion of that Cluster with that namespace, without the number of the attempt: a person may have given the namespace to a
+/// later Cluster of the same name.
+fn fingerprint(cluster: &ClusterView, namespace: &NamespaceView) -> String {
+    format!("{}-{}", cluster.0.metadata.uid.as_deref().unwrap_or_default(), namespace.uid)
+}
+
+/// Whether the Operation is an attempt of the deletion with that fingerprint.
+fn is_of(operation: &Operation, deletion: &str) -> bool {
+    let attempt = operation.spec.fingerprint.strip_prefix(deletion);
     operation.spec.type_ == CLUSTER_DELETE && attempt.is_some_and(|attempt| attempt.starts_with('-'))
 }
 

@@ -113,8 +113,7 @@ impl Clusters {
     /// The Cluster is deleted: none of its Operations is wanted any more. With `deleted`, the namespace is terminating or gone, which ends the
     /// Operation of the deletion. With `released`, no machine was joined when the deletion started.
     pub(crate) async fn close_all(&self, pass: &Pass, released: bool, deleted: bool) -> Result<(), JournalError> {
-        let types = OPERATIONS.into_iter().chain([RELEASE_MACHINES, EXTENSION_PRUNE, RESTORE]);
-        let types: Vec<&str> = types.chain(deleted.then_some(CLUSTER_DELETE)).collect();
+        let types: Vec<&str> = types().filter(|one| deleted || *one != CLUSTER_DELETE).collect();
         let outcome = |operation: &Operation| match operation.spec.type_.as_str() {
             RELEASE_MACHINES if released => ProbeResult::Succeeded(RELEASED.to_owned()),
             CLUSTER_DELETE => ProbeResult::Succeeded(DELETED.to_owned()),
@@ -122,6 +121,19 @@ impl Clusters {
         };
         self.close(pass, &types, |_, _| false, outcome).await
     }
+
+    /// Whether an Operation of that Cluster is open that another call of [`close_all`](Self::close_all) ends.
+    pub(crate) fn has_open(&self, cluster: &str) -> bool {
+        // Only a person ends one whose outcome is unknown.
+        let open = |one: &Operation| !ended(one) && phase(one) != OperationPhase::Unknown;
+        let known = self.journal.of_target(KIND, cluster);
+        known.iter().any(|(_, one)| open(&one.0) && types().any(|type_| type_ == one.0.spec.type_))
+    }
+}
+
+/// Types of the Operations on clusters.
+fn types() -> impl Iterator<Item = &'static str> {
+    OPERATIONS.into_iter().chain([RELEASE_MACHINES, EXTENSION_PRUNE, RESTORE, CLUSTER_DELETE])
 }
 
 /// An act without a known outcome that is no longer wanted.

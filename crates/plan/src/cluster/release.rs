@@ -133,6 +133,8 @@ impl ReleaseBatch {
 pub struct DeletionHold {
     /// The reason, and what to do; `None` before the first answer.
     pub message: Option<String>,
+    /// Whether machines or nodes are known to be joined.
+    pub joined: bool,
     /// Whether to list the joined objects.
     pub ask: bool,
     /// Objects to delete.
@@ -194,6 +196,7 @@ pub fn deletion_hold(
     let released = listed.is_some() && left.is_none();
     Some(DeletionHold {
         message: Some(message),
+        joined: answer.found.is_ok(),
         ask,
         release: left,
         released,
@@ -244,6 +247,7 @@ mod tests {
                 deletion_hold(ReleaseMachines, Some(&JoinedAnswer::after(None, NOW, ReleaseMachines, found)), NOW)
                     .unwrap();
             assert!(held.message.is_some() && held.release.is_none() && held.next.is_some(), "{held:?}");
+            assert!(!held.joined, "{held:?}");
         }
         // Any number of attempts that failed while an API server is ready, or the meta cluster did not answer.
         let mut known = None;
@@ -289,7 +293,7 @@ mod tests {
         );
         let machines = [listed("a", false), listed("b", true)];
         let waits = deletion_hold(WaitForMachines, Some(&answer(WaitForMachines, &machines)), NOW).unwrap();
-        assert_eq!((waits.release, waits.ask), (None, false));
+        assert_eq!((waits.release, waits.joined, waits.ask), (None, true, false));
         // After a change of `onDelete`, the objects are listed again.
         let changed = deletion_hold(ReleaseMachines, Some(&answer(WaitForMachines, &machines)), NOW).unwrap();
         assert!(changed.ask && changed.release.is_none());
