@@ -189,8 +189,9 @@ fn overtaken(decided_on: &ClusterStatus, now: Option<&ClusterStatus>) -> Option<
 const COMPLETION_BLOCKED: &str = "UpgradeCompletionBlocked";
 
 /// Conditions for which an Event is published when they become false: condition, its reason, and the reason of the Event.
-const TOLD: [(&str, Option<&str>, &str); 19] = [
+const TOLD: [(&str, Option<&str>, &str); 20] = [
     (names::ACCEPTED, Some(names::reasons::MACHINES_JOINED), names::reasons::MACHINES_JOINED),
+    (names::ACCEPTED, Some(names::reasons::DELETION_PENDING), names::reasons::DELETION_PENDING),
     (names::ACCEPTED, Some(names::reasons::LIMIT_EXCEEDED), names::reasons::LIMIT_EXCEEDED),
     (names::CERTIFICATES_VALID, Some(names::reasons::AUTHORITY_LOST), names::reasons::AUTHORITY_LOST),
     (names::CERTIFICATES_VALID, Some(names::reasons::AUTHORITY_CHANGED), names::reasons::AUTHORITY_CHANGED),

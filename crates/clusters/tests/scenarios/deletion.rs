@@ -32,6 +32,7 @@ async fn a_policy_holds_a_deletion(kind: ServerKind) {
     assert!(!before.is_empty(), "it has no volume");
     world.delete("pay").await;
     not_accepted(&world, "pay", names::reasons::DELETION_PENDING, "OperationPolicy clusterdelete").await;
+    world.told(names::reasons::DELETION_PENDING).await;
     world.operations(TYPE, &[OperationPhase::Pending]).await;
     // Until then it is repaired like any other.
     let deployments: Api<Deployment> = world.api("pay");
