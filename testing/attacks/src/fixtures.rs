@@ -114,10 +114,12 @@ pub fn refused(what: &str, status: u16) -> Result<()> {
     Ok(())
 }
 
+/// The path where every authenticated user may ask for their name: they get 201, and the anonymous user 403.
+pub const WHO_AM_I: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+
 /// The user name and groups that the server authenticates.
 pub async fn whoami(ctx: &Ctx) -> Result<Value> {
-    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-    let mut review = ctx.post(path, &json!({})).await?.code(201)?;
+    let mut review = ctx.post(WHO_AM_I, &json!({})).await?.code(201)?;
     Ok(review["status"]["userInfo"].take())
 }
 

@@ -87,6 +87,12 @@ impl Ctx {
         Ok(Self { client, ..self.clone() })
     }
 
+    /// The same case with this client certificate, which may be one that the server does not accept.
+    pub async fn with_certificate(&self, cert_pem: &str, key_pem: &str) -> Result<Self> {
+        let client = self.target.client_with(Identity::Certificate { cert_pem, key_pem }).await?;
+        Ok(Self { client, ..self.clone() })
+    }
+
     /// The same case with no identity at all.
     pub async fn anonymous(&self) -> Result<Self> {
         let client = self.target.client_with(Identity::Anonymous).await?;
