@@ -415,18 +415,24 @@ async fn front_proxy_headers_of_a_client_are_not_believed(ctx: Ctx) -> Result<()
 
 async fn a_bootstrap_token_in_another_namespace_opens_nothing(ctx: Ctx) -> Result<()> {
     let (_, eve) = attacker(&ctx, json!([rule("", &["secrets"], &["create"])])).await?;
-    let token = json!({
-        "metadata": {"name": "bootstrap-token-evil01"}, "type": "bootstrap.kubernetes.io/token",
-        "stringData": {
-            "token-id": "evil01", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
-            "usage-bootstrap-signing": "true", "auth-extra-groups": "system:bootstrappers:evil",
-        },
-    });
-    // Some servers accept a token there; none may authenticate with it.
-    let _ = eve.post(ctx.core("secrets"), &token).await?;
-    let refused = eve.post("/api/v1/namespaces/kube-system/secrets", &token).await?;
-    ensure!(refused.status == 403, "{}", refused.text());
-    absent(&ctx, "/api/v1/namespaces/kube-system/secrets/bootstrap-token-evil01").await?;
+    let token = |id: &str| {
+        json!({
+            "metadata": {"name": format!("bootstrap-token-{id}")}, "type": "bootstrap.kubernetes.io/token",
+            "stringData": {
+                "token-id": id, "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+                "usage-bootstrap-signing": "true", "auth-extra-groups": "system:bootstrappers:evil",
+            },
+        })
+    };
+    let system = "/api/v1/namespaces/kube-system/secrets";
+    ctx.post(ctx.core("secrets"), &token("evil01")).await?.code(201)?;
+    eve.post(system, &token("evil01")).await?.refused(403, "Forbidden")?;
+    absent(&ctx, &format!("{system}/bootstrap-token-evil01")).await?;
+    // The same token of an administrator in kube-system is accepted: it is the namespace that matters, and the server has seen both Secrets.
+    ctx.post(system, &token("good01")).await?.code(201)?;
+    let good = ctx.with_token("good01.0123456789abcdef").await?;
+    eventually("a token in kube-system is accepted", async || whoami(&good).await).await?;
+    ctx.delete(format!("{system}/bootstrap-token-good01")).await?.ok()?;
     let holder = ctx.with_token("evil01.0123456789abcdef").await?;
     holder.get("/version").await?.refused(401, "Unauthorized")?;
     Ok(())
