@@ -295,6 +295,18 @@ async fn a_right_to_status_changes_neither_spec_nor_metadata(ctx: Ctx) -> Result
     Ok(())
 }
 
+/// Waits until the garbage collector has deleted an object whose owner is deleted now: it has then seen all earlier deletions of ConfigMaps.
+async fn garbage_is_collected(ctx: &Ctx) -> Result<()> {
+    let owner = ctx.post(ctx.core("configmaps"), &json!({"metadata": {"name": "marker"}})).await?.code(201)?;
+    let reference =
+        json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "marker", "uid": owner["metadata"]["uid"]}]);
+    let garbage = json!({"metadata": {"name": "garbage", "ownerReferences": reference}});
+    ctx.post(ctx.core("configmaps"), &garbage).await?.code(201)?;
+    ctx.delete_with(ctx.core("configmaps/marker"), &json!({"propagationPolicy": "Background"})).await?.ok()?;
+    let path = ctx.core("configmaps/garbage");
+    eventually("garbage is collected", async || absent(ctx, &path).await).await
+}
+
 async fn an_owner_in_another_namespace_neither_deletes_nor_holds_an_object(ctx: Ctx) -> Result<()> {
     let other = victim(&ctx).await?;
     let path = format!("/api/v1/namespaces/{other}/configmaps/treasure");
@@ -309,6 +321,7 @@ async fn an_owner_in_another_namespace_neither_deletes_nor_holds_an_object(ctx: 
     for policy in ["Foreground", "Background", "Orphan"] {
         eve.delete_with(ctx.core("configmaps/child"), &json!({"propagationPolicy": policy})).await?.ok()?;
     }
+    garbage_is_collected(&ctx).await?;
     let after = stored(&ctx, &path).await?;
     ensure!(after["metadata"]["deletionTimestamp"].is_null() && after["data"] == owner["data"], "{after}");
     // The owner can be deleted although an object elsewhere claims to block its deletion.
