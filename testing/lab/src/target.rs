@@ -77,7 +77,14 @@ impl Target {
 
     /// Starts kube-apiserver, etcd and the necessary controllers.
     pub async fn real() -> Result<Self> {
-        let plane = ControlPlane::builder().controller_manager(CONTROLLERS).start().await?;
+        Self::real_with(&[]).await
+    }
+
+    /// Starts the same with more arguments of kube-apiserver.
+    pub async fn real_with(arguments: &[&str]) -> Result<Self> {
+        let builder = ControlPlane::builder().controller_manager(CONTROLLERS);
+        let builder = arguments.iter().fold(builder, |builder, argument| builder.apiserver_arg(*argument));
+        let plane = builder.start().await?;
         let admin = plane.client();
         Ok(Self { server: Server::Real(Box::new(plane)), admin })
     }
