@@ -11,6 +11,7 @@ mod soak;
 mod stages;
 mod workers;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,13 +20,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use fleetwright_api::{
     Cluster, ClusterPackageVersion, ClusterPackageVersionSpec, ClusterPhase, ClusterSpec, ClusterStatus,
-    ControlPlaneComponent, EndpointType, EtcdDatastore, names,
+    ControlPlaneComponent, EndpointType, EtcdDatastore, Operation, OperationPhase, names,
 };
 use fleetwright_clusters::Options;
 use fleetwright_kit::{Operator, Settings};
 use fleetwright_lab::hosts::Image;
 use fleetwright_lab::meta::{self, Meta};
 use fleetwright_lab::{Binaries, define};
+use fleetwright_plan::cluster::members::OPERATIONS;
 use fleetwright_plan::cluster::networks::{MetaNetworks, UNKNOWN_NETWORKS};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
@@ -337,6 +339,29 @@ async fn live(world: &MetaFixture) -> Result<()> {
     Ok(())
 }
 
+/// How many Operations of each type on members of etcd succeeded for that member of `pay`, once none of them is open.
+async fn operated(world: &MetaFixture, member: &str) -> Result<BTreeMap<&'static str, usize>> {
+    let operations: Api<Operation> = Api::namespaced(world.client.clone(), FLEET);
+    let own = |one: &Operation| {
+        // A fingerprint starts with the name of the member.
+        let of_member = one.spec.fingerprint.strip_prefix(member).is_some_and(|rest| rest.starts_with('-'));
+        of_member && one.spec.target.name == "pay"
+    };
+    eventually(&format!("no Operation on {member} to be open"), async || {
+        let mut succeeded: BTreeMap<_, usize> = OPERATIONS.into_iter().map(|type_| (type_, 0)).collect();
+        for one in operations.list(&Default::default()).await?.iter().filter(|one| own(one)) {
+            let Some(count) = succeeded.get_mut(one.spec.type_.as_str()) else { continue };
+            match one.status.as_ref().map(|status| status.phase) {
+                Some(OperationPhase::Succeeded) => *count += 1,
+                Some(phase) if phase.ended() => {}
+                _ => return Ok(Err(format!("{one:#?}"))),
+            }
+        }
+        Ok(Ok(succeeded))
+    })
+    .await
+}
+
 /// Since when its datastore is healthy, if it is.
 async fn healthy_since(world: &MetaFixture) -> Result<Option<String>> {
     let status = world.clusters().get("pay").await?.status.unwrap_or_default();
@@ -360,9 +385,11 @@ async fn a_member_of_etcd_that_lost_its_data_is_replaced_on_hosts() -> Result<()
         maps.create(&PostParams::default(), &map).await?;
 
         let pods: Api<Pod> = Api::namespaced(world.client.clone(), "fleet-pay");
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client.clone(), "fleet-pay");
         // First as a member that began with the others, then as one that joined them, which fails in another way.
         for _ in 0..2 {
             let before = healthy_since(world).await?;
+            let (volume, mut expected) = (claims.get("data-etcd-2").await?.uid(), operated(world, "etcd-2").await?);
             let begun = Instant::now();
             world.meta.lose_member("fleet-pay", "etcd-2").await?;
             eventually("all members to be healthy again", async || {
@@ -378,6 +405,11 @@ async fn a_member_of_etcd_that_lost_its_data_is_replaced_on_hosts() -> Result<()
             eprintln!("a member that lost its data was replaced after {:?}", begun.elapsed());
             ensure!(fleetwright_api::is_true(&status.conditions, names::DATASTORE_HEALTHY), "{status:#?}");
             ensure!(maps.get_opt("kept").await?.is_some(), "what was written is there");
+            // Each act happened once: the member was removed, its volume deleted, and it was added and promoted.
+            expected.values_mut().for_each(|count| *count += 1);
+            let succeeded = operated(world, "etcd-2").await?;
+            ensure!(succeeded == expected, "Operations {succeeded:?} succeeded, and {expected:?} are expected");
+            ensure!(claims.get("data-etcd-2").await?.uid() != volume, "the volume of etcd-2 is the old one");
         }
         // Not before: what is done to a member above is done to all members of that name.
         tokio::try_join!(members::resize(world, &maps), members::grow(world))?;
