@@ -13,12 +13,16 @@ mod phases;
 mod steps;
 mod support;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fleetwright_api::{Operation, OperationPhase};
 use fleetwright_lab::ServerKind;
+use fleetwright_plan::cluster::members::OPERATIONS;
 use fleetwright_rig::scenario::{Disturbance, run, run_in_real_time};
-use fleetwright_rig::{FaultInjector, FaultRates, Side, TestServer, under_faults};
+use fleetwright_rig::{FaultInjector, FaultRates, Harness, Side, TestServer, under_faults};
+use kube::api::ListParams;
 use lifecycle::LifecyclePhase;
 use steps::ClusterSteps;
 use support::ClusterScenario;
@@ -118,11 +122,32 @@ async fn trouble_with_the_api_server_costs_no_member_of_etcd() {
     under_faults(MEMBERS.large(), &TestServer::InProcess, &seeds, &rates).await.unwrap().unwrap();
 }
 
+/// The different acts of that type that succeeded. The fingerprint of an Operation is that of its act, with the number of the attempt.
+async fn acts(harness: &Harness, type_: &str) -> BTreeSet<String> {
+    let all = harness.api::<Operation>().list(&ListParams::default()).await.unwrap();
+    let succeeded = all.iter().filter(|one| {
+        let phase = one.status.as_ref().map(|status| status.phase);
+        one.spec.type_ == type_ && one.spec.target.name == "pay" && phase == Some(OperationPhase::Succeeded)
+    });
+    succeeded.filter_map(|one| Some(one.spec.fingerprint.rsplit_once('-')?.0.to_owned())).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_operators_at_once_change_the_same_members_of_etcd() {
-    let (one, _) = run(&Arc::new(MEMBERS.large()), &TestServer::InProcess, Disturbance::None).await.unwrap();
-    let (two, _) = run(&Arc::new(MEMBERS.large().twice()), &TestServer::InProcess, Disturbance::None).await.unwrap();
+    let (one, alone) = run(&Arc::new(MEMBERS.large()), &TestServer::InProcess, Disturbance::None).await.unwrap();
+    let (two, both) = run(&Arc::new(MEMBERS.large().twice()), &TestServer::InProcess, Disturbance::None).await.unwrap();
     assert_eq!(one.end, two.end);
+    // There are as many members in the end as in the beginning, so that each that was added was removed or replaces another one.
+    let added = acts(&alone, "EtcdMemberAdd").await.len();
+    for type_ in OPERATIONS {
+        let (operations, own) = (alone.operated("pay", type_).await.unwrap(), acts(&alone, type_).await);
+        assert_eq!((operations, own.len()), (added, added), "Operations {type_} of one operator, for {own:?}");
+        // The operator that is behind may repeat an act that is done, which changes nothing. It must not act on another member or volume. How many members
+        // go before the opposite is declared half-way depends on the timing.
+        both.operated("pay", type_).await.unwrap();
+        let theirs = acts(&both, type_).await;
+        assert!(theirs.len() <= added + 1, "two operators did more {type_} than one, which did {added}: {theirs:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
