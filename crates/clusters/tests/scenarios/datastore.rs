@@ -177,9 +177,8 @@ async fn three_members_become_one_and_three_again_and_nothing_is_lost_on_real() 
     members_leave_and_return(ServerKind::Real).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn fewer_members_are_refused_without_a_quorum_and_nothing_is_touched() {
-    let world = TestFleet::start().await;
+async fn a_lost_quorum_holds_a_smaller_number_back(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     world.create("pay", three).await;
     world.ready("pay").await;
     let pods: Api<Pod> = world.api("pay");
@@ -205,6 +204,17 @@ async fn fewer_members_are_refused_without_a_quorum_and_nothing_is_touched() {
     assert_eq!(before, uids().await);
     assert_eq!(sets.get("etcd").await.unwrap().spec.replicas, Some(3));
     assert_eq!(world.status("pay").await.etcd.unwrap().members, 3);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fewer_members_are_refused_without_a_quorum_and_nothing_is_touched() {
+    a_lost_quorum_holds_a_smaller_number_back(ServerKind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fewer_members_are_refused_without_a_quorum_and_nothing_is_touched_on_real() {
+    a_lost_quorum_holds_a_smaller_number_back(ServerKind::Real).await;
 }
 
 /// The quorum is there: without the refusal, the next member would be removed, and then one of two would be missing.

@@ -8,6 +8,7 @@ use fleetwright_api::{
     ClusterPackageVersion, ClusterPackageVersionSpec, ClusterStatus, Endpoint, EndpointType, Extension, ExtensionCheck,
     ExtensionHealth, ExtensionPlacement, Operation, OperationPhase, Status, condition, names,
 };
+use fleetwright_lab::ServerKind;
 use fleetwright_rig::Call;
 use fleetwright_rig::layer::{CallResult, Layer, forward, refusal, wrap};
 use futures::future::BoxFuture;
@@ -318,12 +319,16 @@ async fn what_is_turned_off_goes_but_what_people_made_of_it_stays() {
     roles.get("notes").await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_an_extension_is_deleted_before_the_policy_lets_it_and_only_what_is_its_own() {
-    let world = TestFleet::start().await;
+async fn a_policy_holds_a_prune(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     world.limit("ExtensionPrune", 0).await;
     world.package("full", "1.36.4", vec![notes(), extension("more", 30, MORE)]).await;
-    world.create("pay", |spec| spec.package_version = "full".to_owned()).await;
+    world
+        .create("pay", |spec| {
+            spec.package_version = "full".to_owned();
+            spec.replicas = 1;
+        })
+        .await;
     world.extended().await;
     let client = business(&world).await;
     let (maps, roles) = (Api::<ConfigMap>::namespaced(client.clone(), "notes"), Api::<ClusterRole>::all(client));
@@ -346,6 +351,17 @@ async fn nothing_of_an_extension_is_deleted_before_the_policy_lets_it_and_only_w
     let (resource, _) = kube::discovery::pinned_kind(&business(&world).await, &kind).await.unwrap();
     let objects: Api<kube::api::DynamicObject> = Api::namespaced_with(business(&world).await, "notes", &resource);
     assert!(objects.get_opt("first").await.unwrap().is_none(), "what is its own is deleted");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_an_extension_is_deleted_before_the_policy_lets_it_and_only_what_is_its_own() {
+    a_policy_holds_a_prune(ServerKind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_an_extension_is_deleted_before_the_policy_lets_it_and_only_what_is_its_own_on_real() {
+    a_policy_holds_a_prune(ServerKind::Real).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -249,9 +249,8 @@ async fn a_paused_cluster_is_not_deleted_and_its_machines_are_not_released_on_re
 }
 
 /// The Operation waits for the gate when the pause comes, and the gate opens during the pause, which wakes the Cluster.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pause_holds_a_release_that_waits_for_the_gate() {
-    let world = TestFleet::start().await;
+async fn a_pause_holds_a_release(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     let (machines, budgets) = world.with_a_machine().await;
     world.delete("pay").await;
     world.held("OperationPolicy").await;
@@ -269,6 +268,17 @@ async fn a_pause_holds_a_release_that_waits_for_the_gate() {
 
     world.change("pay", json!({ "spec": { "paused": false } })).await;
     world.gone().await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_holds_a_release_that_waits_for_the_gate() {
+    a_pause_holds_a_release(ServerKind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_holds_a_release_that_waits_for_the_gate_on_real() {
+    a_pause_holds_a_release(ServerKind::Real).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -239,11 +239,10 @@ async fn a_snapshot_that_is_not_there_stops_nothing() {
     no_pod_left(&world).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_restore_stops_nothing_before_its_policy_lets_it_pass_and_can_be_withdrawn_until_then() {
-    let world = TestFleet::start().await;
+async fn a_policy_holds_a_restore(kind: ServerKind) {
+    let world = TestFleet::on(kind).await;
     world.limit("Restore", 0).await;
-    world.create("pay", |_| {}).await;
+    world.create("pay", |spec| spec.replicas = 1).await;
     world.ready("pay").await;
     write(&world, "before").await;
     let name = snapshot(&world, "now").await;
@@ -275,6 +274,17 @@ async fn a_restore_stops_nothing_before_its_policy_lets_it_pass_and_can_be_withd
     restored(&world, &name).await;
     assert!(there(&world, "before").await && !there(&world, "meanwhile").await);
     world.operations("Restore", &[OperationPhase::Failed, OperationPhase::Succeeded]).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_stops_nothing_before_its_policy_lets_it_pass_and_can_be_withdrawn_until_then() {
+    a_policy_holds_a_restore(ServerKind::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_stops_nothing_before_its_policy_lets_it_pass_and_can_be_withdrawn_until_then_on_real() {
+    a_policy_holds_a_restore(ServerKind::Real).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
