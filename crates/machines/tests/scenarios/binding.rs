@@ -169,8 +169,13 @@ pub async fn a_node_that_registers_again_is_bound_again(harness: &Harness, fleet
     harness.pod("a", "web", json!({ "app": "web" })).await?;
     harness.refer("a", "containerd", "containerd-2.4.2").await?;
     harness.refer("a", "kubelet", demo::NEWER_KUBELET).await?;
-    let seen = harness.phase("a", Phase::Ready).await?;
-    ensure(of(&seen, "kubelet").and_then(|found| found.observed).as_deref() == Some("1.37.1"), shown(&seen))?;
+    // While the upgrade waits, the machine is Ready as before.
+    let upgraded = |seen: &Machine| match of(seen, "kubelet").and_then(|found| found.observed).as_deref() {
+        Some("1.37.1") => Ok(()),
+        _ => Err(shown(seen)),
+    };
+    harness.until("a", "has its new kubelet", upgraded).await?;
+    harness.phase("a", Phase::Ready).await?;
     ensure(harness.pods().await?.is_empty(), "the pod had to leave")?;
     harness.opened("a").await
 }
