@@ -185,8 +185,17 @@ impl TestFleet {
         self.clusters().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     }
 
+    async fn get(&self, name: &str) -> Cluster {
+        let clusters = self.clusters();
+        match clusters.get(name).await {
+            // kube-apiserver closes a connection that was idle for long, perhaps in the moment in which it is used again.
+            Err(kube::Error::Service(_) | kube::Error::HyperError(_)) => clusters.get(name).await.unwrap(),
+            read => read.unwrap(),
+        }
+    }
+
     pub async fn status(&self, name: &str) -> ClusterStatus {
-        self.clusters().get(name).await.unwrap().status.unwrap_or_default()
+        self.get(name).await.status.unwrap_or_default()
     }
 
     pub async fn delete(&self, name: &str) {
@@ -196,7 +205,7 @@ impl TestFleet {
     /// Waits until the cluster is Ready, proven and at the package version that it refers to.
     pub async fn ready(&self, name: &str) -> ClusterStatus {
         self.until(&format!("{name} is Ready"), async || {
-            let cluster = self.clusters().get(name).await.unwrap();
+            let cluster = self.get(name).await;
             let status = cluster.status.unwrap_or_default();
             let there = status.observed_generation == cluster.metadata.generation
                 && status.package_version.as_ref() == Some(&cluster.spec.package_version)
@@ -210,7 +219,7 @@ impl TestFleet {
     /// Waits until the cluster says of its present spec that it is paused.
     pub async fn paused(&self, name: &str) {
         self.until(&format!("{name} says that it is paused"), async || {
-            let cluster = self.clusters().get(name).await.unwrap();
+            let cluster = self.get(name).await;
             let status = cluster.status.unwrap_or_default();
             match condition(&status.conditions, names::ACCEPTED) {
                 Some(one)
