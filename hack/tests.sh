@@ -54,7 +54,7 @@ fi
 
 logs="${CARGO_TARGET_DIR:-$PWD/target}/tests"
 mkdir -p "$logs"
-rm -f "$logs"/*.log "$logs/failed" "$logs/flaky" "$logs/took"
+rm -f "$logs"/*.log "$logs/failed" "$logs/flaky" "$logs/flaky.lines" "$logs/took"
 
 # NAME FOLDER PROGRAM ARGUMENT… of each run. What is built is the same for all levels, so that nothing is built twice; `fleetwright` itself is
 # among it. (`cargo build` would make all crates anew, for features that only tests need.)
@@ -213,5 +213,5 @@ fi
 echo "tests: all passed in $((SECONDS - begun)) s"
 [ ! -e "$logs/flaky" ] || while read -r name; do
   echo "tests: FLAKY: $name failed beside others and passed alone; logs: $logs/$name.first.log and $logs/$name.log"
-done <"$logs/flaky"
+done <"$logs/flaky" | tee "$logs/flaky.lines"
 [ -z "$not_here" ] || echo "tests: hosts: NOT RUN: $not_here"
