@@ -172,7 +172,7 @@ impl Clusters {
                 if !is_gone(caches, pass, found, self.account).await? {
                     return Ok(Done::KEPT);
                 }
-                // Before the finalizer is removed: nobody would end them afterwards.
+                // Before the finalizer is removed: no later pass ends them.
                 self.close_all(pass, released, true).await?;
                 if self.has_open(&pass.key().name) {
                     let next = pass.now().checked_add(CLOSE_AGAIN_AFTER).ok();
